@@ -1,0 +1,56 @@
+"""Train, evaluate, resume and ship policies from data, demonstrations and simulators.
+
+Public names are imported on first use, so that `import rl_training` costs nothing and
+PyTorch is loaded only when it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_training.api.algorithms import AWAC as AWAC
+    from rl_training.api.algorithms import AWR as AWR
+    from rl_training.api.algorithms import BC as BC
+    from rl_training.api.algorithms import CQL as CQL
+    from rl_training.api.algorithms import CRR as CRR
+    from rl_training.api.algorithms import IQL as IQL
+    from rl_training.api.algorithms import MARWIL as MARWIL
+    from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
+    from rl_training.api.managed import load as load
+    from rl_training.data.dataset import TransitionDataset as TransitionDataset
+    from rl_training.data.sources import load_transition_dataset as load_transition_dataset
+    from rl_training.experiment.config import TrainConfig as TrainConfig
+    from rl_training.experiment.errors import RLTrainingError as RLTrainingError
+    from rl_training.experiment.registry import register as register
+    from rl_training.runtime.callbacks import Callback as Callback
+    from rl_training.runtime.callbacks import TrainResult as TrainResult
+    from rl_training.runtime.evaluation import EvalResult as EvalResult
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "api.algorithms": ("AWAC", "AWR", "BC", "CQL", "CRR", "IQL", "MARWIL"),
+    "api.managed": ("ManagedAlgorithm", "load"),
+    "data.dataset": ("TransitionDataset",),
+    "data.sources": ("load_transition_dataset",),
+    "experiment.config": ("TrainConfig",),
+    "experiment.errors": ("RLTrainingError",),
+    "experiment.registry": ("register",),
+    "runtime.callbacks": ("Callback", "TrainResult"),
+    "runtime.evaluation": ("EvalResult",),
+}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = sorted([*_MODULE_OF, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

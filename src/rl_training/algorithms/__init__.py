@@ -1,0 +1,35 @@
+"""Learners and their losses: one file per algorithm.
+
+The names are imported on first use, so that naming one algorithm loads one file.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_EXPORTS = {
+    "bc": ("BCAlgorithm", "BC", "bc_loss", "bc_mse_loss"),
+    "awr": ("AWRAlgorithm", "AWR", "awr_loss"),
+    "marwil": ("MARWILAlgorithm", "MARWIL", "marwil_loss"),
+    "crr": ("CRRAlgorithm", "CRR", "crr_loss"),
+    "iql": ("IQLAlgorithm", "IQL", "iql_loss"),
+    "awac": ("AWACAlgorithm", "AWAC", "awac_loss"),
+    "cql": ("CQLAlgorithm", "CQL", "cql_loss"),
+    "base": ("Act", "Algorithm", "Params"),
+}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+    # the short name is the learner class itself
+    return getattr(module, name, None) or getattr(module, f"{name}Algorithm")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,116 @@
+"""Advantage-weighted actor-critic.
+
+Nair, Gupta, Dalal and Levine 2020, arXiv:2006.09359.
+
+Kept: a TD critic on policy actions, A = Q(s, a) - Q(s, a') with one fresh policy action,
+minimum of twin critics, weighted likelihood. `weight_type: exp` is the capped
+exponential of the paper's objective with the temperature of 1/3 that later reports score
+best with; `softmax` is the authors' released form, which shares the batch's total weight
+out by a softmax. Left: the state-independent deviation and the policy's weight decay.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.critics import data_and_policy_values, policy_td_target, td_loss
+from rl_training.algorithms.functional import (
+    Loss,
+    Metrics,
+    capped_exp,
+    soft_update,
+    weight_metrics,
+    weighted_likelihood_loss,
+)
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Positive
+from rl_training.models import MLPSACModel, Policy, frozen_copy
+
+
+class AWACParams(TargetNetworkParams):
+    beta: Positive = 1.0 / 3.0
+    """Temperature: weights grow with exp(advantage / beta); smaller is greedier."""
+    weight_type: Literal["exp", "softmax"] = "exp"
+    """Capped exponential, or a softmax over the batch times the batch size."""
+    max_weight: Positive = 100.0
+    """Cap of the exp weights."""
+
+
+def awac_loss(
+    log_prob: Tensor,
+    q_data: Tensor,
+    q_policy: Tensor,
+    *,
+    beta: float,
+    weight_type: str,
+    max_weight: float,
+) -> Loss:
+    """-mean(w log pi) with A = q_data - q_policy, all (B,).
+
+    w is min(exp(A / beta), max_weight) or batch_size * softmax(A / beta), without gradient.
+    """
+    assert log_prob.shape == q_data.shape == q_policy.shape
+    advantage = (q_data - q_policy).detach()
+    if weight_type == "softmax":
+        weight = torch.softmax(advantage / beta, dim=0) * advantage.shape[0]
+    else:
+        weight = capped_exp(advantage / beta, max_weight)
+    loss = weighted_likelihood_loss(log_prob, weight)
+    return Loss(
+        loss,
+        {
+            "policy_loss": loss,
+            "advantage_mean": advantage.mean(),
+            **weight_metrics(weight, max_weight),
+        },
+    )
+
+
+class AWACAlgorithm(Algorithm):
+    """Advantage-weighted actor-critic."""
+
+    Params: ClassVar[Any] = AWACParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Nair et al. 2020"
+    summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
+
+    def __init__(
+        self, spaces: Spaces, params: AWACParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.target_critics = frozen_copy(self.model.critics)
+        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
+        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        p: AWACParams = self.params
+        model, shape = self.model, (batch.reward.shape[0], self.spaces.action_dim)
+        target, _ = policy_td_target(
+            model.policy, self.target_critics, batch, self.normal(*shape)
+        )
+        metrics = self.minimize(lambda: td_loss(model.critics, batch, target), "critics")
+        q_data, q_policy = data_and_policy_values(model, batch, self.normal(1, *shape))
+
+        def policy_loss() -> Loss:
+            return awac_loss(
+                model.policy.log_prob(batch.obs, batch.action),
+                q_data,
+                q_policy[0],
+                beta=p.beta,
+                weight_type=p.weight_type,
+                max_weight=p.max_weight,
+            )
+
+        metrics |= self.minimize(policy_loss, "policy")
+        soft_update(self.target_critics, model.critics, p.tau)
+        return metrics

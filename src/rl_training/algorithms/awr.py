@@ -1,0 +1,128 @@
+"""Advantage-weighted regression.
+
+Peng, Kumar, Zhang and Levine 2019, arXiv:1910.00177.
+
+Kept: value regression on returns, advantages standardised over the data (by moving
+averages, since a pass over the whole set per update is not affordable), weights
+exp(A / beta) capped at 20, returns that continue with V at a time limit, evaluation by
+the mode. Left: the paper's online loop with a replay of 50k steps, TD(lambda) (returns
+here are lambda = 1), momentum SGD, the fixed action deviation and the action-bound
+penalty (the policy is squashed instead). An update takes its advantages from the value
+network as the previous update left it, which is the paper's critic-first order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, DiscountedParams
+from rl_training.algorithms.functional import (
+    Loss,
+    Metrics,
+    bootstrapped_returns,
+    capped_exp,
+    weight_metrics,
+    weighted_likelihood_loss,
+)
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Fraction, Positive
+from rl_training.models import MLPIQLModel, MovingMoments, Policy
+
+
+class AWRParams(DiscountedParams):
+    beta: Positive = 1.0
+    """Temperature: weights are exp(advantage / beta); smaller is greedier."""
+    max_weight: Positive = 20.0
+    """Cap of the weights."""
+    normalize_advantages: bool = True
+    """Standardise advantages, so that beta means the same on every reward scale."""
+    advantage_norm_rate: Fraction = 0.01
+    """How fast the moving mean and deviation of the advantages follow the batches."""
+    policy_lr: Positive = 3e-4
+    """Learning rate of the policy."""
+    value_lr: Positive = 1e-3
+    """Learning rate of the value network."""
+
+
+def awr_loss(
+    log_prob: Tensor,
+    value: Tensor,
+    returns: Tensor,
+    *,
+    beta: float,
+    max_weight: float,
+    advantage_mean: Tensor | float = 0.0,
+    advantage_std: Tensor | float = 1.0,
+) -> Loss:
+    """-mean(min(exp(A / beta), max_weight) log pi) + mean((R - V)^2) / 2, all inputs (B,).
+
+    A = (R - V - advantage_mean) / advantage_std, without gradient.
+    """
+    error = returns - value
+    advantage = (error.detach() - advantage_mean) / advantage_std
+    weight = capped_exp(advantage / beta, max_weight)
+    policy_loss = weighted_likelihood_loss(log_prob, weight)
+    value_loss = 0.5 * error.square().mean()
+    return Loss(
+        policy_loss + value_loss,
+        {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "value_mean": value.mean(),
+            **weight_metrics(weight, max_weight),
+        },
+    )
+
+
+class AWRAlgorithm(Algorithm):
+    """Advantage-weighted regression."""
+
+    Params: ClassVar[Any] = AWRParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Peng et al. 2019"
+    summary: ClassVar[str] = "clone good actions more, by return above the value"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    needs_returns: ClassVar[bool] = True
+
+    def __init__(
+        self, spaces: Spaces, params: AWRParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.model = MLPIQLModel(
+            spaces.obs_dim, spaces.action_kind, spaces.action_dim, params.hidden_sizes
+        )
+        self.advantages = MovingMoments(params.advantage_norm_rate)
+        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
+        self.add_optimizer("value", self.model.value.parameters(), params.value_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        p: AWRParams = self.params
+        returns = bootstrapped_returns(batch, self.model.value)
+        statistics: dict[str, Tensor] = {}
+        if p.normalize_advantages:
+            with torch.no_grad():
+                self.advantages.observe(returns - self.model.value(batch.obs))
+            statistics = {
+                "advantage_mean": self.advantages.mean,
+                "advantage_std": self.advantages.std + 1e-5,
+            }
+
+        def loss() -> Loss:
+            return awr_loss(
+                self.model.policy.log_prob(batch.obs, batch.action),
+                self.model.value(batch.obs),
+                returns,
+                beta=p.beta,
+                max_weight=p.max_weight,
+                **statistics,
+            )
+
+        return self.minimize(loss, "policy", "value") | statistics

@@ -1,0 +1,225 @@
+"""What every algorithm is: networks, named optimisers, an update and an act."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from rl_training.algorithms.functional import Loss, Metrics, clip_gradients_
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, HiddenSizes, Positive, Section, TrainConfig
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.models import ObservationNormalizer, Policy
+
+
+class Params(Section):
+    """Knobs that every algorithm has; each algorithm adds its own."""
+
+    batch_size: Count = 256
+    """Transitions per update."""
+    hidden_sizes: HiddenSizes = (256, 256)
+    """Widths of the hidden layers of every network."""
+    grad_clip: Positive | None = None
+    """Largest gradient norm per network; none by default."""
+
+
+class DiscountedParams(Params):
+    """Knobs of algorithms that look at returns."""
+
+    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
+    """Discount per step."""
+
+
+class TargetNetworkParams(DiscountedParams):
+    """Knobs of algorithms that bootstrap from slowly moving critics."""
+
+    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 5e-3
+    """Share of the way that target networks move to the online ones at each update."""
+    policy_lr: Positive = 3e-4
+    """Learning rate of the policy."""
+    critic_lr: Positive = 3e-4
+    """Learning rate of the critics."""
+
+
+class Act(NamedTuple):
+    """Actions in inner units, and what a recurrent policy carries to the next step."""
+
+    action: Tensor
+    carry: Any = None
+
+
+class Algorithm(nn.Module):
+    """Base class.
+
+    State is complete by construction: weights and targets are modules, counters and
+    running statistics are buffers, optimisers sit in `optimizers`; `training_state`
+    returns all of it and no algorithm adds to it. `update` must be capturable: fixed
+    shapes, no host sync, no branch on a tensor's value, noise only from `normal` and
+    `uniform`.
+    """
+
+    Params: ClassVar[Any]
+    loop: ClassVar[str]
+    paper: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for `rl-training list`."""
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
+    needs_returns: ClassVar[bool] = False
+
+    update_count: Tensor
+
+    def __init__(self, spaces: Spaces, params: Any, normalize_observations: bool = False) -> None:
+        super().__init__()
+        if spaces.action_kind not in self.action_kinds:
+            raise EnvironmentSetupError(
+                f"{self.name()} takes {' or '.join(sorted(self.action_kinds))} actions, but the "
+                f"task has {spaces.describe()}; choose another algorithm ('rl-training list')"
+            )
+        self.spaces = spaces
+        self.params = params
+        self.normalizer = ObservationNormalizer(spaces.obs_dim, normalize_observations)
+        self.optimizers: dict[str, torch.optim.Adam] = {}
+        self.base_lr: dict[str, float] = {}
+        self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
+        # First update at which each loss was not finite, -1 while all were: read by the
+        # trainer at its ticks, so that no update has to wait for the host.
+        self.nonfinite_at: dict[str, Tensor] = {}
+
+    @classmethod
+    def name(cls) -> str:
+        """Short public name, such as AWR."""
+        return cls.__name__.removesuffix("Algorithm")
+
+    @classmethod
+    def check_config(cls, config: TrainConfig) -> None:
+        """Refuse combinations that only this algorithm's family can judge."""
+        if cls.loop == "offline":
+            if config.dataset is None:
+                raise ConfigError(
+                    f"dataset: {cls.name()} learns from data; add for example "
+                    "'dataset: {kind: npz, path: data.npz}'"
+                )
+            if config.total_updates is None and config.total_epochs is None:
+                raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
+
+    @property
+    def gamma(self) -> float:
+        """Discount of the task; 1 for algorithms that look at no return."""
+        return float(getattr(self.params, "gamma", 1.0))
+
+    @property
+    @abstractmethod
+    def policy(self) -> Policy:
+        """The policy that acts."""
+
+    @abstractmethod
+    def update(self, batch: Batch) -> Metrics:
+        """Learn from one batch; the metrics are detached 0-d tensors on the device."""
+
+    def step(self, batch: Batch) -> Metrics:
+        """Count, then update."""
+        self.update_count += 1
+        return self.update(batch)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
+        """Inner actions for (B, O) raw observations."""
+        obs = self.normalizer(obs)
+        return Act(self.policy.sample(obs) if explore else self.policy.mode(obs), carry)
+
+    # --- randomness ---------------------------------------------------------------------------
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal noise from the device's generator."""
+        return torch.randn(shape, device=self.update_count.device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Noise in [0, 1) from the device's generator."""
+        return torch.rand(shape, device=self.update_count.device)
+
+    # --- optimisation -------------------------------------------------------------------------
+
+    def add_optimizer(
+        self,
+        name: str,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """A fused Adam under `name`, on the device its parameters already live on."""
+        parameters = list(parameters)
+        device = parameters[0].device
+        self.optimizers[name] = torch.optim.Adam(
+            parameters,
+            # A tensor, so that a schedule changes it in place, also inside a captured graph.
+            lr=torch.tensor(lr, dtype=torch.float32, device=device),
+            weight_decay=weight_decay,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+        self.base_lr[name] = lr
+        self.nonfinite_at[name] = torch.full((), -1, dtype=torch.int64, device=device)
+
+    def minimize(self, loss: Callable[[], Loss], *names: str) -> Metrics:
+        """One backward pass and one step of each named optimiser.
+
+        The only place where gradients are taken. Gradients reach the parameters of the
+        named optimisers and no others, and are clipped per optimiser.
+        """
+        total, metrics = loss()
+        groups = [self.optimizers[name].param_groups[0]["params"] for name in names]
+        gradients = iter(torch.autograd.grad(total, [p for group in groups for p in group]))
+        for name, group in zip(names, groups, strict=True):
+            for parameter in group:
+                parameter.grad = next(gradients)
+            if self.params.grad_clip is not None:
+                clip_gradients_((p.grad for p in group), self.params.grad_clip)
+            self.optimizers[name].step()
+            first = self.nonfinite_at[name]
+            bad = ~torch.isfinite(total.detach()) & (first < 0)
+            first.copy_(torch.where(bad, self.update_count, first))
+        return {key: value.detach() for key, value in metrics.items()}
+
+    def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
+        """Set each scheduled optimiser's learning rate to its base times `factor`."""
+        for name, optimizer in self.optimizers.items():
+            if only is None or name in only:
+                optimizer.param_groups[0]["lr"].fill_(self.base_lr[name] * factor)
+
+    # --- state --------------------------------------------------------------------------------
+
+    def training_state(self) -> dict[str, Any]:
+        """Everything that has to return for training to go on exactly."""
+        return {
+            "modules": self.state_dict(),
+            "optimizers": {name: opt.state_dict() for name, opt in self.optimizers.items()},
+        }
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.load_state_dict(state["modules"])
+        for name, optimizer in self.optimizers.items():
+            lr = optimizer.param_groups[0]["lr"]
+            optimizer.load_state_dict(state["optimizers"][name])
+            lr.copy_(optimizer.param_groups[0]["lr"])
+            optimizer.param_groups[0]["lr"] = lr
+
+    def first_nonfinite(self) -> tuple[str, int] | None:
+        """The first loss that was NaN or infinite and the update at which it was."""
+        found = [(int(at), name) for name, at in self.nonfinite_at.items() if int(at) >= 0]
+        if not found:
+            return None
+        at, name = min(found)
+        return name, at
+
+    def nonfinite_weight(self) -> str | None:
+        """Name of a weight or statistic that is NaN or infinite."""
+        for name, tensor in self.state_dict().items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                return name
+        return None

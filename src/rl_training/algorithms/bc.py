@@ -1,0 +1,80 @@
+"""Behaviour cloning: do what the data did.
+
+Pomerleau, "ALVINN", 1989; the baseline that every offline method has to beat.
+
+Kept: maximum likelihood of the data's actions under a tanh-Gaussian (Box) or
+categorical (Discrete) policy. Option: a deterministic policy with squared error, the
+form of most published continuous-control baselines.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Params
+from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Positive
+from rl_training.experiment.errors import ConfigError
+from rl_training.models import DeterministicPolicy, Policy, policy_for
+
+
+class BCParams(Params):
+    loss: Literal["likelihood", "mse"] = "likelihood"
+    """Maximise the likelihood of the data's actions, or fit a deterministic policy to them."""
+    lr: Positive = 3e-4
+    """Learning rate."""
+
+
+def bc_loss(log_prob: Tensor) -> Loss:
+    """Negative mean log-likelihood of the data's actions, (B,)."""
+    loss = -log_prob.mean()
+    return Loss(loss, {"policy_loss": loss})
+
+
+def bc_mse_loss(predicted: Tensor, action: Tensor) -> Loss:
+    """Mean squared error between predicted and data actions, both (B, A)."""
+    assert predicted.shape == action.shape, (predicted.shape, action.shape)
+    loss = (predicted - action).square().mean()
+    return Loss(loss, {"policy_loss": loss})
+
+
+class BCAlgorithm(Algorithm):
+    """Behaviour cloning."""
+
+    Params: ClassVar[Any] = BCParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Pomerleau 1989"
+    summary: ClassVar[str] = "clone the behaviour in the data"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+
+    def __init__(
+        self, spaces: Spaces, params: BCParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        sizes = params.hidden_sizes
+        self.actor: Policy
+        if params.loss == "likelihood":
+            self.actor = policy_for(spaces.obs_dim, spaces.action_kind, spaces.action_dim, sizes)
+        elif spaces.is_discrete:
+            raise ConfigError(
+                "algo_kwargs.loss: 'mse' needs Box actions; use 'likelihood' for Discrete ones"
+            )
+        else:
+            self.actor = DeterministicPolicy(spaces.obs_dim, spaces.action_dim, sizes)
+        self.add_optimizer("policy", self.actor.parameters(), params.lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.actor
+
+    def update(self, batch: Batch) -> Metrics:
+        def loss() -> Loss:
+            if self.params.loss == "mse":
+                return bc_mse_loss(self.actor.mode(batch.obs), batch.action)
+            return bc_loss(self.actor.log_prob(batch.obs, batch.action))
+
+        return self.minimize(loss, "policy")

@@ -1,0 +1,182 @@
+"""Conservative Q-learning.
+
+Kumar, Zhou, Tucker and Levine 2020, arXiv:2006.04779 (the CQL(H) objective on SAC).
+
+Kept from the authors' code: importance-weighted logsumexp over uniform actions, policy
+actions at s and policy actions of s' (evaluated at s), one weight per critic term,
+deterministic backup without the entropy term, automatic temperature, optional Lagrange
+multiplier. Left: the authors' first 40,000 updates of behaviour cloning for the policy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.critics import policy_td_target
+from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, Finite, NonNegative, Positive
+from rl_training.models import MLPSACModel, Policy, frozen_copy
+
+
+class CQLParams(TargetNetworkParams):
+    policy_lr: Positive = 1e-4
+    """Learning rate of the policy."""
+    min_q_weight: NonNegative = 5.0
+    """Weight of the conservative term; larger trusts unseen actions less."""
+    n_action_samples: Count = 10
+    """Uniform, policy and next-policy actions per state in the conservative term, of each."""
+    lagrange_gap: Finite | None = None
+    """Tune a multiplier on min_q_weight so that the gap stays near this value; off by default."""
+    lagrange_lr: Positive = 3e-4
+    """Learning rate of that multiplier."""
+    deterministic_backup: bool = True
+    """Leave the entropy term out of the TD target."""
+    target_entropy: Finite | None = None
+    """Entropy the temperature aims at; minus the number of action components by default."""
+    temperature_lr: Positive = 3e-4
+    """Learning rate of the temperature."""
+
+
+def cql_loss(
+    q_data: Tensor,
+    td_target: Tensor,
+    q_random: Tensor,
+    q_policy: Tensor,
+    q_next_policy: Tensor,
+    log_prob_policy: Tensor,
+    log_prob_next_policy: Tensor,
+    *,
+    action_dim: int,
+    min_q_weight: Tensor | float,
+    lagrange_gap: float = 0.0,
+) -> Loss:
+    """Squared TD error plus min_q_weight * (logsumexp_a Q(s, a) - Q(s, data) - gap).
+
+    `q_data` is (members, B), `td_target` (B,), the other values (members, samples, B) and
+    the log-densities (samples, B). Each sampled value is divided by its density: 0.5 per
+    component for uniform actions. Terms are summed over members, averaged over the batch.
+    """
+    log_uniform = action_dim * math.log(0.5)
+    candidates = torch.cat(
+        [
+            q_random - log_uniform,
+            q_policy - log_prob_policy.detach(),
+            q_next_policy - log_prob_next_policy.detach(),
+        ],
+        dim=1,
+    )
+    # without the number of samples, as in the authors' code: a constant shift
+    soft_max = torch.logsumexp(candidates, dim=1)
+    gap = (soft_max - q_data).mean(-1)
+    td = critic_loss(q_data, td_target)
+    conservative = (min_q_weight * (gap - lagrange_gap)).sum()
+    return Loss(
+        td + conservative,
+        {
+            "critic_loss": td,
+            "conservative_loss": conservative,
+            "conservative_gap": gap.mean(),
+            "q_mean": q_data.mean(),
+        },
+    )
+
+
+class CQLAlgorithm(Algorithm):
+    """Conservative Q-learning."""
+
+    Params: ClassVar[Any] = CQLParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Kumar et al. 2020"
+    summary: ClassVar[str] = "actor-critic that rates unseen actions down"
+
+    def __init__(
+        self, spaces: Spaces, params: CQLParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.target_critics = frozen_copy(self.model.critics)
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+        self.target_entropy = (
+            -float(spaces.action_dim) if params.target_entropy is None else params.target_entropy
+        )
+        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
+        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
+        self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
+        if params.lagrange_gap is not None:
+            self.log_multiplier = nn.Parameter(torch.zeros(()))
+            self.add_optimizer("multiplier", [self.log_multiplier], params.lagrange_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        p: CQLParams = self.params
+        model, shape = self.model, (batch.reward.shape[0], self.spaces.action_dim)
+        temperature = self.log_temperature.detach().exp()
+        metrics: Metrics = {"temperature": temperature}
+
+        def policy_loss() -> Loss:
+            action, log_prob = model.policy.rsample(batch.obs, self.normal(*shape))
+            q = model.critics(batch.obs, action).amin(0)
+            loss = (temperature * log_prob - q).mean()
+            return Loss(loss, {"policy_loss": loss, "entropy": -log_prob.mean()})
+
+        metrics |= self.minimize(policy_loss, "policy")
+        entropy = metrics["entropy"]
+
+        def temperature_loss() -> Loss:
+            return Loss(self.log_temperature * (entropy - self.target_entropy), {})
+
+        self.minimize(temperature_loss, "temperature")
+
+        target, next_log_prob = policy_td_target(
+            model.policy, self.target_critics, batch, self.normal(*shape)
+        )
+        if not p.deterministic_backup:
+            target = target - batch.discount * temperature * next_log_prob
+        with torch.no_grad():
+            n = p.n_action_samples
+            random = self.uniform(n, *shape) * 2.0 - 1.0
+            current, log_prob = model.policy.rsample(batch.obs, self.normal(n, *shape))
+            following, log_prob_next = model.policy.rsample(batch.next_obs, self.normal(n, *shape))
+            actions = torch.cat([batch.action.unsqueeze(0), random, current, following])
+            weight: Tensor | float = p.min_q_weight
+            if p.lagrange_gap is not None:
+                weight = weight * self.log_multiplier.exp().clamp(max=1e6)
+
+        def conservative_loss() -> Loss:
+            # one pass of the critics over the data's action and all 3n samples
+            q = model.critics.of_samples(batch.obs, actions)
+            q_random, q_current, q_following = q[:, 1:].split(n, dim=1)
+            return cql_loss(
+                q[:, 0],
+                target,
+                q_random,
+                q_current,
+                q_following,
+                log_prob,
+                log_prob_next,
+                action_dim=shape[1],
+                min_q_weight=weight,
+                lagrange_gap=p.lagrange_gap or 0.0,
+            )
+
+        metrics |= self.minimize(conservative_loss, "critics")
+        if p.lagrange_gap is not None:
+            excess = p.min_q_weight * (metrics["conservative_gap"] - p.lagrange_gap)
+
+            def multiplier_loss() -> Loss:
+                return Loss(-self.log_multiplier.exp().clamp(max=1e6) * excess, {})
+
+            self.minimize(multiplier_loss, "multiplier")
+            metrics["multiplier"] = self.log_multiplier.detach().exp()
+        soft_update(self.target_critics, model.critics, p.tau)
+        return metrics

@@ -1,0 +1,129 @@
+"""Critic-regularized regression.
+
+Wang, Novikov, Zolna et al. 2020, arXiv:2006.15134.
+
+Kept: a TD critic whose target action comes from the policy at the next state, the
+advantage over a few policy samples (mean or max), binary or capped exponential weights,
+weighted likelihood of the data's actions. Left: the distributional critic and the LSTM,
+critic-weighted resampling at evaluation (the mode acts). Changed: twin critics with a
+minimum, and soft instead of periodic target updates, as later reports found steadier.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.critics import data_and_policy_values, policy_td_target, td_loss
+from rl_training.algorithms.functional import (
+    Loss,
+    Metrics,
+    capped_exp,
+    soft_update,
+    weight_metrics,
+    weighted_likelihood_loss,
+)
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, Positive
+from rl_training.models import MLPSACModel, Policy, frozen_copy
+
+
+class CRRParams(TargetNetworkParams):
+    n_action_samples: Count = 4
+    """Policy actions per state against which the data's action is compared."""
+    advantage_type: Literal["mean", "max"] = "mean"
+    """Compare with the mean or with the best of the sampled actions."""
+    weight_type: Literal["binary", "exp"] = "exp"
+    """Weight 1 for positive advantages and 0 else, or exp(advantage / beta)."""
+    beta: Positive = 1.0
+    """Temperature of the exp weights; smaller is greedier."""
+    max_weight: Positive = 20.0
+    """Cap of the exp weights."""
+
+
+def crr_loss(
+    log_prob: Tensor,
+    q_data: Tensor,
+    q_samples: Tensor,
+    *,
+    advantage_type: str,
+    weight_type: str,
+    beta: float,
+    max_weight: float,
+) -> Loss:
+    """-mean(w log pi) with A = q_data - mean or max over samples of q_samples.
+
+    `log_prob` and `q_data` are (B,), `q_samples` is (samples, B); w is 1{A > 0} or
+    min(exp(A / beta), max_weight), without gradient.
+    """
+    assert log_prob.shape == q_data.shape == q_samples.shape[1:], (
+        log_prob.shape,
+        q_data.shape,
+        q_samples.shape,
+    )
+    baseline = q_samples.mean(0) if advantage_type == "mean" else q_samples.amax(0)
+    advantage = (q_data - baseline).detach()
+    if weight_type == "binary":
+        weight = (advantage > 0).to(log_prob.dtype)
+    else:
+        weight = capped_exp(advantage / beta, max_weight)
+    loss = weighted_likelihood_loss(log_prob, weight)
+    return Loss(
+        loss,
+        {
+            "policy_loss": loss,
+            "advantage_mean": advantage.mean(),
+            **weight_metrics(weight, max_weight),
+        },
+    )
+
+
+class CRRAlgorithm(Algorithm):
+    """Critic-regularized regression."""
+
+    Params: ClassVar[Any] = CRRParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Wang et al. 2020"
+    summary: ClassVar[str] = "clone actions that a critic rates above the policy's own"
+
+    def __init__(
+        self, spaces: Spaces, params: CRRParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.target_critics = frozen_copy(self.model.critics)
+        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
+        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        p: CRRParams = self.params
+        model, shape = self.model, (batch.reward.shape[0], self.spaces.action_dim)
+        target, _ = policy_td_target(
+            model.policy, self.target_critics, batch, self.normal(*shape)
+        )
+        metrics = self.minimize(lambda: td_loss(model.critics, batch, target), "critics")
+        q_data, q_samples = data_and_policy_values(
+            model, batch, self.normal(p.n_action_samples, *shape)
+        )
+
+        def policy_loss() -> Loss:
+            return crr_loss(
+                model.policy.log_prob(batch.obs, batch.action),
+                q_data,
+                q_samples,
+                advantage_type=p.advantage_type,
+                weight_type=p.weight_type,
+                beta=p.beta,
+                max_weight=p.max_weight,
+            )
+
+        metrics |= self.minimize(policy_loss, "policy")
+        soft_update(self.target_critics, model.critics, p.tau)
+        return metrics

@@ -1,0 +1,77 @@
+"""Pure mathematics that several algorithms share: tensors in, tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.data.batch import Batch
+
+Metrics = dict[str, Tensor]
+
+
+class Loss(NamedTuple):
+    """What a loss function returns: the number to minimise and what it is made of."""
+
+    total: Tensor
+    metrics: Metrics
+
+
+def expectile_loss(error: Tensor, expectile: float) -> Tensor:
+    """Mean of |expectile - 1{error < 0}| * error^2; IQL, eq. 5."""
+    weight = torch.where(error < 0, 1.0 - expectile, expectile)
+    return (weight * error.square()).mean()
+
+
+def critic_loss(q: Tensor, target: Tensor) -> Tensor:
+    """Squared TD error, summed over the members of (members, B) and averaged over the batch."""
+    assert q.dim() == 2 and q.shape[1:] == target.shape, (q.shape, target.shape)
+    return (q - target).square().mean(-1).sum(0)
+
+
+@torch.no_grad()
+def bootstrapped_returns(batch: Batch, value: nn.Module) -> Tensor:
+    """Returns-to-go that continue with the value of the final state where a time limit cut."""
+    assert batch.returns_to_go is not None
+    if batch.final_obs is None or batch.bootstrap_discount is None:
+        return batch.returns_to_go
+    return batch.returns_to_go + batch.bootstrap_discount * value(batch.final_obs)
+
+
+def capped_exp(exponent: Tensor, cap: float) -> Tensor:
+    """min(exp(exponent), cap), finite for every finite exponent."""
+    # exp of a large exponent would be inf, and inf capped has no defined product with 0
+    return exponent.clamp(max=80.0).exp().clamp(max=cap)
+
+
+def weighted_likelihood_loss(log_prob: Tensor, weight: Tensor) -> Tensor:
+    """-mean(weight * log pi), the regression all advantage-weighted methods end in."""
+    assert log_prob.shape == weight.shape, (log_prob.shape, weight.shape)
+    return -(weight.detach() * log_prob).mean()
+
+
+def weight_metrics(weight: Tensor, cap: float) -> Metrics:
+    """How the weights are spread: all equal means cloning, many at the cap means too cold."""
+    return {
+        "weight_mean": weight.mean(),
+        "weight_capped": (weight >= cap).float().mean(),
+        # share of the batch that carries the update (Kish's effective sample size)
+        "weight_effective": weight.sum().square()
+        / (weight.square().sum() * weight.shape[0]).clamp(min=1e-12),
+    }
+
+
+@torch.no_grad()
+def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """target <- target + tau * (online - target), for every parameter at once."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+
+
+def clip_gradients_(gradients: Iterable[Tensor], max_norm: float) -> None:
+    """Scale gradients in place so that their joint norm is at most `max_norm`; no host sync."""
+    gradients = list(gradients)
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))

@@ -1,0 +1,163 @@
+"""Implicit Q-learning.
+
+Kostrikov, Nair and Levine 2021, arXiv:2110.06169.
+
+Kept from the authors' code: expectile value on the target critics' minimum, weights
+exp(beta * A) capped at 100 (beta multiplies), the order value, policy with the new
+value, critics with the new value, targets; orthogonal initialisation, one learned
+deviation for all states. Changed: the policy is a squashed Gaussian (the authors' is an
+unsquashed one with a tanh mean). The authors' cosine decay of the policy's learning rate
+alone is `lr_schedule: {kind: cosine, optimizers: [policy]}`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.critics import td_loss
+from rl_training.algorithms.functional import (
+    Loss,
+    Metrics,
+    capped_exp,
+    critic_loss,
+    expectile_loss,
+    soft_update,
+    weight_metrics,
+    weighted_likelihood_loss,
+)
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import NonNegative, Positive
+from rl_training.models import (
+    EnsembleCritic,
+    MLPIQLModel,
+    Policy,
+    frozen_copy,
+    orthogonal_init_,
+)
+
+
+class IQLParams(TargetNetworkParams):
+    expectile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.7
+    """Which expectile of Q over the data's actions V estimates; towards 1 is towards the max."""
+    beta: NonNegative = 3.0
+    """Inverse temperature: weights are exp(beta * advantage); larger is greedier."""
+    max_weight: Positive = 100.0
+    """Cap of the weights."""
+    value_lr: Positive = 3e-4
+    """Learning rate of the value network."""
+
+
+class IQLLosses(NamedTuple):
+    """The three objectives, each for its own network."""
+
+    value: Loss
+    policy: Loss
+    critics: Loss
+
+
+def iql_value_loss(q: Tensor, value: Tensor, *, expectile: float) -> Loss:
+    """Expectile regression of V on Q at the data's actions, eq. 5; inputs (B,)."""
+    loss = expectile_loss(q.detach() - value, expectile)
+    return Loss(loss, {"value_loss": loss, "value_mean": value.mean()})
+
+
+def iql_policy_loss(
+    log_prob: Tensor, q: Tensor, value: Tensor, *, beta: float, max_weight: float
+) -> Loss:
+    """-mean(min(exp(beta (Q - V)), max_weight) log pi), eq. 7; inputs (B,)."""
+    advantage = (q - value).detach()
+    weight = capped_exp(beta * advantage, max_weight)
+    loss = weighted_likelihood_loss(log_prob, weight)
+    return Loss(
+        loss,
+        {
+            "policy_loss": loss,
+            "advantage_mean": advantage.mean(),
+            **weight_metrics(weight, max_weight),
+        },
+    )
+
+
+def iql_loss(
+    log_prob: Tensor,
+    q_target: Tensor,
+    value: Tensor,
+    q: Tensor,
+    td_target: Tensor,
+    *,
+    expectile: float,
+    beta: float,
+    max_weight: float,
+) -> IQLLosses:
+    """The three IQL objectives at one set of inputs, for a training loop of your own.
+
+    `q_target` is the target critics' minimum at the data's actions, (B,); `q` the online
+    critics, (members, B); `td_target` is r + discount * V(s'), (B,). `IQLAlgorithm`
+    takes the same losses one after the other, so that each sees the step before it.
+    """
+    td = critic_loss(q, td_target.detach())
+    return IQLLosses(
+        iql_value_loss(q_target, value, expectile=expectile),
+        iql_policy_loss(log_prob, q_target, value, beta=beta, max_weight=max_weight),
+        Loss(td, {"critic_loss": td}),
+    )
+
+
+class IQLAlgorithm(Algorithm):
+    """Implicit Q-learning."""
+
+    Params: ClassVar[Any] = IQLParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Kostrikov et al. 2021"
+    summary: ClassVar[str] = "TD learning that never asks for an unseen action"
+
+    def __init__(
+        self, spaces: Spaces, params: IQLParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        sizes = params.hidden_sizes
+        self.model = MLPIQLModel(
+            spaces.obs_dim, "box", spaces.action_dim, sizes, state_dependent_std=False
+        )
+        self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes)
+        orthogonal_init_(self)
+        self.target_critics = frozen_copy(self.critics)
+        self.add_optimizer("value", self.model.value.parameters(), params.value_lr)
+        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
+        self.add_optimizer("critics", self.critics.parameters(), params.critic_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        p: IQLParams = self.params
+        policy, value = self.model.policy, self.model.value
+        with torch.no_grad():
+            q = self.target_critics(batch.obs, batch.action).amin(0)
+
+        metrics = self.minimize(
+            lambda: iql_value_loss(q, value(batch.obs), expectile=p.expectile), "value"
+        )
+        with torch.no_grad():
+            new_value, next_value = value(torch.stack([batch.obs, batch.next_obs]))
+            target = batch.reward + batch.discount * next_value
+        metrics |= self.minimize(
+            lambda: iql_policy_loss(
+                policy.log_prob(batch.obs, batch.action),
+                q,
+                new_value,
+                beta=p.beta,
+                max_weight=p.max_weight,
+            ),
+            "policy",
+        )
+        metrics |= self.minimize(lambda: td_loss(self.critics, batch, target), "critics")
+        soft_update(self.target_critics, self.critics, p.tau)
+        return metrics

@@ -1,0 +1,125 @@
+"""Monotonic advantage re-weighted imitation learning.
+
+Wang, Xiong, Han, Sun, Liu and Zhang, NeurIPS 2018.
+
+Kept: advantages divided by the root of a moving average of their squares, weights
+exp(beta * A / c), joint policy and value loss, beta = 0 is behaviour cloning to the last
+bit. Changed: the average starts from the first batch and moves at a real rate (the
+customary start of 100 and rate of 1e-8 freeze c at 10, so that the reward scale decides
+the weights), and the exponent is clamped. Because Adam cancels a constant factor on the
+loss of a separate network, `value_coef` also scales the value network's learning rate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, DiscountedParams
+from rl_training.algorithms.functional import (
+    Loss,
+    Metrics,
+    bootstrapped_returns,
+    weight_metrics,
+    weighted_likelihood_loss,
+)
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import NonNegative, Positive
+from rl_training.models import MLPIQLModel, MovingMoments, Policy
+
+
+class MARWILParams(DiscountedParams):
+    beta: NonNegative = 1.0
+    """Inverse temperature: weights are exp(beta * normalised advantage); 0 is cloning."""
+    max_weight: Annotated[float, Field(ge=1.0)] = 20.0
+    """Cap of the weights, applied to the exponent."""
+    advantage_norm_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
+    """How fast the moving average of squared advantages follows the batches."""
+    value_coef: Positive = 1.0
+    """Weight of the value loss, and factor of the value network's learning rate."""
+    lr: Positive = 3e-4
+    """Learning rate of the policy."""
+
+
+def marwil_loss(
+    log_prob: Tensor,
+    value: Tensor,
+    returns: Tensor,
+    squared_advantage_norm: Tensor | float,
+    *,
+    beta: float,
+    max_weight: float,
+    value_coef: float,
+) -> Loss:
+    """-mean(exp(beta A / c) log pi) + value_coef * mean(A^2) / 2 with A = R - V, inputs (B,).
+
+    c is the root of `squared_advantage_norm`; the exponent is at most log(max_weight).
+    """
+    advantage = returns - value
+    c = torch.as_tensor(squared_advantage_norm).sqrt() + 1e-8
+    exponent = (beta * (advantage.detach() / c)).clamp(max=math.log(max_weight))
+    weight = exponent.exp()
+    policy_loss = weighted_likelihood_loss(log_prob, weight)
+    value_loss = 0.5 * advantage.square().mean()
+    return Loss(
+        policy_loss + value_coef * value_loss,
+        {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "value_mean": value.mean(),
+            **weight_metrics(weight, max_weight * (1.0 - 1e-6)),
+        },
+    )
+
+
+class MARWILAlgorithm(Algorithm):
+    """Monotonic advantage re-weighted imitation learning."""
+
+    Params: ClassVar[Any] = MARWILParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Wang et al. 2018"
+    summary: ClassVar[str] = "clone good actions more, by self-scaled advantage"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    needs_returns: ClassVar[bool] = True
+
+    def __init__(
+        self, spaces: Spaces, params: MARWILParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.model = MLPIQLModel(
+            spaces.obs_dim, spaces.action_kind, spaces.action_dim, params.hidden_sizes
+        )
+        self.advantages = MovingMoments(params.advantage_norm_rate)
+        self.add_optimizer("policy", self.model.policy.parameters(), params.lr)
+        self.add_optimizer(
+            "value", self.model.value.parameters(), params.lr * params.value_coef
+        )
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        p: MARWILParams = self.params
+        returns = bootstrapped_returns(batch, self.model.value)
+        with torch.no_grad():
+            self.advantages.observe(returns - self.model.value(batch.obs))
+
+        def loss() -> Loss:
+            return marwil_loss(
+                self.model.policy.log_prob(batch.obs, batch.action),
+                self.model.value(batch.obs),
+                returns,
+                self.advantages.mean_square,
+                beta=p.beta,
+                max_weight=p.max_weight,
+                value_coef=p.value_coef,
+            )
+
+        metrics = self.minimize(loss, "policy", "value")
+        return metrics | {"advantage_norm": self.advantages.root_mean_square}

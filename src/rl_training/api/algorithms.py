@@ -1,0 +1,52 @@
+"""The managed class of every algorithm; explicit, so that editors complete the names."""
+
+from __future__ import annotations
+
+from rl_training.api.managed import ManagedAlgorithm
+
+
+class BC(ManagedAlgorithm):
+    """Behaviour cloning."""
+
+    algo = "bc"
+
+
+class AWR(ManagedAlgorithm):
+    """Advantage-weighted regression."""
+
+    algo = "awr"
+
+
+class MARWIL(ManagedAlgorithm):
+    """Monotonic advantage re-weighted imitation learning."""
+
+    algo = "marwil"
+
+
+class CRR(ManagedAlgorithm):
+    """Critic-regularized regression."""
+
+    algo = "crr"
+
+
+class IQL(ManagedAlgorithm):
+    """Implicit Q-learning."""
+
+    algo = "iql"
+
+
+class AWAC(ManagedAlgorithm):
+    """Advantage-weighted actor-critic."""
+
+    algo = "awac"
+
+
+class CQL(ManagedAlgorithm):
+    """Conservative Q-learning."""
+
+    algo = "cql"
+
+
+MANAGED: dict[str, type[ManagedAlgorithm]] = {
+    cls.algo: cls for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL)
+}

@@ -1,0 +1,440 @@
+"""The command line: thin, every command a call into the package.
+
+Heavy imports happen inside the commands, so that `--help` and `list` answer at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rl_training.experiment.errors import RLTrainingError
+
+app = typer.Typer(
+    name="rl-training",
+    help="Train, evaluate, resume and ship policies from data, demonstrations and simulators.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Look at, make and convert data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+out = Console(highlight=False)
+
+ConfigArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="Packaged config such as awr/pendulum, or a file.")
+]
+OverridesArgument = Annotated[
+    Optional[list[str]],  # noqa: UP045  (typer reads the annotation at run time on 3.10)
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Keys to change, e.g. total_updates=5000 algo_kwargs.beta=0.5",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[Optional[int], typer.Option(help="Seed of the run.")]  # noqa: UP045
+DeviceOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="auto, cpu, cuda or cuda:N."),
+]
+OutputOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--output-dir", help="Folder in which the run folder is made."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress output.")]
+WhichOption = Annotated[
+    str, typer.Option("--checkpoint", help="Of a run: latest, best, or a tick such as 5000.")
+]
+EnvOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--env", help="Environment to check the data against."),
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from rl_training import __version__
+
+        out.print(f"rl-training {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _overridden(
+    overrides: list[str] | None, seed: int | None, device: str | None, output_dir: str | None
+) -> list[str]:
+    flags = {"seed": seed, "device": device, "output_dir": output_dir}
+    return [
+        *(overrides or []),
+        *(f"{key}={json.dumps(value)}" for key, value in flags.items() if value is not None),
+    ]
+
+
+@app.command()
+def train(
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    output_dir: OutputOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a policy and write a run folder.
+
+    Example: rl-training train awr/pendulum total_updates=5000 algo_kwargs.beta=0.5 --seed 3
+    """
+    from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.experiment.config import load_config
+
+    resolved = load_config(config, _overridden(overrides, seed, device, output_dir))
+    agent = ManagedAlgorithm(resolved)
+    _report(agent.learn(progress=not quiet))
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    overrides: OverridesArgument = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Continue a run exactly where its newest checkpoint left it.
+
+    Budgets, evaluation, checkpoint, logging and early-stopping keys may change:
+    rl-training resume runs/awr-... total_updates=40000
+    """
+    from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.experiment.config import apply_overrides
+    from rl_training.experiment.tracking import read_run_config
+
+    stored = read_run_config(run)
+    wanted = apply_overrides(stored, overrides or [])
+    options = {key: value for key, value in wanted.items() if value != stored.get(key)}
+    agent = ManagedAlgorithm.resume(run, progress=not quiet, **options)
+    _report(agent.result)
+
+
+def _report(result: Any) -> None:
+    out.print(f"stopped: {result.stop_reason}")
+    if result.last_eval is not None:
+        out.print(f"last evaluation: {result.last_eval}")
+    if result.best_tick is not None:
+        out.print(f"best evaluation: {result.best_score:,.1f} at {result.best_tick:,}")
+    out.print(f"run folder: {result.run_dir}", soft_wrap=True)
+    if result.interrupted:
+        out.print(f"go on with: rl-training resume {result.run_dir}", soft_wrap=True)
+        raise typer.Exit(143 if "SIGTERM" in result.stop_reason else 130)
+
+
+@app.command(name="eval")
+def evaluate(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run or checkpoint folder.")
+    ],
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1)] = 20,
+    checkpoint: WhichOption = "latest",
+    seed: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Seed of the start states; the run's own by default."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run whole episodes with a trained policy and report their returns."""
+    from rl_training.api.managed import find_checkpoint, load
+
+    chosen = find_checkpoint(path, checkpoint)
+    agent = load(chosen)
+    result = agent.evaluate(episodes, seed)
+    if as_json:
+        print(json.dumps({**result.metrics(), "eval/returns": list(result.returns)}))
+        return
+    table = Table(title=f"{agent.config.algo} on {agent.config.env_id}", title_justify="left")
+    for name in ("mean", "std", "min", "max", "length"):
+        table.add_column(name, justify="right")
+    metrics = result.metrics()
+    names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
+    table.add_row(*(f"{metrics[f'eval/{name}']:,.1f}" for name in names))
+    out.print(table)
+    out.print(f"{result.episodes} episodes, checkpoint {chosen}", soft_wrap=True)
+
+
+@app.command()
+def predict(
+    path: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")
+    ],
+    observation: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="One observation as JSON, e.g. '[1.0, 0.0, 0.0]'; - for stdin."),
+    ] = None,
+    npz: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--npz", help="File with an array 'observations' of shape (n, width)."),
+    ] = None,
+    output: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="With --npz: file for the array 'actions'."),
+    ] = None,
+    checkpoint: WhichOption = "latest",
+    stochastic: Annotated[bool, typer.Option(help="Sample instead of taking the mode.")] = False,
+) -> None:
+    """Print the action for one observation, or write actions for a file of many."""
+    import numpy as np
+
+    from rl_training.api.managed import find_checkpoint, load
+    from rl_training.data.readers import read_file_arrays
+    from rl_training.experiment.errors import ConfigError, DataError
+
+    if (observation is None) == (npz is None):
+        raise ConfigError("predict: give one observation as JSON, or a file with --npz")
+    agent = load(find_checkpoint(path, checkpoint))
+    if npz is None:
+        text = sys.stdin.read() if observation == "-" else str(observation)
+        try:
+            values = np.asarray(json.loads(text), dtype=np.float32)
+        except (ValueError, TypeError):
+            raise ConfigError(
+                f"predict: the observation must be a JSON list of numbers, got {text.strip()!r}"
+            ) from None
+    else:
+        arrays = read_file_arrays(npz)
+        if "observations" not in arrays:
+            raise DataError(f"'{npz}' has no array 'observations'; it has {', '.join(arrays)}")
+        values = arrays["observations"]
+    if not np.isfinite(values).all():
+        raise DataError("predict: the observation holds NaN or infinity")
+    actions, _ = agent.predict(values, deterministic=not stochastic)
+    if output is not None:
+        np.savez_compressed(output, actions=actions)
+        out.print(f"wrote {len(actions)} actions to {output}", soft_wrap=True)
+    else:
+        print(json.dumps(np.asarray(actions).tolist()))
+
+
+@app.command(name="list")
+def list_all(
+    runs: Annotated[Path, typer.Option("--runs", help="Folder with run folders.")] = Path("runs"),
+) -> None:
+    """Show algorithms, packaged configs, data sets and runs."""
+    from rl_training.data.scripted import SCRIPTED
+    from rl_training.experiment.config import packaged_config_names
+    from rl_training.experiment.registry import algorithm_class, algorithm_names
+
+    out.print("Algorithms:")
+    algorithms = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2))
+    for column in ("name", "lane", "actions", "what it does"):
+        algorithms.add_column(column)
+    for name in algorithm_names():
+        cls = algorithm_class(name)
+        kinds = ", ".join(sorted(kind.capitalize() for kind in cls.action_kinds))
+        algorithms.add_row(name, cls.loop, kinds, f"{cls.summary} ({cls.paper})")
+    out.print(algorithms)
+    out.print("\nConfigs: " + ", ".join(packaged_config_names()))
+    out.print("\nData sets:")
+    for name, recipe in SCRIPTED.items():
+        made_of = " and ".join(f"{part.count} {part.behaviour}" for part in recipe.segments)
+        out.print(f"  {name:16} {recipe.env_id}: {made_of} episodes")
+    out.print("  random, or your own: FILE.npz, FILE.hdf5, minari:ID")
+    out.print(f"\nRuns in {runs}:", soft_wrap=True)
+    found = list(_runs(runs))
+    for line in found:
+        out.print(f"  {line}", soft_wrap=True)
+    if not found:
+        out.print("  none yet")
+
+
+def _runs(folder: Path) -> Iterator[str]:
+    for config in sorted(folder.glob("*/config.yaml")):
+        run = config.parent
+        try:
+            result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            yield f"{run.name}  unfinished"
+            continue
+        last = result.get("last_eval") or {}
+        score = last.get("eval/return_mean")
+        yield (
+            f"{run.name}  {result.get('status')}, {result.get('updates', 0):,} updates"
+            + (f", return {score:,.1f}" if score is not None else "")
+        )
+
+
+@app.command()
+def show(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
+    """Print a config resolved: every key, its value and what it means."""
+    from rl_training.experiment.config import load_config
+
+    resolved = load_config(config, overrides or [])
+    for line in _commented(resolved, ""):
+        print(line)
+
+
+def _commented(section: Any, indent: str) -> Iterator[str]:
+    """YAML lines of a section with each field's comment behind it."""
+    from pydantic import BaseModel
+
+    for name, field in type(section).model_fields.items():
+        value = section.params if name == "algo_kwargs" else getattr(section, name)
+        comment = f"  # {field.description}" if field.description else ""
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:{comment}"
+            yield from _commented(value, indent + "  ")
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            yield f"{indent}{name}:{comment}"
+            for part in value:
+                lines = list(_commented(part, indent + "    "))
+                yield f"{indent}  - {lines[0].lstrip()}"
+                yield from lines[1:]
+        else:
+            yield f"{indent}{name}: {json.dumps(value)}{comment}"
+
+
+@data_app.command()
+def inspect(
+    source: Annotated[
+        str, typer.Argument(help="FILE.npz, FILE.hdf5, minari:ID, or a scripted name.")
+    ],
+    env: EnvOption = None,
+) -> None:
+    """Say what a data set is and what can be trained on it."""
+    from rl_training.data.sources import load_transition_dataset
+    from rl_training.data.summary import inspect_file, render, render_file_report, summarize
+    from rl_training.experiment.errors import DataError
+    from rl_training.experiment.registry import algorithm_class, algorithm_names
+
+    requirements = {}
+    for name in algorithm_names():
+        cls = algorithm_class(name)
+        if cls.loop == "offline":
+            requirements[name] = (cls.action_kinds, cls.needs_returns)
+    try:
+        dataset = load_transition_dataset(source, env_id=env)
+    except DataError:
+        if Path(source).is_file():
+            out.print(render_file_report(inspect_file(source, env_id=env)))
+        raise
+    out.print(render(summarize(dataset, requirements)))
+
+
+@data_app.command()
+def make(
+    name: Annotated[str, typer.Argument(help="Scripted name such as pendulum-mixed, or random.")],
+    target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    env: EnvOption = None,
+    steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Steps of random data."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 0,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Make a scripted or random data set and write it."""
+    from rl_training.data.convert import save_dataset
+    from rl_training.data.sources import load_transition_dataset
+    from rl_training.experiment.errors import ConfigError
+
+    source: dict[str, Any]
+    if name == "random":
+        if env is None:
+            raise ConfigError("data make random: needs --env, the environment to act in")
+        source = {"kind": "random", "seed": seed, "steps": steps}
+    else:
+        if steps is not None:
+            raise ConfigError(f"--steps belongs to random data, not to '{name}'")
+        source = {"kind": "scripted", "name": name, "seed": seed}
+    dataset = load_transition_dataset(source, env_id=env)
+    save_dataset(dataset, target, overwrite=overwrite)
+    out.print(f"wrote {len(dataset):,} steps to {target}", soft_wrap=True)
+
+
+@data_app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    target: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    env: EnvOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Convert between npz, hdf5 and Minari; every number is kept."""
+    from rl_training.data.convert import save_dataset
+    from rl_training.data.sources import load_transition_dataset
+
+    dataset = load_transition_dataset(source, env_id=env)
+    save_dataset(dataset, target, overwrite=overwrite)
+    for note in dataset.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(f"wrote {len(dataset):,} steps to {target}", soft_wrap=True)
+
+
+@app.command()
+def doctor() -> None:
+    """Check versions, devices, extras and writable folders."""
+    import importlib.util
+    import os
+    import shutil
+    import tempfile
+
+    import torch
+
+    from rl_training.data.scripted import cache_folder
+    from rl_training.experiment.tracking import versions
+
+    table = Table(show_header=False, box=None)
+    for name, version in versions().items():
+        table.add_row(name, version)
+    table.add_row("cpu cores", str(os.cpu_count()))
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    table.add_row("cuda", ", ".join(gpus) or "none found; training runs on the CPU")
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    table.add_row("engine=compile", compiler or "not available: no C++ compiler")
+    extras = {"minari": "minari", "hdf5": "h5py", "mujoco": "mujoco", "atari": "ale_py"}
+    for extra, module in {**extras, "box2d": "Box2D"}.items():
+        present = importlib.util.find_spec(module) is not None
+        table.add_row(
+            f"extra {extra}",
+            "installed" if present else f"missing: pip install 'rl-training[{extra}]'",
+        )
+    for label, folder in (("runs folder", Path("runs")), ("cache folder", cache_folder())):
+        base = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        try:
+            with tempfile.TemporaryFile(dir=base):
+                table.add_row(label, f"{folder} is writable")
+        except OSError as error:
+            table.add_row(label, f"{folder} is NOT writable: {error.strerror}")
+    out.print(table)
+
+
+def main() -> None:
+    """Entry point: user errors become one line each and exit code 2."""
+    try:
+        app()
+    except RLTrainingError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

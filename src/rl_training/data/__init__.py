@@ -1,0 +1,1 @@
+"""Transitions: batches, data sets and their loaders, rewards, returns-to-go."""

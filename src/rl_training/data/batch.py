@@ -1,0 +1,26 @@
+"""The unit every update consumes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """B transitions on the training device.
+
+    `discount` is gamma, and 0 only where the next state is terminal, so every
+    one-step target reads `reward + discount * next_value`; a time limit never ends a
+    return. Where an episode was cut by a time limit, its return-to-go continues as
+    `returns_to_go + bootstrap_discount * value(final_obs)`.
+    """
+
+    obs: Tensor  # (B, O) as the networks see it: normalised where the run normalises
+    action: Tensor  # (B, A) in [-1, 1], or (B,) int64 for Discrete
+    reward: Tensor  # (B,) processed
+    next_obs: Tensor  # (B, O)
+    discount: Tensor  # (B,)
+    returns_to_go: Tensor | None = None  # (B,)
+    bootstrap_discount: Tensor | None = None  # (B,) gamma^(steps to the cut), 0 where none
+    final_obs: Tensor | None = None  # (B, O) last observation of the episode

@@ -1,0 +1,176 @@
+"""Transitions in time order, on the host."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.errors import DataError
+
+ARRAY_NAMES = (
+    "observations",
+    "actions",
+    "rewards",
+    "next_observations",
+    "terminations",
+    "truncations",
+)
+"""Names of the arrays of a data set, everywhere in the package."""
+
+
+def episode_end_flags(terminations: NDArray[Any], truncations: NDArray[Any]) -> NDArray[np.bool_]:
+    """True on the last row of every episode, however it ended."""
+    flags: NDArray[np.bool_] = np.logical_or(terminations, truncations)
+    return flags
+
+
+@dataclass(frozen=True, eq=False)
+class TransitionDataset:
+    """N transitions, episode after episode, every episode closed by a flag.
+
+    Built by `load_transition_dataset`, which validates; treat the arrays as read-only,
+    since a data set may share them with the one it was made from.
+    """
+
+    observations: NDArray[np.float32]  # (N, O)
+    actions: NDArray[Any]  # (N, A) float32 in the environment's units, or (N,) int64
+    rewards: NDArray[np.float32]  # (N,)
+    next_observations: NDArray[np.float32]  # (N, O); a placeholder where terminated
+    terminations: NDArray[np.bool_]  # (N,) the task ended: nothing follows
+    truncations: NDArray[np.bool_]  # (N,) the episode was cut: something would follow
+    name: str
+    spaces: Spaces
+    parts: tuple[tuple[int, float], ...] = ()
+    """(number of rows, weight) of each part of a mix, in row order; one part otherwise."""
+    notes: tuple[str, ...] = ()
+    """What a loader had to assume or mend, one sentence each."""
+    has_whole_episode: bool = True
+    """False where a source marked no episode end at all, so its returns mean nothing."""
+    env_id: str | None = None
+    """Environment the data were made in or for, where known."""
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            object.__setattr__(self, "parts", ((len(self), 1.0),))
+
+    def __len__(self) -> int:
+        return int(self.rewards.shape[0])
+
+    @cached_property
+    def episode_ends(self) -> NDArray[np.int64]:
+        """Index of the last row of every episode."""
+        return np.flatnonzero(episode_end_flags(self.terminations, self.truncations))
+
+    @cached_property
+    def episode_starts(self) -> NDArray[np.int64]:
+        """Index of the first row of every episode."""
+        return np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1] + 1])
+
+    @property
+    def num_episodes(self) -> int:
+        return int(self.episode_ends.shape[0])
+
+    def episode_returns(self) -> NDArray[np.float64]:
+        """Undiscounted sum of rewards of every episode."""
+        sums: NDArray[np.float64] = np.add.reduceat(
+            self.rewards.astype(np.float64), self.episode_starts
+        )
+        return sums
+
+    def episode_lengths(self) -> NDArray[np.int64]:
+        """Number of rows of every episode."""
+        return self.episode_ends - self.episode_starts + 1
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """The six arrays by name, not copied."""
+        return {name: getattr(self, name) for name in ARRAY_NAMES}
+
+    def fingerprint(self) -> str:
+        """16 hex digits that change when any array or the mixing weights change."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(repr(self.parts).encode())
+        for name, array in self.to_arrays().items():
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:16]
+
+    def take_episodes(self, count: int) -> TransitionDataset:
+        """The first `count` episodes, or the data set itself where it has no more."""
+        if count < 1:
+            raise DataError(f"{self.name}: cannot keep {count} episodes; ask for 1 or more")
+        if count >= self.num_episodes:
+            return self
+        rows = int(self.episode_ends[count - 1]) + 1
+        parts = []
+        left = rows
+        for size, weight in self.parts:
+            if left > 0:
+                parts.append((min(size, left), weight))
+            left -= size
+        kept: dict[str, Any] = {name: array[:rows] for name, array in self.to_arrays().items()}
+        return replace(self, **kept, parts=tuple(parts))
+
+    @classmethod
+    def concatenate(
+        cls, datasets: Sequence[TransitionDataset], weights: Sequence[float] | None = None
+    ) -> TransitionDataset:
+        """One data set after the other; `weights` are the shares of each batch (equal: None).
+
+        Episodes stay whole and apart, because each data set ends with a flag.
+        """
+        if not datasets:
+            raise DataError("a mix of data sets is empty; give at least one part")
+        if weights is None:
+            weights = [1.0] * len(datasets)
+        if len(weights) != len(datasets):
+            raise DataError(
+                f"a mix of {len(datasets)} data sets has {len(weights)} weights; "
+                "give one weight for each part"
+            )
+        first = datasets[0]
+        for other in datasets[1:]:
+            if other.spaces != first.spaces:
+                raise DataError(
+                    f"data sets '{first.name}' and '{other.name}' cannot be mixed: one has "
+                    f"{_differing(first.spaces)}, the other {_differing(other.spaces)}; "
+                    "mix only data of one task, or name the task with env_id"
+                )
+        parts = []
+        for dataset, weight in zip(datasets, weights, strict=True):
+            own = sum(w for _, w in dataset.parts)
+            # A part that is itself a mix keeps its inner proportions.
+            parts += [(rows, float(weight) * w / own) for rows, w in dataset.parts]
+        env_ids = {dataset.env_id for dataset in datasets}
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(dataset, name) for dataset in datasets])
+            for name in ARRAY_NAMES
+        }
+        return cls(
+            **joined,
+            name=" + ".join(dataset.name for dataset in datasets),
+            spaces=first.spaces,
+            parts=tuple(parts),
+            notes=tuple(
+                f"{dataset.name}: {note}" if len(datasets) > 1 else note
+                for dataset in datasets
+                for note in dataset.notes
+            ),
+            has_whole_episode=all(dataset.has_whole_episode for dataset in datasets),
+            env_id=env_ids.pop() if len(env_ids) == 1 else None,
+        )
+
+
+def _differing(spaces: Spaces) -> str:
+    if spaces.is_discrete:
+        return f"{spaces.describe()} from {spaces.action_start}"
+    return f"{spaces.describe()} in {list(spaces.action_low)}..{list(spaces.action_high)}"

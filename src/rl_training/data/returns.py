@@ -1,0 +1,73 @@
+"""Returns-to-go and what continues them at a time limit.
+
+All functions take the flags of rows in time order. Rows after the last flag form one
+more episode, cut at the last row. Where both flags are set, the termination counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.dataset import episode_end_flags
+
+
+def returns_to_go(
+    rewards: NDArray[Any], terminations: NDArray[Any], truncations: NDArray[Any], gamma: float
+) -> NDArray[np.float32]:
+    """Discounted sum of rewards from each row to the end of its episode.
+
+    The recursion R[i] = r[i] + d[i] R[i+1], with d = gamma inside an episode and 0 at its
+    end, is solved in blocks of about sqrt(N) rows that advance side by side; afterwards
+    the last unknown of each block, the R of the next block's first row, is put in. The
+    cost is linear in N and does not depend on how long the episodes are.
+    """
+    count = int(rewards.shape[0])
+    if count == 0:
+        return np.zeros(0, np.float32)
+    length = math.isqrt(count - 1) + 1
+    blocks = -(-count // length)
+    padding = blocks * length - count
+    discounts = np.where(episode_end_flags(terminations, truncations), 0.0, gamma)
+    # Time runs down the first axis, so that one step of all blocks is one contiguous row.
+    sums = np.pad(rewards.astype(np.float64), (0, padding)).reshape(blocks, length).T.copy()
+    carried = np.pad(discounts, (0, padding)).reshape(blocks, length).T.copy()
+    for step in range(length - 2, -1, -1):
+        sums[step] += carried[step] * sums[step + 1]
+        carried[step] *= carried[step + 1]
+    following = np.zeros(blocks)
+    for block in range(blocks - 2, -1, -1):
+        following[block] = sums[0, block + 1] + carried[0, block + 1] * following[block + 1]
+    sums += carried * following
+    in_order: NDArray[np.float64] = sums.T.reshape(-1)[:count]
+    return in_order.astype(np.float32)
+
+
+def final_rows(terminations: NDArray[Any], truncations: NDArray[Any]) -> NDArray[np.int64]:
+    """For each row the index of the last row of its episode.
+
+    The `next_observations` of that row is the final observation of the episode.
+    """
+    flags = episode_end_flags(terminations, truncations)
+    if flags.shape[0] == 0:
+        return np.zeros(0, np.int64)
+    flags[-1] = True
+    ends = np.flatnonzero(flags)
+    return np.repeat(ends, np.diff(ends, prepend=-1))
+
+
+def bootstrap_discounts(
+    terminations: NDArray[Any], truncations: NDArray[Any], gamma: float
+) -> NDArray[np.float32]:
+    """Factor of the value of the final observation in each row's return.
+
+    gamma to the power of the steps from the row to the cut (1 for the last row) in
+    truncated episodes, 0 in terminated ones.
+    """
+    final = final_rows(terminations, truncations)
+    steps = final - np.arange(final.shape[0]) + 1
+    cut = np.logical_not(np.asarray(terminations, bool)[final])
+    return np.where(cut, np.power(float(gamma), steps), 0.0).astype(np.float32)

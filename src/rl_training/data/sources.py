@@ -1,0 +1,216 @@
+"""The one public loader of transition data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.generation import env_spaces, make_env, roll_out, uniform_controller
+from rl_training.data.readers import (
+    HDF5_SUFFIXES,
+    read_arrays,
+    read_hdf5,
+    read_minari,
+    read_npz,
+)
+from rl_training.data.rewards import apply_reward_processing
+from rl_training.data.scripted import SCRIPTED, recipe_for, scripted_arrays
+from rl_training.data.spaces import Spaces
+from rl_training.data.validation import (
+    ALIASES,
+    RawTransitions,
+    build_dataset,
+    describe_bounds,
+    infer_spaces,
+)
+from rl_training.experiment.config import DatasetConfig, DataSource
+from rl_training.experiment.errors import ConfigError, DataError, did_you_mean
+
+DEFAULT_RANDOM_STEPS = 10_000
+
+
+def load_transition_dataset(
+    source: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path,
+    *,
+    env_id: str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    spaces: Spaces | None = None,
+) -> TransitionDataset:
+    """Load, check, mix and process transitions from any source.
+
+    `source` is a configuration section (`DatasetConfig` or its keys in a mapping), arrays
+    in a mapping with the key `observations`, a data set (returned as it is), or a string: a
+    scripted name such as "pendulum-mixed", "random", a path that ends in .npz, .h5 or
+    .hdf5, or "minari:ID".
+
+    The data are checked against `spaces`; where those are left out, against the
+    environment `env_id`; where that is left out too, against what the source says of
+    itself, or else the action space is inferred from the data, which a note then says.
+    """
+    if isinstance(source, TransitionDataset):
+        if spaces is None and env_id is not None:
+            spaces = env_spaces(env_id, env_kwargs)
+        return _refitted(source, spaces)
+    config = None
+    if isinstance(source, Mapping) and _holds_arrays(source):
+        raws = [read_arrays(source)]
+    else:
+        config = _as_config(source)
+        raws = _read_parts(config, env_id, env_kwargs)
+    if spaces is None and env_id is not None:
+        spaces = env_spaces(env_id, env_kwargs)
+    if spaces is None:
+        spaces = next((raw.spaces for raw in raws if raw.spaces is not None), None)
+    inferred = spaces is None
+    if spaces is None:
+        spaces = infer_spaces(raws)
+    datasets = [_for_environment(build_dataset(raw, spaces), env_id) for raw in raws]
+    dataset = datasets[0] if config is None else _combine(config, datasets)
+    if inferred:
+        note = f"action space inferred from the data: {describe_bounds(spaces)}"
+        dataset = replace(dataset, notes=(*dataset.notes, note))
+    return dataset if config is None else apply_reward_processing(dataset, config.rewards)
+
+
+def parse_source(text: str | Path) -> DatasetConfig:
+    """The configuration that a short form such as "pendulum-mixed" or "data.npz" stands for."""
+    text = str(text)
+    suffix = Path(text).suffix.lower()
+    if text.startswith("minari:"):
+        return DatasetConfig(kind="minari", id=text.removeprefix("minari:"))
+    if suffix == ".npz":
+        return DatasetConfig(kind="npz", path=text)
+    if suffix in HDF5_SUFFIXES:
+        return DatasetConfig(kind="hdf5", path=text)
+    if text == "random":
+        return DatasetConfig(kind="random")
+    if text in SCRIPTED:
+        return DatasetConfig(kind="scripted", name=text)
+    raise DataError(
+        f"data set '{text}' is unknown{did_you_mean(text, SCRIPTED)}; expected one of "
+        f"{', '.join(SCRIPTED)}, 'random', a path ending in .npz, .h5 or .hdf5, or minari:ID"
+    )
+
+
+def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> DatasetConfig:
+    if isinstance(source, DatasetConfig):
+        return source
+    if isinstance(source, Mapping):
+        return DatasetConfig.parse(source, prefix="dataset.")
+    if isinstance(source, (str, Path)):
+        return parse_source(source)
+    raise DataError(
+        f"a data set cannot be made from {type(source).__name__}; give a DatasetConfig, a "
+        "mapping of its keys, a mapping of arrays, a TransitionDataset, a name or a path"
+    )
+
+
+def _holds_arrays(source: Mapping[str, Any]) -> bool:
+    return any(key in source for key in ("observations", *ALIASES["observations"]))
+
+
+def _parts(config: DatasetConfig) -> tuple[DataSource, ...]:
+    return (config,) if config.mix is None else config.mix
+
+
+def _read_parts(
+    config: DatasetConfig, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+) -> list[RawTransitions]:
+    if config.mix is not None and config.max_episodes is not None:
+        raise ConfigError(
+            "dataset.max_episodes: belongs to the parts of a mix; write it inside 'mix', "
+            "in each part that should be shortened"
+        )
+    # Checked before the slow part: a wrong name must not cost the making of other parts.
+    for part in _parts(config):
+        if part.kind == "scripted":
+            recipe_for(str(part.name), env_id)
+    return [_read(part, env_id, env_kwargs) for part in _parts(config)]
+
+
+def _combine(config: DatasetConfig, datasets: list[TransitionDataset]) -> TransitionDataset:
+    kept = [
+        dataset if part.max_episodes is None else dataset.take_episodes(part.max_episodes)
+        for part, dataset in zip(_parts(config), datasets, strict=True)
+    ]
+    if config.mix is None:
+        return kept[0]
+    return TransitionDataset.concatenate(kept, [part.weight for part in config.mix])
+
+
+def _read(
+    part: DataSource, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+) -> RawTransitions:
+    if part.kind == "scripted":
+        return _read_scripted(str(part.name), part.seed, env_id, env_kwargs)
+    if part.kind == "random":
+        return _read_random(part, env_id, env_kwargs)
+    if part.kind == "npz":
+        return read_npz(str(part.path))
+    if part.kind == "hdf5":
+        return read_hdf5(str(part.path))
+    return read_minari(str(part.id))
+
+
+def _read_scripted(
+    name: str, seed: int, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+) -> RawTransitions:
+    recipe = recipe_for(name, env_id)
+    return RawTransitions(
+        label=f"scripted data set '{name}'",
+        name=name,
+        arrays=scripted_arrays(name, seed),
+        notes=("made in the environment without env_kwargs",) if env_kwargs else (),
+        spaces=env_spaces(recipe.env_id),
+        env_id=recipe.env_id,
+    )
+
+
+def _read_random(
+    part: DataSource, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+) -> RawTransitions:
+    if env_id is None:
+        raise DataError(
+            "dataset.kind: random data need an environment to act in; give env_id, "
+            "e.g. env_id: Pendulum-v1"
+        )
+    env = make_env(env_id, env_kwargs)
+    try:
+        spaces = Spaces.from_gymnasium(env.observation_space, env.action_space)
+        arrays = roll_out(
+            env,
+            uniform_controller(spaces),
+            seed=part.seed,
+            steps=part.steps or DEFAULT_RANDOM_STEPS,
+        )
+    finally:
+        env.close()
+    return RawTransitions(
+        label=f"random data in '{env_id}'",
+        name=f"random:{env_id}",
+        arrays=arrays,
+        spaces=spaces,
+        env_id=env_id,
+    )
+
+
+def _for_environment(dataset: TransitionDataset, env_id: str | None) -> TransitionDataset:
+    """Record the task; data that say they come from elsewhere fit its spaces, and get a note."""
+    if env_id is None or env_id == dataset.env_id:
+        return dataset
+    notes = dataset.notes
+    if dataset.env_id is not None:
+        notes = (*notes, f"made in {dataset.env_id}, used for {env_id}")
+    return replace(dataset, env_id=env_id, notes=notes)
+
+
+def _refitted(dataset: TransitionDataset, spaces: Spaces | None) -> TransitionDataset:
+    """The data set itself, carrying `spaces` after a check where those are not its own."""
+    if spaces is None or spaces == dataset.spaces:
+        return dataset
+    raw = RawTransitions(label=dataset.name, name=dataset.name, arrays=dataset.to_arrays())
+    build_dataset(raw, spaces)
+    return replace(dataset, spaces=spaces)

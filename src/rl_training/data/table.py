@@ -1,0 +1,106 @@
+"""A data set on the training device, sampled with one gather."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.data.batch import Batch
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
+from rl_training.experiment.errors import DataError
+
+
+class TransitionTable:
+    """Transitions packed into one row each, so that a batch is a single gather.
+
+    Observations are standardised here, once, where the run asks for it; batches hold
+    what the networks see. Draws come from the device's generator.
+    """
+
+    def __init__(
+        self,
+        dataset: TransitionDataset,
+        device: torch.device,
+        *,
+        gamma: float,
+        with_returns: bool,
+        at_truncation: str = "bootstrap",
+        normalize_observations: bool = False,
+    ) -> None:
+        if with_returns and not dataset.has_whole_episode:
+            raise DataError(
+                f"data set '{dataset.name}' holds no whole episode, but returns-to-go are needed; "
+                "set terminations or truncations where episodes end, or train CRR, IQL, AWAC, CQL "
+                "or BC, which learn from single transitions"
+            )
+        spaces = dataset.spaces
+        self.discrete = spaces.is_discrete
+        obs, next_obs = dataset.observations, dataset.next_observations
+        self.obs_mean = obs.mean(0, dtype=np.float64).astype(np.float32)
+        self.obs_std = obs.std(0, dtype=np.float64).astype(np.float32) + np.float32(1e-3)
+        if normalize_observations:
+            obs = (obs - self.obs_mean) / self.obs_std
+            next_obs = (next_obs - self.obs_mean) / self.obs_std
+        action = spaces.from_env(dataset.actions).reshape(len(dataset), -1)
+        discount = np.where(dataset.terminations, 0.0, gamma)
+        columns = [obs, next_obs, action, dataset.rewards[:, None], discount[:, None]]
+        self.final_row: Tensor | None = None
+        if with_returns:
+            ends = (dataset.terminations, dataset.truncations)
+            columns.append(returns_to_go(dataset.rewards, *ends, gamma)[:, None])
+            if at_truncation == "bootstrap" and bool(dataset.truncations.any()):
+                columns.append(bootstrap_discounts(*ends, gamma)[:, None])
+                self.final_row = torch.from_numpy(final_rows(*ends)).to(device)
+        self.widths = [column.shape[1] for column in columns]
+        packed = np.concatenate(columns, axis=1, dtype=np.float32)
+        self.rows = torch.from_numpy(packed).to(device)
+        self.next_obs_columns = slice(self.widths[0], self.widths[0] + self.widths[1])
+        self._set_parts(dataset.parts, device)
+
+    def _set_parts(self, parts: Sequence[tuple[int, float]], device: torch.device) -> None:
+        sizes = torch.tensor([size for size, _ in parts], dtype=torch.float64)
+        weights = torch.tensor([weight for _, weight in parts], dtype=torch.float64)
+        self.num_parts = len(parts)
+        self.part_ends = (weights / weights.sum()).cumsum(0).to(device)
+        self.part_sizes = sizes.to(device)
+        self.part_offsets = (sizes.cumsum(0) - sizes).to(device)
+
+    def __len__(self) -> int:
+        return self.rows.shape[0]
+
+    def draw(self, size: int) -> Tensor:
+        """(size,) row numbers: uniform within a part, parts by weight."""
+        device = self.rows.device
+        if self.num_parts == 1:
+            return torch.randint(len(self), (size,), device=device)
+        u = torch.rand(2, size, dtype=torch.float64, device=device)
+        part = torch.bucketize(u[0], self.part_ends[:-1], right=True)
+        return (self.part_offsets[part] + (u[1] * self.part_sizes[part]).floor()).long()
+
+    def gather(self, index: Tensor) -> Batch:
+        """The transitions at given rows."""
+        fields = self.rows.index_select(0, index).split(self.widths, dim=1)
+        obs, next_obs, action, reward, discount = fields[:5]
+        batch = Batch(
+            obs=obs,
+            action=action.squeeze(1).long() if self.discrete else action,
+            reward=reward.squeeze(1),
+            next_obs=next_obs,
+            discount=discount.squeeze(1),
+        )
+        if len(fields) > 5:
+            batch = batch._replace(returns_to_go=fields[5].squeeze(1))
+        if self.final_row is not None:
+            last = self.rows.index_select(0, self.final_row.index_select(0, index))
+            batch = batch._replace(
+                bootstrap_discount=fields[6].squeeze(1), final_obs=last[:, self.next_obs_columns]
+            )
+        return batch
+
+    def sample(self, size: int) -> Batch:
+        """A batch of `size` transitions."""
+        return self.gather(self.draw(size))

@@ -1,0 +1,367 @@
+"""From arrays as a source gives them to a data set that can be trained on.
+
+Every refusal is one sentence that names the source, the array under the name it has
+there, the first offending row where there is one, and how to mend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.dataset import ARRAY_NAMES, TransitionDataset, episode_end_flags
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.errors import DataError, did_you_mean
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "observations": ("obs", "states"),
+    "actions": ("action", "acts"),
+    "rewards": ("reward",),
+    "next_observations": ("next_obs", "next_states"),
+    "terminations": ("terminals", "terminated"),
+    "truncations": ("timeouts", "truncated"),
+}
+"""Other names under which a source may hold an array; `dones` is not among them, because
+it does not say whether the episode terminated or was cut."""
+
+ACTION_TOLERANCE = 1e-4
+SEAM_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class RawTransitions:
+    """Arrays of one source, not yet checked."""
+
+    label: str  # how messages name the source
+    name: str
+    arrays: Mapping[str, NDArray[Any]]  # by the package's names
+    keys: Mapping[str, str] = field(default_factory=dict)  # the package's name -> the source's
+    notes: tuple[str, ...] = ()
+    spaces: Spaces | None = None  # where the source knows them
+    env_id: str | None = None
+    termination_wins: bool = False  # both flags on one row: a termination, not an error
+    has_whole_episode: bool | None = None  # None: decided from the flags
+
+    def key(self, array_name: str) -> str:
+        return self.keys.get(array_name, array_name)
+
+
+def select_keys(present: Sequence[str], label: str) -> dict[str, str]:
+    """The package's array names mapped to the keys that a source has for them."""
+    chosen: dict[str, str] = {}
+    missing: list[str] = []
+    for name in ARRAY_NAMES:
+        found = [key for key in (name, *ALIASES[name]) if key in present]
+        if len(found) > 1:
+            raise DataError(
+                f"{label}: keys '{found[0]}' and '{found[1]}' mean the same array; keep one of them"
+            )
+        if found:
+            chosen[name] = found[0]
+        elif name != "next_observations":
+            missing.append(name)
+    if missing:
+        others = [key for key in present if key not in chosen.values()]
+        words = ", ".join(f"'{name}'{did_you_mean(name, others)}" for name in missing)
+        plural = "keys" if len(missing) > 1 else "key"
+        raise DataError(
+            f"{label}: missing {plural} {words}; present are "
+            f"{', '.join(map(repr, present)) or 'none'}, needed are observations, actions, "
+            "rewards, terminations (or terminals) and truncations (or timeouts)"
+        )
+    return chosen
+
+
+def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
+    """Check every array, in itself and against `spaces`, and close the episodes."""
+    _check_lengths(raw)
+    notes = list(raw.notes)
+    observations = _vectors(raw, "observations")
+    _check_width(raw, "observations", observations, spaces)
+    actions = _actions(raw, spaces)
+    rewards = _finite(raw, "rewards", _column(raw, "rewards"))
+    terminations, truncations = _flags(raw)
+    flagged = bool(episode_end_flags(terminations, truncations).any())
+    if not flagged:
+        truncations[-1] = True
+        notes.append("no row is marked as an episode's end; the whole is one episode, cut")
+    elif not (terminations[-1] or truncations[-1]):
+        truncations[-1] = True
+        notes.append("the last episode has no end; it is marked as truncated")
+    if "next_observations" in raw.arrays:
+        following = _vectors(raw, "next_observations")
+        _check_width(raw, "next_observations", following, spaces)
+        rows: NDArray[np.bool_] | slice = slice(None)
+    else:
+        following, truncations, rows = _successors(raw, observations, terminations, truncations)
+        dropped = len(observations) - int(rows.sum())
+        if dropped:
+            notes.append(
+                f"without next_observations the last row of a truncated episode has no "
+                f"successor: {dropped} rows dropped"
+            )
+    dataset = TransitionDataset(
+        observations=observations[rows],
+        actions=actions[rows],
+        rewards=rewards[rows],
+        next_observations=following[rows],
+        terminations=terminations[rows],
+        truncations=truncations[rows],
+        name=raw.name,
+        spaces=spaces,
+        has_whole_episode=flagged if raw.has_whole_episode is None else raw.has_whole_episode,
+        env_id=raw.env_id,
+    )
+    seams = unmarked_seams(dataset)
+    if seams:
+        notes.append(
+            f"{seams} rows are not followed by their next observation though no episode end "
+            "is marked there: terminations or truncations are missing, or rows are shuffled"
+        )
+    object.__setattr__(dataset, "notes", tuple(notes))
+    return dataset
+
+
+def infer_spaces(sources: Sequence[RawTransitions]) -> Spaces:
+    """Spaces that hold all data of `sources`: bounds are the smallest and largest action."""
+    first = sources[0]
+    for raw in sources:
+        _check_lengths(raw)
+    width = _vectors(first, "observations").shape[1]
+    arrays = [_numbers(raw, "actions") for raw in sources]
+    for raw, array in zip(sources, arrays, strict=True):
+        _finite(raw, "actions", array)
+    flat = [_looks_discrete(array) for array in arrays]
+    if any(flat) != all(flat):
+        raise DataError(
+            f"{sources[flat.index(not flat[0])].label}: array 'actions' is "
+            f"{'continuous' if flat[0] else 'discrete'}, unlike that of {first.label}; "
+            "mix only data of one task"
+        )
+    if all(flat):
+        low = min(0, min(int(array.min()) for array in arrays))
+        high = max(int(array.max()) for array in arrays)
+        return Spaces(width, "discrete", high - low + 1, action_start=low)
+    for raw, array in zip(sources, arrays, strict=True):
+        if array.ndim != 2 or array.shape[1] != arrays[0].shape[-1]:
+            raise DataError(
+                f"{raw.label}: array '{raw.key('actions')}' has shape {array.shape}, expected "
+                "(rows, components) for continuous or (rows,) of integers for discrete "
+                "actions; reshape it, e.g. actions[:, None] for one component"
+            )
+    stacked = [array.astype(np.float32) for array in arrays]
+    low_bounds = np.min([array.min(0) for array in stacked], 0).astype(np.float64)
+    high_bounds = np.max([array.max(0) for array in stacked], 0).astype(np.float64)
+    # A component that never changes still needs a range to be mapped from.
+    constant = low_bounds == high_bounds
+    low_bounds, high_bounds = low_bounds - constant, high_bounds + constant
+    return Spaces(
+        width,
+        "box",
+        int(low_bounds.shape[0]),
+        tuple(float(x) for x in low_bounds),
+        tuple(float(x) for x in high_bounds),
+    )
+
+
+def describe_bounds(spaces: Spaces) -> str:
+    """Discrete(3) from 0, or Box(2,) with its bounds."""
+    if spaces.is_discrete:
+        return f"Discrete({spaces.action_dim}) from {spaces.action_start}"
+    low = ", ".join(f"{x:.4g}" for x in spaces.action_low)
+    high = ", ".join(f"{x:.4g}" for x in spaces.action_high)
+    return f"Box({spaces.action_dim},) from [{low}] to [{high}]"
+
+
+def unmarked_seams(dataset: TransitionDataset) -> int:
+    """Rows inside an episode whose next observation is not the following row's."""
+    following, present = dataset.next_observations[:-1], dataset.observations[1:]
+    jump = np.abs(following - present) > SEAM_TOLERANCE * (1.0 + np.abs(present))
+    inside = ~episode_end_flags(dataset.terminations, dataset.truncations)[:-1]
+    return int(np.count_nonzero(jump.any(axis=1) & inside))
+
+
+# --- one array each --------------------------------------------------------------------------
+
+
+def _check_lengths(raw: RawTransitions) -> None:
+    for name, array in raw.arrays.items():
+        if array.ndim == 0:
+            raise DataError(
+                f"{raw.label}: array '{raw.key(name)}' is a single value; give one entry per row"
+            )
+    lengths = {raw.key(name): int(array.shape[0]) for name, array in raw.arrays.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise DataError(
+            f"{raw.label}: arrays have unequal numbers of rows ({listed}); "
+            "cut or mend them so that each has one entry per transition"
+        )
+    if next(iter(lengths.values())) == 0:
+        raise DataError(f"{raw.label}: the arrays are empty; give at least one transition")
+
+
+def _numbers(raw: RawTransitions, name: str) -> NDArray[Any]:
+    array = raw.arrays[name]
+    if array.dtype.kind not in "fiub":
+        raise DataError(
+            f"{raw.label}: array '{raw.key(name)}' has dtype {array.dtype}, expected numbers; "
+            "store it as float32 (or int64 for discrete actions, bool for flags)"
+        )
+    return array
+
+
+def _finite(raw: RawTransitions, name: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        result = np.ascontiguousarray(array, dtype=np.float32)
+    good = np.isfinite(result)
+    if not good.all():
+        where = tuple(int(axis[0]) for axis in np.nonzero(~good))
+        kind = "NaN" if np.isnan(result[where]) else "infinity (as float32)"
+        column = f", column {where[1]}" if len(where) > 1 else ""
+        raise DataError(
+            f"{raw.label}: array '{raw.key(name)}' holds {kind} at row {where[0]}{column}; "
+            "repair the value or remove that episode"
+        )
+    return result
+
+
+def _column(raw: RawTransitions, name: str) -> NDArray[Any]:
+    array = _numbers(raw, name)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(
+            f"{raw.label}: array '{raw.key(name)}' has shape {array.shape}, expected "
+            f"({array.shape[0]},); give one number per row"
+        )
+    return array
+
+
+def _vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
+    array = _numbers(raw, name)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise DataError(
+            f"{raw.label}: array '{raw.key(name)}' has shape {array.shape}, expected "
+            f"(rows, width); reshape it, e.g. with .reshape({array.shape[0]}, -1)"
+        )
+    return _finite(raw, name, array)
+
+
+def _check_width(
+    raw: RawTransitions, name: str, array: NDArray[np.float32], spaces: Spaces
+) -> None:
+    if array.shape[1] != spaces.obs_dim:
+        raise DataError(
+            f"{raw.label}: array '{raw.key(name)}' is {array.shape[1]} wide but the "
+            f"environment's observations are {spaces.obs_dim} wide; use data of this "
+            "environment or set env_id to the one the data come from"
+        )
+
+
+def _looks_discrete(array: NDArray[Any]) -> bool:
+    flat = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+    if array.dtype.kind in "iub":
+        return flat
+    return array.ndim == 1 and bool(np.equal(array, np.floor(array)).all())
+
+
+def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
+    array, key = _numbers(raw, "actions"), raw.key("actions")
+    if spaces.is_discrete:
+        flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        if flat.ndim == 1:
+            _finite(raw, "actions", flat)
+        if flat.ndim != 1 or not np.equal(flat, np.floor(flat)).all():
+            raise DataError(
+                f"{raw.label}: array '{key}' holds continuous (Box) actions but the task has "
+                f"{spaces.action_dim} discrete ones; use data of this task or another env_id"
+            )
+        codes = np.ascontiguousarray(flat, dtype=np.int64)
+        last = spaces.action_start + spaces.action_dim - 1
+        outside = (codes < spaces.action_start) | (codes > last)
+        if outside.any():
+            row = int(np.flatnonzero(outside)[0])
+            raise DataError(
+                f"{raw.label}: array '{key}' holds {int(codes[row])} at row {row}, outside the "
+                f"discrete actions {spaces.action_start}..{last}; repair or remove that row"
+            )
+        return codes
+    if array.dtype.kind in "iub":
+        raise DataError(
+            f"{raw.label}: array '{key}' holds integers ({array.dtype}), so discrete actions, but "
+            f"the task has {spaces.action_dim} continuous (Box) action components; use data of "
+            "this task, or store continuous actions as float32"
+        )
+    if array.ndim != 2 or array.shape[1] != spaces.action_dim:
+        raise DataError(
+            f"{raw.label}: array '{key}' has shape {array.shape}, expected "
+            f"({array.shape[0]}, {spaces.action_dim}); reshape it or use data of this task"
+        )
+    values = _finite(raw, "actions", array)
+    low, high = np.asarray(spaces.action_low), np.asarray(spaces.action_high)
+    outside = (values < low - ACTION_TOLERANCE) | (values > high + ACTION_TOLERANCE)
+    if outside.any():
+        row, column = (int(axis[0]) for axis in np.nonzero(outside))
+        raise DataError(
+            f"{raw.label}: array '{key}' holds {float(values[row, column]):g} at row {row}, "
+            f"column {column}, outside the action space [{low[column]:g}, {high[column]:g}]; "
+            "give actions in the environment's units, or clip them"
+        )
+    return values
+
+
+def _flags(raw: RawTransitions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    flags = []
+    for name in ("terminations", "truncations"):
+        array = _column(raw, name)
+        wrong = (array != 0) & (array != 1)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise DataError(
+                f"{raw.label}: array '{raw.key(name)}' holds {array[row]} at row {row}, expected "
+                "only 0 and 1; store it as bool"
+            )
+        flags.append(array.astype(np.bool_))
+    terminations, truncations = flags
+    both = terminations & truncations
+    if both.any():
+        if not raw.termination_wins:
+            raise DataError(
+                f"{raw.label}: '{raw.key('terminations')}' and '{raw.key('truncations')}' are "
+                f"both set at row {int(np.flatnonzero(both)[0])}; keep the termination where the "
+                "task ended there, else the truncation"
+            )
+        truncations &= ~terminations
+    return terminations, truncations
+
+
+def _successors(
+    raw: RawTransitions,
+    observations: NDArray[np.float32],
+    terminations: NDArray[np.bool_],
+    truncations: NDArray[np.bool_],
+) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Next observations, truncations and kept rows where the source has no successors.
+
+    Inside an episode the successor is the next row. A terminated row keeps its own
+    observation, which nothing reads. A truncated row would be bootstrapped from a state
+    that is not in the data, so it goes, and the row before it becomes the cut.
+    """
+    following = observations.copy()
+    following[:-1] = observations[1:]
+    following[terminations] = observations[terminations]
+    kept = ~truncations
+    moved = np.zeros_like(truncations)
+    # The row before may close another episode: then the truncated one had a single row.
+    moved[:-1] = truncations[1:] & ~episode_end_flags(terminations, truncations)[:-1]
+    if not kept.any():
+        raise DataError(
+            f"{raw.label}: no row has a successor, because next_observations is missing and "
+            "every episode is one truncated row; add next_observations"
+        )
+    return following, moved, kept

@@ -1,0 +1,50 @@
+"""Errors meant for the person at the keyboard.
+
+Each message is one sentence that names the offending key or file, says what was
+expected, and how to mend it. The command line prints it and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RLTrainingError(Exception):
+    """Base of every error that a user can mend."""
+
+
+class ConfigError(RLTrainingError):
+    """A configuration that cannot be run."""
+
+
+class DataError(RLTrainingError):
+    """A data set that cannot be trained on."""
+
+
+class EnvironmentSetupError(RLTrainingError):
+    """An environment that cannot be built, or whose spaces are not supported."""
+
+
+class CheckpointError(RLTrainingError):
+    """A checkpoint that is missing, damaged, foreign or cannot be written."""
+
+
+class TrainingDivergedError(RLTrainingError):
+    """A loss or a weight became NaN or infinite; the last good checkpoint is kept."""
+
+
+class MissingExtraError(RLTrainingError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package '{package}', which is not installed; "
+            f"run: pip install 'rl-training[{extra}]'"
+        )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the closest known word, or an empty string."""
+    close = difflib.get_close_matches(str(word), sorted(known), n=1, cutoff=0.55)
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,0 +1,221 @@
+"""The record of a run: its folder, metrics.jsonl, TensorBoard, and what the console shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+from rl_training.experiment.config import TrainConfig, parse_yaml
+from rl_training.experiment.errors import ConfigError
+
+CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"
+CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
+
+
+def create_run_folder(config: TrainConfig) -> Path:
+    """A new folder `<algo>-<env>-s<seed>-<time>` under the output folder."""
+    env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id)
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    base = Path(config.output_dir) / f"{config.algo}-{env}-s{config.seed}-{stamp}"
+    for attempt in range(1000):
+        folder = base if attempt == 0 else base.with_name(f"{base.name}-{attempt + 1}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if not base.parent.is_dir():
+                break
+        except OSError as error:
+            raise _unwritable(config.output_dir, error.strerror or str(error)) from None
+    raise _unwritable(config.output_dir, "a file is in the way")
+
+
+def _unwritable(output_dir: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"output_dir: cannot make a run folder under '{output_dir}': {reason}; "
+        "choose another folder with --output-dir"
+    )
+
+
+def read_run_config(run_dir: Path) -> dict[str, Any]:
+    """The resolved config of a run."""
+    path = run_dir / CONFIG_FILE
+    if not path.is_file():
+        raise ConfigError(
+            f"'{run_dir}' is no run folder: it has no {CONFIG_FILE}; "
+            "'rl-training list' shows the runs under ./runs"
+        )
+    values = parse_yaml(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ConfigError(f"'{path}' is damaged: expected 'key: value' lines")
+    return values
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("rl-training", "torch", "numpy", "gymnasium"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """The machine a result was made on."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu_count": os.cpu_count(),
+    }
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write atomically."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+class MetricsLog:
+    """metrics.jsonl, one object per event, and the same numbers for TensorBoard.
+
+    After a crash the file may hold events later than the checkpoint from which the run
+    goes on; they are dropped on opening, so that curves continue without a fold.
+    """
+
+    def __init__(self, run_dir: Path, resume_tick: int | None, tensorboard: bool) -> None:
+        self.path = run_dir / METRICS_FILE
+        if resume_tick is not None:
+            self._drop_after(resume_tick)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._writer: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            purge = None if resume_tick is None else resume_tick + 1
+            self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge)
+
+    def _drop_after(self, tick: int) -> None:
+        if not self.path.is_file():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["tick"] <= tick:
+                    kept.append(line + "\n")
+            except (ValueError, KeyError, TypeError):
+                continue  # a line cut short by a crash
+        draft = self.path.with_suffix(".draft")
+        draft.write_text("".join(kept), encoding="utf-8")
+        draft.replace(self.path)
+
+    def write(self, kind: str, tick: int, values: Mapping[str, Any]) -> None:
+        event = {"event": kind, "tick": tick, **values}
+        self._file.write(json.dumps(event) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for key, value in values.items():
+                if isinstance(value, (int, float)) and not isinstance(value, bool):
+                    self._writer.add_scalar(key, value, tick)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Console(Protocol):
+    """What the trainer tells a watching person."""
+
+    def start(self, title: str, total: int, done: int, unit: str) -> None: ...
+    def advance(self, done: int) -> None: ...
+    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None: ...
+    def say(self, text: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+class SilentConsole:
+    """Says nothing."""
+
+    def start(self, title: str, total: int, done: int, unit: str) -> None: ...
+    def advance(self, done: int) -> None: ...
+    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None: ...
+    def say(self, text: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+class ProgressConsole:
+    """A live bar with rate, time left and last score; plain lines where output is no terminal."""
+
+    PLAIN_LINE_SECONDS = 10.0
+
+    def __init__(self) -> None:
+        from rich.console import Console as RichConsole
+
+        self._rich = RichConsole(file=sys.stderr, highlight=False)
+        self._bar: Any = None
+        self._score = ""
+
+    def start(self, title: str, total: int, done: int, unit: str) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._total, self._unit = total, unit
+        self._began, self._done_at_start = time.monotonic(), done
+        self._last_line = self._began
+        if not self._rich.is_terminal:
+            return
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[score]}"),
+            console=self._rich,
+        )
+        self._task = self._bar.add_task(title, total=total, completed=done, rate="", score="")
+        self._bar.start()
+
+    def advance(self, done: int) -> None:
+        now = time.monotonic()
+        rate = (done - self._done_at_start) / max(now - self._began, 1e-9)
+        if self._bar is not None:
+            self._bar.update(
+                self._task, completed=done, rate=f"{rate:,.0f} {self._unit}/s", score=self._score
+            )
+        elif now - self._last_line >= self.PLAIN_LINE_SECONDS:
+            self._last_line = now
+            left = (self._total - done) / max(rate, 1e-9)
+            self.say(
+                f"{done:,}/{self._total:,} {self._unit}, {rate:,.0f}/s, {left:,.0f} s left"
+                + (f", {self._score}" if self._score else "")
+            )
+
+    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:
+        self._score = f"return {score:,.1f}"
+        self.say(f"{self._unit} {tick:,}: {text}{' (best so far)' if best else ''}")
+
+    def say(self, text: str) -> None:
+        (self._bar.console if self._bar is not None else self._rich).print(text, soft_wrap=True)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

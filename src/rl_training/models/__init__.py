@@ -1,0 +1,37 @@
+"""Networks and nothing else: no losses, no optimisers, no data."""
+
+from rl_training.models.actor_critic import (
+    EnsembleCritic,
+    MLPIQLModel,
+    MLPSACModel,
+    ValueNetwork,
+    frozen_copy,
+    policy_for,
+)
+from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_
+from rl_training.models.normalizer import ObservationNormalizer
+from rl_training.models.policies import (
+    CategoricalPolicy,
+    DeterministicPolicy,
+    Policy,
+    TanhGaussianPolicy,
+)
+from rl_training.models.running import MovingMoments
+
+__all__ = [
+    "MLP",
+    "CategoricalPolicy",
+    "DeterministicPolicy",
+    "EnsembleCritic",
+    "EnsembleMLP",
+    "MLPIQLModel",
+    "MLPSACModel",
+    "MovingMoments",
+    "ObservationNormalizer",
+    "Policy",
+    "TanhGaussianPolicy",
+    "ValueNetwork",
+    "frozen_copy",
+    "orthogonal_init_",
+    "policy_for",
+]

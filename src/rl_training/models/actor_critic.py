@@ -1,0 +1,100 @@
+"""Values, critics, and the containers that hold them beside a policy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.mlp import MLP, EnsembleMLP
+from rl_training.models.policies import CategoricalPolicy, Policy, TanhGaussianPolicy
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class ValueNetwork(nn.Module):
+    """V(s), shape (B,)."""
+
+    def __init__(self, obs_dim: int, hidden_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.net = MLP(obs_dim, hidden_sizes, 1)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.net(obs)
+        return out.squeeze(-1)
+
+
+class EnsembleCritic(nn.Module):
+    """Q_i(s, a) for all members at once, shape (members, B)."""
+
+    def __init__(
+        self, num_critics: int, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.net = EnsembleMLP(num_critics, obs_dim + action_dim, hidden_sizes, 1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        out: Tensor = self.net(torch.cat([obs, action], dim=-1))
+        return out.squeeze(-1)
+
+    def of_samples(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """(members, S, B) values of (S, B, A) actions, S samples for each of (B, O) states."""
+        samples, batch, action_dim = actions.shape
+        repeated = obs.expand(samples, batch, obs.shape[-1]).reshape(samples * batch, -1)
+        values: Tensor = self(repeated, actions.reshape(samples * batch, action_dim))
+        return values.view(-1, samples, batch)
+
+
+def policy_for(
+    obs_dim: int,
+    action_kind: str,
+    action_dim: int,
+    hidden_sizes: Sequence[int],
+    state_dependent_std: bool = True,
+) -> Policy:
+    """The stochastic policy that fits the action space."""
+    if action_kind == "discrete":
+        return CategoricalPolicy(obs_dim, action_dim, hidden_sizes)
+    return TanhGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std)
+
+
+class MLPIQLModel(nn.Module):
+    """A policy and a state value, on networks of their own."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_kind: str,
+        action_dim: int,
+        hidden_sizes: Sequence[int],
+        state_dependent_std: bool = True,
+    ) -> None:
+        super().__init__()
+        self.policy = policy_for(
+            obs_dim, action_kind, action_dim, hidden_sizes, state_dependent_std
+        )
+        self.value = ValueNetwork(obs_dim, hidden_sizes)
+
+
+class MLPSACModel(nn.Module):
+    """A tanh-Gaussian policy and an ensemble of critics."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int],
+        num_critics: int = 2,
+        state_dependent_std: bool = True,
+    ) -> None:
+        super().__init__()
+        self.policy = TanhGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std)
+        self.critics = EnsembleCritic(num_critics, obs_dim, action_dim, hidden_sizes)
+
+
+def frozen_copy(module: ModuleT) -> ModuleT:
+    """A target network: the same weights, never trained."""
+    return copy.deepcopy(module).requires_grad_(False)

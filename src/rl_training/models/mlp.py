@@ -1,0 +1,77 @@
+"""Multi-layer perceptrons, alone or several of one shape evaluated together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class MLP(nn.Module):
+    """ReLU layers of `hidden_sizes` and a linear output."""
+
+    def __init__(self, in_dim: int, hidden_sizes: Sequence[int], out_dim: int) -> None:
+        super().__init__()
+        sizes = [in_dim, *hidden_sizes, out_dim]
+        self.layers = nn.ModuleList(
+            nn.Linear(fan_in, fan_out) for fan_in, fan_out in zip(sizes, sizes[1:], strict=False)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = F.relu(layer(x))
+        out: Tensor = last(x)
+        return out
+
+
+class EnsembleMLP(nn.Module):
+    """`num_members` MLPs of one shape as one batched product per layer.
+
+    Takes (B, in) or (members, B, in) and gives (members, B, out). Each member is
+    initialised as `torch.nn.Linear` would be.
+    """
+
+    def __init__(
+        self, num_members: int, in_dim: int, hidden_sizes: Sequence[int], out_dim: int
+    ) -> None:
+        super().__init__()
+        self.num_members = num_members
+        sizes = [in_dim, *hidden_sizes, out_dim]
+        pairs = list(zip(sizes, sizes[1:], strict=False))
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(num_members, fan_in, fan_out)) for fan_in, fan_out in pairs
+        )
+        self.biases = nn.ParameterList(
+            nn.Parameter(torch.empty(num_members, 1, fan_out)) for _, fan_out in pairs
+        )
+        for (fan_in, _), weight, bias in zip(pairs, self.weights, self.biases, strict=True):
+            bound = 1.0 / math.sqrt(fan_in)
+            nn.init.uniform_(weight, -bound, bound)
+            nn.init.uniform_(bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            x = x.expand(self.num_members, *x.shape)
+        last = len(self.weights) - 1
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if i < last:
+                x = F.relu(x)
+        return x
+
+
+def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:
+    """Orthogonal weights of one gain on every layer and zero biases, member by member."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(layer.bias)
+        elif isinstance(layer, EnsembleMLP):
+            for weight, bias in zip(layer.weights, layer.biases, strict=True):
+                for member in weight.data:
+                    nn.init.orthogonal_(member, gain)
+                nn.init.zeros_(bias)

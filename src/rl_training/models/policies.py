@@ -1,0 +1,124 @@
+"""Policies over Box actions in [-1, 1] and over Discrete actions, behind one interface."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.models.mlp import MLP
+
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+
+
+class Policy(nn.Module):
+    """What every policy can do; actions are in the package's inner units."""
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The action to take when not exploring."""
+        raise NotImplementedError
+
+    def sample(self, obs: Tensor) -> Tensor:
+        """A random action, for acting only: no gradient flows through it."""
+        raise NotImplementedError
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """(B,) log-density or log-probability of given actions."""
+        raise NotImplementedError
+
+
+class TanhGaussianPolicy(Policy):
+    """tanh of a diagonal Gaussian.
+
+    The deviation is a second output of the network, or one learned vector for all
+    states; its logarithm is clamped to [-5, 2], so that actions at the edge of the
+    box cannot make the likelihood explode.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int],
+        state_dependent_std: bool = True,
+    ) -> None:
+        super().__init__()
+        self.action_dim = action_dim
+        self.net = MLP(obs_dim, hidden_sizes, action_dim * (2 if state_dependent_std else 1))
+        self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(action_dim))
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-deviation before the squashing."""
+        out = self.net(obs)
+        if self.log_std is None:
+            mean, log_std = out.split(self.action_dim, dim=-1)
+        else:
+            mean, log_std = out, self.log_std.expand_as(out)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        out = self.net(obs)
+        return torch.tanh(out[..., : self.action_dim])
+
+    def sample(self, obs: Tensor) -> Tensor:
+        mean, log_std = self(obs)
+        return torch.tanh(mean + log_std.exp() * torch.randn_like(mean))
+
+    def rsample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Reparameterised actions and their log-densities for standard normal `noise`
+        of shape (..., B, A); leading axes of the noise are further samples per state."""
+        mean, log_std = self(obs)
+        pre = mean + log_std.exp() * noise
+        gaussian = -0.5 * noise.square() - log_std - _HALF_LOG_TAU
+        # log(1 - tanh(u)^2) written so that it neither under- nor overflows
+        squash = 2.0 * (math.log(2.0) - pre - F.softplus(-2.0 * pre))
+        return torch.tanh(pre), (gaussian - squash).sum(-1)
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        mean, log_std = self(obs)
+        z = (torch.atanh(action) - mean) * torch.exp(-log_std)
+        gaussian = -0.5 * z.square() - log_std - _HALF_LOG_TAU
+        return (gaussian - torch.log1p(-action.square())).sum(-1)
+
+
+class CategoricalPolicy(Policy):
+    """Softmax over Discrete actions."""
+
+    def __init__(self, obs_dim: int, num_actions: int, hidden_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.net = MLP(obs_dim, hidden_sizes, num_actions)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """(B, actions) log-probabilities."""
+        return F.log_softmax(self.net(obs), dim=-1)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        logits: Tensor = self.net(obs)
+        return logits.argmax(-1)
+
+    def sample(self, obs: Tensor) -> Tensor:
+        probabilities = self(obs).exp()
+        flat = probabilities.reshape(-1, probabilities.shape[-1])
+        return torch.multinomial(flat, 1).reshape(probabilities.shape[:-1])
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        chosen: Tensor = self(obs).gather(-1, action.unsqueeze(-1))
+        return chosen.squeeze(-1)
+
+
+class DeterministicPolicy(Policy):
+    """tanh of a network output, with no density."""
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.net = MLP(obs_dim, hidden_sizes, action_dim)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.net(obs))
+
+    def sample(self, obs: Tensor) -> Tensor:
+        return self.mode(obs)

@@ -1,0 +1,39 @@
+"""Running statistics of a scalar stream, kept on the device and in the checkpoint."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class MovingMoments(nn.Module):
+    """Exponential moving averages of a batch's mean and mean square.
+
+    The first batch sets them; each later one moves them by `rate`. No host sync.
+    """
+
+    mean: Tensor
+    mean_square: Tensor
+    started: Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("mean_square", torch.ones(()))
+        self.register_buffer("started", torch.zeros((), dtype=torch.bool))
+
+    @torch.no_grad()
+    def observe(self, x: Tensor) -> None:
+        rate = torch.where(self.started, self.rate, 1.0)
+        self.mean += rate * (x.mean() - self.mean)
+        self.mean_square += rate * (x.square().mean() - self.mean_square)
+        self.started.fill_(True)
+
+    @property
+    def std(self) -> Tensor:
+        return (self.mean_square - self.mean.square()).clamp(min=0.0).sqrt()
+
+    @property
+    def root_mean_square(self) -> Tensor:
+        return self.mean_square.sqrt()

@@ -1,0 +1,1 @@
+"""How a run proceeds: controls, engine, evaluation, loops and the trainer."""

@@ -1,0 +1,108 @@
+"""From a configuration to the objects of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.sources import load_transition_dataset
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.registry import algorithm_class
+from rl_training.runtime.controls import derive_seed
+from rl_training.runtime.evaluation import untouched_randomness
+from rl_training.runtime.loops import Loop
+from rl_training.runtime.loops.offline import OfflineLoop
+
+ONE_THREAD_UP_TO_WIDTH = 512
+"""Layers this narrow are fastest on one core: threads cost more than they save."""
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device a config asks for, checked to exist."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: '{name}' is not known; use auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device: '{name}' is not supported; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device: '{name}' is not there, {torch.cuda.device_count()} CUDA devices were found; "
+            "use device=cpu"
+        )
+    return device
+
+
+def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
+    """The learner with weights drawn from the run's seed; global randomness is left alone."""
+    normalize = config.dataset is not None and config.dataset.normalize_observations
+    with untouched_randomness(), torch.device(resolve_device(config.device)):
+        torch.manual_seed(derive_seed(config.seed, "init"))
+        algorithm: Algorithm = algorithm_class(config.algo)(spaces, config.params, normalize)
+    unknown = set(config.lr_schedule.optimizers or ()) - set(algorithm.optimizers)
+    if unknown:
+        raise ConfigError(
+            f"lr_schedule.optimizers: {config.algo} has no optimiser '{min(unknown)}'; "
+            f"it has {', '.join(algorithm.optimizers)}"
+        )
+    return algorithm
+
+
+def build_loop(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None = None
+) -> Loop:
+    """The loop of the algorithm's family, with its data loaded and checked."""
+    if dataset is None:
+        if config.dataset is None:
+            raise ConfigError(f"dataset: {config.algo} learns from data and none was given")
+        dataset = load_transition_dataset(
+            config.dataset,
+            env_id=config.env_id,
+            env_kwargs=config.env_kwargs,
+            spaces=algorithm.spaces,
+        )
+    return OfflineLoop(config, algorithm, dataset)
+
+
+def choose_threads(config: TrainConfig) -> int:
+    """CPU threads for tensor operations."""
+    if config.threads:
+        return config.threads
+    widest = max(config.params.hidden_sizes)
+    return 1 if widest <= ONE_THREAD_UP_TO_WIDTH else os.cpu_count() or 1
+
+
+@contextmanager
+def run_scope(config: TrainConfig) -> Iterator[None]:
+    """Thread count and random streams of a run; the caller's return afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(choose_threads(config))
+    try:
+        with untouched_randomness():
+            torch.manual_seed(derive_seed(config.seed, "train"))
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class TorchRandom:
+    """Torch's random streams as a part of the checkpoint."""
+
+    def training_state(self) -> dict[str, Any]:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if state["cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["cuda"])

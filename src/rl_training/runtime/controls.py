@@ -1,0 +1,101 @@
+"""When things happen: pure functions of configuration and progress.
+
+Early stopping alone remembers something, and is therefore part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rl_training.experiment.config import EarlyStoppingConfig, Schedule
+
+LR_GRID = 1000
+"""Learning-rate schedules move in this many steps over their horizon, so that the rate at
+an update never depends on how updates were grouped between two ticks."""
+
+
+@dataclass
+class Progress:
+    """The only counters of a run."""
+
+    updates: int = 0
+    env_steps: int = 0
+    episodes: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def crossed(before: int, now: int, every: int) -> bool:
+    """True when a multiple of `every` lies in (before, now]; 0 means never."""
+    return every > 0 and now // every > before // every
+
+
+def until_next(now: int, every: int) -> int | None:
+    """Ticks from `now` to the next multiple of `every`; None for never."""
+    return every - now % every if every > 0 else None
+
+
+def owed_updates(ratio: float, warmup: int, env_steps: int, updates_done: int) -> int:
+    """Updates due so far minus updates done: exact for fractional ratios and after a resume."""
+    return max(0, int(ratio * max(0, env_steps - warmup)) - updates_done)
+
+
+def schedule_factor(schedule: Schedule, tick: int, total: int) -> float:
+    """The schedule's factor at `tick`, constant within each step of its grid."""
+    horizon = schedule.over or total
+    step = lr_grid_step(schedule, total)
+    return schedule((tick // step) * step / horizon)
+
+
+def lr_grid_step(schedule: Schedule, total: int) -> int:
+    """Ticks between two changes of a scheduled learning rate; 0 when it never changes."""
+    if schedule.is_constant:
+        return 0
+    return max(1, (schedule.over or total) // LR_GRID)
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A seed of its own for each purpose, far from those of neighbouring run seeds."""
+    text = "/".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+class EarlyStopping:
+    """Counts evaluations without improvement."""
+
+    def __init__(self, config: EarlyStoppingConfig) -> None:
+        self.config = config
+        self.best: float | None = None
+        self.evaluations_without_improvement = 0
+
+    def observe(self, metrics: dict[str, float]) -> str | None:
+        """Take one evaluation in; the reason to stop, or None."""
+        c = self.config
+        sign = 1.0 if c.mode == "max" else -1.0
+        value = sign * metrics[c.metric]
+        if not math.isfinite(value):
+            value = -math.inf
+        if self.best is None or value > self.best + c.min_delta:
+            self.best = value
+            self.evaluations_without_improvement = 0
+        else:
+            self.evaluations_without_improvement += 1
+        if c.target is not None and value >= sign * c.target:
+            return f"early stopping: {c.metric} reached the target {c.target:g}"
+        if c.patience is not None and self.evaluations_without_improvement >= c.patience:
+            return (
+                f"early stopping: {c.metric} has not improved for {c.patience} "
+                f"evaluation{'s' if c.patience > 1 else ''} (best {sign * self.best:.4g})"
+            )
+        return None
+
+    def training_state(self) -> dict[str, Any]:
+        return {"best": self.best, "without": self.evaluations_without_improvement}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.best = state["best"]
+        self.evaluations_without_improvement = state["without"]

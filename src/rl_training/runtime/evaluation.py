@@ -1,0 +1,115 @@
+"""What a policy is worth: its own environments, its own seeds, training left untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rl_training.data.generation import make_env
+from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.runtime.controls import derive_seed
+
+ActFunction = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+"""(B, O) raw observations to (B, ...) actions in the environment's units."""
+
+PARALLEL_EPISODES = 16
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Undiscounted returns of whole episodes."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def episodes(self) -> int:
+        return len(self.returns)
+
+    @property
+    def return_mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def return_std(self) -> float:
+        return float(np.std(self.returns))
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "eval/return_mean": self.return_mean,
+            "eval/return_std": self.return_std,
+            "eval/return_min": float(np.min(self.returns)),
+            "eval/return_max": float(np.max(self.returns)),
+            "eval/length_mean": float(np.mean(self.lengths)),
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"return {self.return_mean:,.1f} ± {self.return_std:,.1f} "
+            f"over {self.episodes} episode{'s' if self.episodes > 1 else ''}"
+        )
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Leave torch's random streams as they were, whatever happens inside."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+class Evaluator:
+    """Runs episodes of one task with fixed seeds, many at a time."""
+
+    def __init__(self, env_id: str, env_kwargs: dict[str, Any], seed: int) -> None:
+        self.env_id, self.env_kwargs, self.seed = env_id, env_kwargs, seed
+        self._envs: list[gym.Env[Any, Any]] = []
+
+    def run(self, act: ActFunction, episodes: int) -> EvalResult:
+        """`episodes` whole episodes; episode i always starts from the same state."""
+        while len(self._envs) < min(episodes, PARALLEL_EPISODES):
+            self._envs.append(make_env(self.env_id, self.env_kwargs))
+        returns = np.zeros(episodes)
+        lengths = np.zeros(episodes, dtype=int)
+        with untouched_randomness():
+            for first in range(0, episodes, PARALLEL_EPISODES):
+                wave = range(first, min(first + PARALLEL_EPISODES, episodes))
+                self._run_wave(act, list(wave), returns, lengths)
+        return EvalResult(tuple(returns.tolist()), tuple(lengths.tolist()))
+
+    def _run_wave(
+        self,
+        act: ActFunction,
+        episodes: list[int],
+        returns: np.ndarray[Any, Any],
+        lengths: np.ndarray[Any, Any],
+    ) -> None:
+        running = dict(zip(episodes, self._envs, strict=False))
+        obs = {
+            i: env.reset(seed=derive_seed(self.seed, "eval", i) % 2**31)[0]
+            for i, env in running.items()
+        }
+        while running:
+            actions = act(np.stack([obs[i] for i in running]))
+            for (i, env), action in zip(list(running.items()), actions, strict=True):
+                obs[i], reward, terminated, truncated, _ = env.step(action)
+                if not np.isfinite(reward):
+                    raise EnvironmentSetupError(
+                        f"environment '{self.env_id}' returned the reward {reward} in evaluation "
+                        f"episode {i} at step {lengths[i] + 1}; mend the environment"
+                    )
+                returns[i] += float(reward)
+                lengths[i] += 1
+                if terminated or truncated:
+                    del running[i]
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+        self._envs.clear()

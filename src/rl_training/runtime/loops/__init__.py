@@ -1,0 +1,37 @@
+"""One file per family of algorithms; each loop is a step and little else."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rl_training.algorithms.functional import Metrics
+from rl_training.runtime.controls import Progress
+
+
+class Component(Protocol):
+    """Whatever remembers something owns its state."""
+
+    def training_state(self) -> dict[str, Any]: ...
+    def load_training_state(self, state: dict[str, Any]) -> None: ...
+
+
+class Loop(Protocol):
+    """What the trainer needs to know about a family."""
+
+    progress: Progress
+    unit: str
+    """What its clock counts, in words."""
+
+    @property
+    def tick(self) -> int:
+        """The clock: updates or environment steps."""
+
+    @property
+    def total(self) -> int:
+        """The budget on that clock."""
+
+    def advance(self, ticks: int) -> Metrics:
+        """Move the clock on by exactly `ticks`; the newest metrics."""
+
+    def components(self) -> dict[str, Component]:
+        """Everything beside the algorithm that has to be saved."""

@@ -1,0 +1,394 @@
+"""The one loop that counts: learning rate, step, log, evaluate, save, stop.
+
+Knows nothing about replay, rollouts or models; a loop moves the clock and this file
+decides what happens when.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.functional import Metrics
+from rl_training.experiment.checkpoint import (
+    CheckpointInfo,
+    CheckpointStore,
+    read_checkpoint,
+)
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.errors import CheckpointError, ConfigError, TrainingDivergedError
+from rl_training.experiment.tracking import (
+    CHECKPOINT_FOLDER,
+    RESULT_FILE,
+    Console,
+    MetricsLog,
+    hardware,
+    versions,
+    write_json,
+)
+from rl_training.runtime.build import TorchRandom
+from rl_training.runtime.callbacks import (
+    Callback,
+    EvalEvent,
+    SaveEvent,
+    StepEvent,
+    TrainResult,
+)
+from rl_training.runtime.controls import (
+    EarlyStopping,
+    crossed,
+    lr_grid_step,
+    schedule_factor,
+    until_next,
+)
+from rl_training.runtime.evaluation import EvalResult, Evaluator, untouched_randomness
+from rl_training.runtime.loops import Component, Loop
+
+MAX_STRIDE = 100
+"""Ticks between two looks at signals, callbacks and the progress bar, at most."""
+
+
+def policy_function(algorithm: Algorithm) -> Callable[[np.ndarray[Any, Any]], Any]:
+    """The algorithm's deterministic policy in the environment's units, for evaluation."""
+    device = algorithm.update_count.device
+
+    def act(obs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        tensor = torch.as_tensor(np.asarray(obs, dtype=np.float32), device=device)
+        return algorithm.spaces.to_env(algorithm.act(tensor, explore=False).action.cpu().numpy())
+
+    return act
+
+
+def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, Any]:
+    """What every checkpoint says about itself, whoever writes it."""
+    return {
+        "algo": config.algo,
+        "config": config.to_dict(),
+        "config_hash": config.hash(),
+        "spaces": algorithm.spaces.to_dict(),
+        "versions": versions(),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+class Trainer:
+    """Runs one loop to the end of its budget."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        algorithm: Algorithm,
+        loop: Loop,
+        run_dir: Path,
+        console: Console,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.config, self.algorithm, self.loop = config, algorithm, loop
+        self.run_dir, self.console, self.callbacks = run_dir, console, callbacks
+        self.store = CheckpointStore(
+            run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
+        )
+        self.evaluator = Evaluator(config.env_id, config.env_kwargs, config.seed)
+        self.early_stopping = (
+            EarlyStopping(config.early_stopping) if config.early_stopping else None
+        )
+        self.last_eval: EvalResult | None = None
+        self.last_eval_tick = -1
+        self.last_saved_tick = -1
+        self.best_score, self.best_tick = -math.inf, -1
+        self.stop_reason: str | None = None
+        self.interrupted = False
+        self.elapsed_before = 0.0
+        self.resumed_at: int | None = None
+
+    # --- running ------------------------------------------------------------------------------
+
+    def run(self) -> TrainResult:
+        """Train to the end; the result is also written to result.json."""
+        self.began = time.monotonic()
+        self.log = MetricsLog(self.run_dir, self.resumed_at, self.config.tensorboard)
+        name = self.algorithm.name()
+        self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
+        try:
+            with self._signals():
+                while self._still_running():
+                    self._advance()
+                if not self.interrupted and self.config.final_eval:
+                    self._evaluate()
+                self._save()
+            result = self._result()
+            self._notify(lambda callback: callback.on_end(result))
+            self._write_result("interrupted" if self.interrupted else "finished")
+            return result
+        except BaseException as error:
+            self.stop_reason = f"{type(error).__name__}: {error}"
+            self._write_result("failed")
+            raise
+        finally:
+            self.console.stop()
+            self.log.close()
+            self.evaluator.close()
+
+    def _still_running(self) -> bool:
+        if self.stop_reason is None and self.loop.tick >= self.loop.total:
+            self.stop_reason = f"budget of {self.loop.total:,} {self.loop.unit} spent"
+        return self.stop_reason is None
+
+    def _advance(self) -> None:
+        c, before = self.config, self.loop.tick
+        schedule = c.lr_schedule
+        if not schedule.is_constant:
+            factor = schedule_factor(schedule, before, self.loop.total)
+            self.algorithm.set_lr_factor(factor, schedule.optimizers)
+        metrics = self.loop.advance(self._stride())
+        now = self.loop.tick
+        self._check_finite_losses()
+        if crossed(before, now, c.log_interval) or now >= self.loop.total:
+            self._log_training(metrics)
+        if crossed(before, now, c.eval_interval):
+            self._evaluate()
+        if crossed(before, now, c.checkpoint_interval):
+            self._save()
+        self.console.advance(now)
+        event = StepEvent(now, self.loop.progress, self._request_stop)
+        self._notify(lambda callback: callback.on_step(event))
+
+    def _stride(self) -> int:
+        """Ticks to the next thing that has to happen at an exact tick."""
+        c, now = self.config, self.loop.tick
+        limits = [
+            until_next(now, every)
+            for every in (
+                c.log_interval,
+                c.eval_interval,
+                c.checkpoint_interval,
+                lr_grid_step(c.lr_schedule, self.loop.total),
+            )
+        ]
+        return min(MAX_STRIDE, self.loop.total - now, *(x for x in limits if x is not None))
+
+    def _request_stop(self, reason: str) -> None:
+        self.stop_reason = self.stop_reason or reason
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run after the current step; a second one ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, _: object) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+            name = signal.Signals(number).name
+            self._request_stop(f"interrupted by {name}")
+            self.console.say(f"{name}: saving, then ending (once more to end at once)")
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        previous = {number: signal.signal(number, handle) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    # --- the things that happen -----------------------------------------------------------------
+
+    def _log_training(self, metrics: Metrics) -> None:
+        values = {f"train/{name}": float(value) for name, value in metrics.items()}
+        for name, optimizer in self.algorithm.optimizers.items():
+            values[f"lr/{name}"] = float(optimizer.param_groups[0]["lr"])
+        elapsed = self._elapsed()
+        self.log.write(
+            "train",
+            self.loop.tick,
+            {**self.loop.progress.to_dict(), **values, "time/elapsed_seconds": elapsed},
+        )
+
+    def _evaluate(self) -> None:
+        tick = self.loop.tick
+        if tick == self.last_eval_tick:
+            return
+        result = self.evaluator.run(policy_function(self.algorithm), self.config.eval_episodes)
+        metrics = result.metrics()
+        self.last_eval, self.last_eval_tick = result, tick
+        score = self._score(metrics)
+        is_best = score > self.best_score
+        if is_best:
+            self.best_score, self.best_tick = score, tick
+        self.log.write(
+            "eval", tick, {**metrics, "eval/returns": list(result.returns), "best": is_best}
+        )
+        self.console.evaluated(tick, result.return_mean, str(result), is_best)
+        if self.early_stopping:
+            reason = self.early_stopping.observe(metrics)
+            if reason:
+                self._request_stop(reason)
+        event = EvalEvent(tick, result, is_best, self._request_stop)
+        self._notify(lambda callback: callback.on_eval(event))
+        if is_best and self.config.keep_best:
+            self._save()
+
+    def _score(self, metrics: dict[str, float]) -> float:
+        """Larger is better: the early-stopping metric where one is set, else the mean return."""
+        watched = self.config.early_stopping
+        value = metrics[watched.metric] if watched else metrics["eval/return_mean"]
+        score = -value if watched and watched.mode == "min" else value
+        return score if math.isfinite(score) else -math.inf
+
+    def _check_finite_losses(self) -> None:
+        bad = self.algorithm.first_nonfinite()
+        if bad:
+            name, update = bad
+            raise TrainingDivergedError(
+                f"the {name} loss became NaN or infinite at update {update}; "
+                f"{self._last_good()}, lower the learning rate, set algo_kwargs.grad_clip, "
+                "or scale the rewards"
+            )
+
+    def _last_good(self) -> str:
+        latest = self.store.latest()
+        where = f"'{latest.path}'" if latest else "none was saved yet"
+        return f"the last good checkpoint is {where}"
+
+    def _save(self) -> None:
+        tick = self.loop.tick
+        if tick == self.last_saved_tick:
+            return
+        weight = self.algorithm.nonfinite_weight()
+        if weight:
+            raise TrainingDivergedError(
+                f"the weight '{weight}' became NaN or infinite before update {tick + 1}; "
+                f"{self._last_good()}, lower the learning rate or set algo_kwargs.grad_clip"
+            )
+        evaluated_here = self.last_eval_tick == tick
+        info = self.store.save(
+            tick,
+            {name: part.training_state() for name, part in self._components().items()},
+            {
+                **checkpoint_header(self.config, self.algorithm),
+                "progress": self.loop.progress.to_dict(),
+                "score": self._score(self.last_eval.metrics())
+                if evaluated_here and self.last_eval
+                else None,
+                "exact": True,
+            },
+        )
+        self.last_saved_tick = tick
+        event = SaveEvent(tick, info.path)
+        self._notify(lambda callback: callback.on_save(event))
+
+    def _notify(self, call: Callable[[Callback], None]) -> None:
+        with untouched_randomness():
+            for callback in self.callbacks:
+                call(callback)
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def _components(self) -> dict[str, Component]:
+        return {
+            "algorithm": self.algorithm,
+            "random": TorchRandom(),
+            "trainer": self,
+            **self.loop.components(),
+        }
+
+    def training_state(self) -> dict[str, Any]:
+        last = self.last_eval
+        return {
+            "progress": self.loop.progress.to_dict(),
+            "elapsed_seconds": self._elapsed(),
+            "last_eval": [list(last.returns), list(last.lengths)] if last else None,
+            "last_eval_tick": self.last_eval_tick,
+            "best_score": self.best_score,
+            "best_tick": self.best_tick,
+            "early_stopping": self.early_stopping.training_state()
+            if self.early_stopping
+            else None,
+        }
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        for name, value in state["progress"].items():
+            setattr(self.loop.progress, name, value)
+        self.elapsed_before = state["elapsed_seconds"]
+        if state["last_eval"]:
+            returns, lengths = state["last_eval"]
+            self.last_eval = EvalResult(tuple(returns), tuple(lengths))
+        self.last_eval_tick = state["last_eval_tick"]
+        self.best_score, self.best_tick = state["best_score"], state["best_tick"]
+        if self.early_stopping and state["early_stopping"]:
+            self.early_stopping.load_training_state(state["early_stopping"])
+
+    def restore(self) -> None:
+        """Go on from the newest checkpoint that is whole; from the start if there is none."""
+        for info in reversed(self.store.all()):
+            try:
+                _, parts = read_checkpoint(info.path)
+            except CheckpointError as error:
+                self.console.say(f"warning: {error}")
+                continue
+            self._refuse_stretched_schedule(info)
+            for name, component in self._components().items():
+                component.load_training_state(parts[name])
+            self.resumed_at = self.last_saved_tick = self.loop.tick
+            return
+        self.console.say("no usable checkpoint in this run: starting from the beginning")
+        self.resumed_at = -1
+
+    def _refuse_stretched_schedule(self, info: CheckpointInfo) -> None:
+        old, schedule = info.manifest["config"], self.config.lr_schedule
+        if schedule.is_constant or schedule.over:
+            return
+        for key in ("total_updates", "total_epochs"):
+            if old[key] != getattr(self.config, key):
+                raise ConfigError(
+                    f"{key}: changing the budget on resume would stretch lr_schedule, whose "
+                    f"horizon is the budget; keep {key}={old[key]}, or start a run with "
+                    "lr_schedule.over set"
+                )
+
+    def _elapsed(self) -> float:
+        return self.elapsed_before + time.monotonic() - self.began
+
+    def _result(self) -> TrainResult:
+        return TrainResult(
+            run_dir=self.run_dir,
+            stop_reason=self.stop_reason or "",
+            interrupted=self.interrupted,
+            updates=self.loop.progress.updates,
+            env_steps=self.loop.progress.env_steps,
+            wall_seconds=self._elapsed(),
+            last_eval=self.last_eval,
+            best_score=self.best_score if self.best_tick >= 0 else None,
+            best_tick=self.best_tick if self.best_tick >= 0 else None,
+        )
+
+    def _write_result(self, status: str) -> None:
+        result = self._result()
+        write_json(
+            self.run_dir / RESULT_FILE,
+            {
+                "status": status,
+                "stop_reason": result.stop_reason,
+                **self.loop.progress.to_dict(),
+                "last_eval": self.last_eval.metrics() if self.last_eval else None,
+                "last_eval_tick": self.last_eval_tick,
+                "best": {"tick": result.best_tick, "score": result.best_score},
+                "wall_seconds": round(result.wall_seconds, 3),
+                "config_hash": self.config.hash(),
+                "versions": versions(),
+                "hardware": hardware(),
+            },
+        )

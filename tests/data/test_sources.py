@@ -1,0 +1,374 @@
+"""Files, Minari, mixes and what is wrong with them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import minari
+import numpy as np
+import pytest
+from minari.data_collector import EpisodeBuffer
+
+from rl_training.data.sources import load_transition_dataset
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import DatasetConfig
+from rl_training.experiment.errors import DataError, MissingExtraError
+
+
+def _npz(path: Path, arrays: dict[str, Any]) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def _hdf5(path: Path, arrays: dict[str, Any]) -> Path:
+    with h5py.File(path, "w") as file:
+        for key, array in arrays.items():
+            file[key] = array
+    return path
+
+
+def _d4rl(arrays: dict[str, Any]) -> dict[str, Any]:
+    names = {"terminations": "terminals", "truncations": "timeouts"}
+    return {names.get(key, key): array for key, array in arrays.items()}
+
+
+@pytest.mark.parametrize("rename", [dict, _d4rl], ids=["own names", "D4RL names"])
+@pytest.mark.parametrize("write", [_npz, _hdf5])
+def test_files(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces, write: Any, rename: Any
+) -> None:
+    suffix = ".npz" if write is _npz else ".hdf5"
+    path = write(tmp_path / f"data{suffix}", {**rename(arrays), "extra": np.zeros(3)})
+    for source in (path, str(path), {"kind": suffix[1:], "path": str(path)}):
+        dataset = load_transition_dataset(source, spaces=box_spaces)
+        assert dataset.name == str(path)
+        assert dataset.notes == ()
+        for name, array in dataset.to_arrays().items():
+            np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_aliases(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    names = ("obs", "acts", "reward", "next_obs", "terminated", "truncated")
+    renamed = dict(zip(names, arrays.values(), strict=True))
+    dataset = load_transition_dataset(_npz(tmp_path / "a.npz", renamed), spaces=box_spaces)
+    assert dataset.episode_returns().tolist() == [6.0, 9.0]
+    assert load_transition_dataset(renamed, spaces=box_spaces).episode_returns().sum() == 15.0
+    renamed["reward"] = np.full(5, np.nan)
+    with pytest.raises(DataError, match="array 'reward' holds NaN at row 0"):
+        load_transition_dataset(renamed, spaces=box_spaces)
+    both = {**arrays, "terminals": arrays["terminations"]}
+    with pytest.raises(DataError, match="'terminations' and 'terminals' mean the same"):
+        load_transition_dataset(both, spaces=box_spaces)
+
+
+@pytest.mark.parametrize("write", [_npz, _hdf5])
+def test_successors_from_the_next_row(tmp_path: Path, write: Any) -> None:
+    suffix = ".npz" if write is _npz else ".h5"
+    # terminated 0 1 2 | truncated 3 4 5 | truncated 6 | terminated 7 | truncated 8 | open 9 10
+    count = 11
+    stored = {
+        "observations": np.arange(count, dtype=np.float32)[:, None],
+        "actions": np.arange(count, dtype=np.float32)[:, None],
+        "rewards": np.arange(count, dtype=np.float32),
+        "terminals": np.isin(np.arange(count), [2, 7]),
+        "timeouts": np.isin(np.arange(count), [5, 6, 8]),
+    }
+    dataset = load_transition_dataset(write(tmp_path / f"x{suffix}", stored))
+    assert dataset.observations[:, 0].tolist() == [0, 1, 2, 3, 4, 7, 9]
+    assert dataset.next_observations[:, 0].tolist() == [1, 2, 2, 4, 5, 7, 10]
+    assert dataset.rewards.tolist() == [0, 1, 2, 3, 4, 7, 9]
+    assert np.flatnonzero(dataset.terminations).tolist() == [2, 5]
+    assert np.flatnonzero(dataset.truncations).tolist() == [4, 6]
+    assert dataset.episode_lengths().tolist() == [3, 2, 1, 1]
+    assert any("4 rows dropped" in note for note in dataset.notes)
+    stored["terminals"][:] = False
+    stored["timeouts"][:] = True
+    with pytest.raises(DataError, match="no row has a successor"):
+        load_transition_dataset(stored)
+
+
+class _Planted:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.target,)
+
+
+def test_a_pickle_does_not_run(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    ran = tmp_path / "ran"
+    planted = np.array([_Planted(ran)] * 5, dtype=object)
+    path = _npz(tmp_path / "planted.npz", {**arrays, "rewards": planted})
+    with pytest.raises(DataError, match="'rewards' holds pickled Python objects, which are not"):
+        load_transition_dataset(path, spaces=box_spaces)
+    bare = tmp_path / "bare.npz"
+    bare.write_bytes(pickle.dumps(_Planted(ran)))
+    with pytest.raises(DataError, match="is not an npz file"):
+        load_transition_dataset(bare)
+    assert not ran.exists()
+    np.load(path, allow_pickle=True)["rewards"]  # the trap itself works
+    assert ran.exists()
+
+
+def test_files_that_are_not_what_they_should_be(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces
+) -> None:
+    _npz(tmp_path / "data.npz", arrays)
+    with pytest.raises(DataError, match=r"dat.npz' does not exist \(did you mean 'data.npz'\?\)"):
+        load_transition_dataset(tmp_path / "dat.npz")
+    with pytest.raises(DataError, match=r"hdf5 file '.*' does not exist"):
+        load_transition_dataset("/no/such/folder/data.h5")
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(DataError, match="is a folder, expected a npz file"):
+        load_transition_dataset(tmp_path / "folder.npz")
+    np.save(tmp_path / "single.npy", arrays["rewards"])
+    (tmp_path / "single.npy").rename(tmp_path / "single.npz")
+    (tmp_path / "text.npz").write_text("observations,actions")
+    (tmp_path / "text.h5").write_text("observations,actions")
+    (tmp_path / "empty.npz").touch()
+    whole = (tmp_path / "data.npz").read_bytes()
+    (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
+    for name in ("single.npz", "text.npz", "empty.npz", "torn.npz"):
+        with pytest.raises(DataError, match=rf"{name}' is not an npz file, or is damaged"):
+            load_transition_dataset(tmp_path / name)
+    with pytest.raises(DataError, match="is not an hdf5 file, or is damaged"):
+        load_transition_dataset(tmp_path / "text.h5")
+    flipped = bytearray(whole)
+    position = whole.index(arrays["observations"].tobytes())
+    flipped[position] ^= 255
+    (tmp_path / "flipped.npz").write_bytes(flipped)
+    with pytest.raises(DataError, match="array 'observations' is damaged"):
+        load_transition_dataset(tmp_path / "flipped.npz", spaces=box_spaces)
+
+
+@pytest.mark.parametrize("write", [_npz, _hdf5])
+def test_missing_keys(tmp_path: Path, arrays: dict[str, Any], write: Any) -> None:
+    arrays["observation"] = arrays.pop("observations")
+    del arrays["truncations"]
+    path = write(tmp_path / ("x.npz" if write is _npz else "x.h5"), arrays)
+    expected = r"missing keys 'observations' \(did you mean 'observation'\?\), 'truncations'"
+    with pytest.raises(DataError, match=expected):
+        load_transition_dataset(path)
+
+
+def test_unknown_sources() -> None:
+    with pytest.raises(DataError, match=r"'pendulum-mixe' is unknown \(did you mean 'pend"):
+        load_transition_dataset("pendulum-mixe")
+    with pytest.raises(DataError, match="a path ending in"):
+        load_transition_dataset("data.csv")
+    with pytest.raises(DataError, match="cannot be made from int"):
+        load_transition_dataset(3)  # type: ignore[arg-type]
+
+
+# --- Minari ----------------------------------------------------------------------------------
+
+
+def _record(
+    lengths: list[int], dataset_id: str = "toy/steps-v0", **changes: Any
+) -> list[EpisodeBuffer]:
+    """Episodes whose observation t is 100 * episode + t, action t half of it, reward t."""
+    buffers = []
+    for index, length in enumerate(lengths):
+        ends = np.arange(length) == length - 1
+        values: dict[str, Any] = {
+            "observations": (100.0 * index + np.arange(length + 1, dtype=np.float32))[:, None],
+            "actions": 0.5 * (100.0 * index + np.arange(length, dtype=np.float32))[:, None],
+            "rewards": np.arange(length, dtype=np.float32),
+            "terminations": ends & (index % 2 == 0),
+            "truncations": ends & (index % 2 == 1),
+        }
+        buffers.append(EpisodeBuffer(**{**values, **changes}))
+    minari.create_dataset_from_buffers(
+        dataset_id,
+        buffers,
+        observation_space=gym.spaces.Box(-1e4, 1e4, (1,), np.float32),
+        action_space=gym.spaces.Box(-200.0, 200.0, (1,), np.float32),
+    )
+    return buffers
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_minari_rows_join_each_state_with_its_successor() -> None:
+    _record([3, 1, 4])
+    dataset = load_transition_dataset("minari:toy/steps-v0")
+    assert dataset.observations[:, 0].tolist() == [0, 1, 2, 100, 200, 201, 202, 203]
+    assert dataset.next_observations[:, 0].tolist() == [1, 2, 3, 101, 201, 202, 203, 204]
+    assert (dataset.actions[:, 0] * 2).tolist() == dataset.observations[:, 0].tolist()
+    assert dataset.rewards.tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
+    assert np.flatnonzero(dataset.terminations).tolist() == [2, 7]
+    assert np.flatnonzero(dataset.truncations).tolist() == [3]
+    assert dataset.episode_lengths().tolist() == [3, 1, 4]
+    assert dataset.spaces == Spaces(1, "box", 1, (-200.0,), (200.0,))
+    assert dataset.notes == ()
+    shorter = load_transition_dataset({"kind": "minari", "id": "toy/steps-v0", "max_episodes": 2})
+    assert shorter.episode_lengths().tolist() == [3, 1]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_minari_flags() -> None:
+    both = np.array([False, False, True])
+    _record([3], "toy/both-v0", terminations=both, truncations=both)
+    dataset = load_transition_dataset("minari:toy/both-v0")
+    assert dataset.terminations.tolist() == both.tolist()
+    assert not dataset.truncations.any()
+    none = np.zeros(3, bool)
+    _record([3, 3], "toy/open-v0", terminations=none, truncations=none)
+    dataset = load_transition_dataset("minari:toy/open-v0")
+    assert np.flatnonzero(dataset.truncations).tolist() == [2, 5]
+    assert "2 episodes have no end flag" in dataset.notes[0]
+    short = np.zeros((3, 1), np.float32)
+    _record([3], "toy/short-v0", observations=short)
+    with pytest.raises(DataError, match="episode 0 has 3 observations for 3 steps, expected 4"):
+        load_transition_dataset("minari:toy/short-v0")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_minari_recorded_by_its_own_collector() -> None:
+    env = minari.DataCollector(gym.make("CartPole-v1"))
+    seen: list[tuple[Any, Any]] = []
+    for seed in range(3):
+        observation, _ = env.reset(seed=seed)
+        done = False
+        while not done:
+            successor, _, terminated, truncated, _ = env.step(int(observation[2] > 0))
+            seen.append((observation, successor))
+            observation, done = successor, terminated or truncated
+    env.create_dataset("cart/pole-v0")
+    env.close()
+    dataset = load_transition_dataset("minari:cart/pole-v0", env_id="CartPole-v1")
+    np.testing.assert_array_equal(dataset.observations, np.stack([one for one, _ in seen]))
+    np.testing.assert_array_equal(dataset.next_observations, np.stack([two for _, two in seen]))
+    assert dataset.num_episodes == 3
+    assert dataset.spaces.is_discrete
+    assert dataset.env_id == "CartPole-v1"
+    assert dataset.notes == ()
+    with pytest.raises(DataError, match="4 wide but the environment's observations are 3 wide"):
+        load_transition_dataset("minari:cart/pole-v0", env_id="Pendulum-v1")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_minari_refusals() -> None:
+    with pytest.raises(DataError, match=r"present are none; run: minari download toy/steps-v0"):
+        load_transition_dataset("minari:toy/steps-v0")
+    _record([2], "toy/steps-v1")
+    assert load_transition_dataset("minari:toy/steps-v1").num_episodes == 1
+    with pytest.raises(DataError, match=r"not on this machine.*present are toy/steps-v1; run"):
+        load_transition_dataset("minari:toy/steps-v0")
+    space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    observations = np.zeros((3, 1), np.float32)
+    minari.create_dataset_from_buffers(
+        "toy/dict-v0",
+        [
+            EpisodeBuffer(
+                observations={"a": observations, "b": observations},
+                actions=np.zeros((2, 1), np.float32),
+                rewards=[0.0, 0.0],
+                terminations=[False, True],
+                truncations=[False, False],
+            )
+        ],
+        observation_space=gym.spaces.Dict(a=space, b=space),
+        action_space=space,
+    )
+    with pytest.raises(DataError, match="observation space Dict is not supported; record"):
+        load_transition_dataset("minari:toy/dict-v0")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_damaged_minari_data(tmp_path: Path) -> None:
+    _record([2])
+    (stored,) = (tmp_path / "minari").rglob("*.hdf5")
+    stored.write_bytes(stored.read_bytes()[:500])
+    with pytest.raises(DataError, match=r"cannot be read .*; run: minari download --force toy"):
+        load_transition_dataset("minari:toy/steps-v0")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_data_of_a_sister_environment_get_a_note() -> None:
+    env = minari.DataCollector(gym.make("CartPole-v1"))
+    env.reset(seed=0)
+    while not env.step(0)[2]:
+        pass
+    env.create_dataset("cart/pole-v0")
+    env.close()
+    gym.register("SisterCart-v0", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
+    try:
+        dataset = load_transition_dataset("minari:cart/pole-v0", env_id="SisterCart-v0")
+    finally:
+        del gym.registry["SisterCart-v0"]
+    assert dataset.notes == ("made in CartPole-v1, used for SisterCart-v0",)
+    assert dataset.env_id == "SisterCart-v0"
+
+
+def test_optional_packages_name_their_extra(
+    tmp_path: Path, arrays: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _hdf5(tmp_path / "x.h5", arrays)
+
+    def absent(name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr("importlib.import_module", absent)
+    with pytest.raises(MissingExtraError, match=r"hdf5 file needs .*rl-training\[hdf5\]"):
+        load_transition_dataset(path)
+    with pytest.raises(MissingExtraError, match=r"Minari data set .*rl-training\[minari\]"):
+        load_transition_dataset("minari:toy/steps-v0")
+
+
+# --- mixing and processing -------------------------------------------------------------------
+
+
+def test_mix_with_weights(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    one = _npz(tmp_path / "one.npz", arrays)
+    open_end = {name: array[:4] for name, array in arrays.items()}  # its last row is open
+    open_end["actions"] = open_end["actions"] * np.float32(0.5)
+    two = _hdf5(tmp_path / "two.h5", _d4rl(open_end))
+    mix = [
+        {"kind": "hdf5", "path": str(two), "weight": 3.0},
+        {"kind": "npz", "path": str(one), "max_episodes": 1},
+    ]
+    config = DatasetConfig.parse({"mix": mix, "rewards": {"return_range": 1.0}})
+    dataset = load_transition_dataset(config)
+    assert dataset.parts == ((4, 3.0), (3, 1.0))
+    assert dataset.episode_lengths().tolist() == [3, 1, 3]
+    # Returns 6, 4, 6 over the whole mix: the range is 2.
+    np.testing.assert_allclose(dataset.episode_returns(), [3.0, 2.0, 3.0])
+    # Without an environment one action space must hold all parts.
+    assert dataset.spaces == box_spaces
+    assert dataset.notes[0].startswith(f"{two}: the last episode has no end")
+    assert "inferred" in dataset.notes[-1]
+    discrete = _npz(tmp_path / "three.npz", {**arrays, "actions": np.zeros(5, np.int64)})
+    mix[1] = {"kind": "npz", "path": str(discrete)}
+    with pytest.raises(DataError, match=r"three.npz': array 'actions' is discrete, unlike"):
+        load_transition_dataset({"mix": mix})
+
+
+def test_mix_takes_the_spaces_of_the_part_that_knows_them(tmp_path: Path) -> None:
+    stored = {
+        "observations": np.zeros((4, 3), np.float32),
+        "actions": np.zeros((4, 1), np.float32),
+        "rewards": np.zeros(4, np.float32),
+        "terminations": np.zeros(4, bool),
+        "truncations": np.array([0, 0, 0, 1], bool),
+    }
+    path = _npz(tmp_path / "zeros.npz", stored)
+    mix = [
+        {"kind": "npz", "path": str(path)},
+        {"kind": "scripted", "name": "pendulum-expert", "max_episodes": 2},
+    ]
+    dataset = load_transition_dataset({"mix": mix})
+    assert dataset.spaces == Spaces(3, "box", 1, (-2.0,), (2.0,))
+    assert dataset.parts == ((3, 1.0), (400, 1.0))
+
+
+def test_config_processing(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    path = _npz(tmp_path / "x.npz", arrays)
+    dataset = load_transition_dataset(
+        {"kind": "npz", "path": str(path), "max_episodes": 1, "rewards": {"scale": 2.0}},
+        spaces=box_spaces,
+    )
+    assert dataset.rewards.tolist() == [2.0, 4.0, 6.0]
