@@ -24,7 +24,7 @@ lint: $(STAMP)  ## ruff and the strict type checker
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about 45 minutes)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-peers .pytest_cache .mypy_cache .ruff_cache

@@ -6,6 +6,7 @@ Heavy imports happen inside the commands, so that `--help` and `list` answer at 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at, make and convert data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-out = Console(highlight=False)
+out = Console(highlight=False, markup=False, emoji=False)
 
 ConfigArgument = Annotated[
     str, typer.Argument(metavar="CONFIG", help="Packaged config such as awr/pendulum, or a file.")
@@ -36,7 +37,7 @@ ConfigArgument = Annotated[
 OverridesArgument = Annotated[
     Optional[list[str]],  # noqa: UP045  (typer reads the annotation at run time on 3.10)
     typer.Argument(
-        metavar="[KEY=VALUE]...",
+        metavar="KEY=VALUE",
         help="Keys to change, e.g. total_updates=5000 algo_kwargs.beta=0.5",
         show_default=False,
     ),
@@ -121,11 +122,12 @@ def resume(
     rl-training resume runs/awr-... total_updates=40000
     """
     from rl_training.api.managed import ManagedAlgorithm
-    from rl_training.experiment.config import apply_overrides
+    from rl_training.experiment.config import TrainConfig, apply_overrides
     from rl_training.experiment.tracking import read_run_config
 
     stored = read_run_config(run)
     wanted = apply_overrides(stored, overrides or [])
+    TrainConfig(**wanted)  # refuses what is no config, all mistakes at once
     options = {key: value for key, value in wanted.items() if value != stored.get(key)}
     agent = ManagedAlgorithm.resume(run, progress=not quiet, **options)
     _report(agent.result)
@@ -148,7 +150,9 @@ def evaluate(
     path: Annotated[
         Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run or checkpoint folder.")
     ],
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1)] = 20,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=1, help="Whole episodes to run.")
+    ] = 20,
     checkpoint: WhichOption = "latest",
     seed: Annotated[
         Optional[int],  # noqa: UP045
@@ -172,14 +176,12 @@ def evaluate(
     names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
     table.add_row(*(f"{metrics[f'eval/{name}']:,.1f}" for name in names))
     out.print(table)
-    out.print(f"{result.episodes} episodes, checkpoint {chosen}", soft_wrap=True)
+    out.print(f"{result}, checkpoint {chosen}", soft_wrap=True)
 
 
 @app.command()
 def predict(
-    path: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")
-    ],
+    path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
     observation: Annotated[
         Optional[str],  # noqa: UP045
         typer.Argument(help="One observation as JSON, e.g. '[1.0, 0.0, 0.0]'; - for stdin."),
@@ -199,16 +201,23 @@ def predict(
     import numpy as np
 
     from rl_training.api.managed import find_checkpoint, load
+    from rl_training.data.files import draft_of
     from rl_training.data.readers import read_file_arrays
     from rl_training.experiment.errors import ConfigError, DataError
 
     if (observation is None) == (npz is None):
         raise ConfigError("predict: give one observation as JSON, or a file with --npz")
+    if output is not None and npz is None:
+        raise ConfigError("predict: --out belongs to --npz; one action is printed")
+    if output is not None and output.suffix != ".npz":
+        raise ConfigError(f"predict: --out '{output}' must end in .npz")
+    if output is not None and output.exists():
+        raise ConfigError(f"predict: --out '{output}' exists already; choose another name")
     agent = load(find_checkpoint(path, checkpoint))
     if npz is None:
         text = sys.stdin.read() if observation == "-" else str(observation)
         try:
-            values = np.asarray(json.loads(text), dtype=np.float32)
+            values = np.asarray(json.loads(text), dtype=np.float64)
         except (ValueError, TypeError):
             raise ConfigError(
                 f"predict: the observation must be a JSON list of numbers, got {text.strip()!r}"
@@ -218,11 +227,22 @@ def predict(
         if "observations" not in arrays:
             raise DataError(f"'{npz}' has no array 'observations'; it has {', '.join(arrays)}")
         values = arrays["observations"]
-    if not np.isfinite(values).all():
-        raise DataError("predict: the observation holds NaN or infinity")
+        if values.dtype.kind not in "fiub" or values.ndim != 2:
+            raise DataError(
+                f"'{npz}': array 'observations' must hold numbers in the shape (n, width), it "
+                f"holds {values.dtype} in the shape {values.shape}"
+            )
+    if not (np.abs(values) < np.finfo(np.float32).max).all():
+        raise DataError("predict: the observation holds NaN, infinity or a number beyond float32")
     actions, _ = agent.predict(values, deterministic=not stochastic)
     if output is not None:
-        np.savez_compressed(output, actions=actions)
+        try:
+            with draft_of(output) as draft:
+                np.savez_compressed(draft, actions=actions)
+        except OSError as error:
+            raise DataError(
+                f"'{output}' cannot be written ({error.strerror or error}); choose another name"
+            ) from None
         out.print(f"wrote {len(actions)} actions to {output}", soft_wrap=True)
     else:
         print(json.dumps(np.asarray(actions).tolist()))
@@ -265,15 +285,13 @@ def _runs(folder: Path) -> Iterator[str]:
         run = config.parent
         try:
             result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            yield f"{run.name}  unfinished"
-            continue
-        last = result.get("last_eval") or {}
-        score = last.get("eval/return_mean")
-        yield (
-            f"{run.name}  {result.get('status')}, {result.get('updates', 0):,} updates"
-            + (f", return {score:,.1f}" if score is not None else "")
-        )
+            done = f"{result['status']}, {result['updates']:,} updates"
+            score = (result["last_eval"] or {}).get("eval/return_mean")
+            returned = f", return {score:,.1f}" if score is not None else ""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            yield f"{run.name}  unfinished"  # or written by something else
+        else:
+            yield f"{run.name}  {done}{returned}"
 
 
 @app.command()
@@ -288,6 +306,7 @@ def show(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
 
 def _commented(section: Any, indent: str) -> Iterator[str]:
     """YAML lines of a section with each field's comment behind it."""
+    import yaml
     from pydantic import BaseModel
 
     for name, field in type(section).model_fields.items():
@@ -303,7 +322,10 @@ def _commented(section: Any, indent: str) -> Iterator[str]:
                 yield f"{indent}  - {lines[0].lstrip()}"
                 yield from lines[1:]
         else:
-            yield f"{indent}{name}: {json.dumps(value)}{comment}"
+            plain = list(value) if isinstance(value, tuple) else value
+            text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf)
+            text = text.removesuffix("...\n").strip()  # YAML's end mark behind a bare value
+            yield f"{indent}{name}: {text}{comment}"
 
 
 @data_app.command()
@@ -346,10 +368,11 @@ def make(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Make a scripted or random data set and write it."""
-    from rl_training.data.convert import save_dataset
+    from rl_training.data.convert import check_target, save_dataset
     from rl_training.data.sources import load_transition_dataset
     from rl_training.experiment.errors import ConfigError
 
+    check_target(target, overwrite)
     source: dict[str, Any]
     if name == "random":
         if env is None:
@@ -372,9 +395,10 @@ def convert(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Convert between npz, hdf5 and Minari; every number is kept."""
-    from rl_training.data.convert import save_dataset
+    from rl_training.data.convert import check_target, save_dataset
     from rl_training.data.sources import load_transition_dataset
 
+    check_target(target, overwrite)
     dataset = load_transition_dataset(source, env_id=env)
     save_dataset(dataset, target, overwrite=overwrite)
     for note in dataset.notes:
@@ -420,20 +444,41 @@ def doctor() -> None:
     out.print(table)
 
 
+def _sentence_about_the_machine(error: Exception) -> str | None:
+    """What to say when disk or memory run out, which no check at the door can foresee."""
+    if isinstance(error, OSError):
+        where = f" '{error.filename}'" if error.filename else ""
+        return (
+            f"cannot read or write{where}: {error.strerror or error}; make room or change the path"
+        )
+    if isinstance(error, MemoryError) or "allocate" in str(error):
+        return (
+            "not enough memory; lower algo_kwargs.hidden_sizes, algo_kwargs.batch_size or the "
+            "size of the data set"
+        )
+    return None
+
+
 def main() -> None:
     """Entry point: user errors become one line each and exit code 2."""
     try:
-        app()
+        app(prog_name="rl-training")
     except RLTrainingError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except (OSError, MemoryError, RuntimeError) as error:
+        sentence = _sentence_about_the_machine(error)
+        if sentence is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

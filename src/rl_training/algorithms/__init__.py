@@ -13,7 +13,7 @@ _EXPORTS = {
     "awr": ("AWRAlgorithm", "AWR", "awr_loss"),
     "marwil": ("MARWILAlgorithm", "MARWIL", "marwil_loss"),
     "crr": ("CRRAlgorithm", "CRR", "crr_loss"),
-    "iql": ("IQLAlgorithm", "IQL", "iql_loss"),
+    "iql": ("IQLAlgorithm", "IQL", "iql_loss", "iql_policy_loss", "iql_value_loss"),
     "awac": ("AWACAlgorithm", "AWAC", "awac_loss"),
     "cql": ("CQLAlgorithm", "CQL", "cql_loss"),
     "base": ("Act", "Algorithm", "Params"),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, TargetNetworkParams
-from rl_training.algorithms.critics import data_and_policy_values, policy_td_target, td_loss
+from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -56,17 +56,20 @@ def awac_loss(
     """
     assert log_prob.shape == q_data.shape == q_policy.shape
     advantage = (q_data - q_policy).detach()
-    if weight_type == "softmax":
-        weight = torch.softmax(advantage / beta, dim=0) * advantage.shape[0]
-    else:
-        weight = capped_exp(advantage / beta, max_weight)
+    weight, cap = {
+        "exp": lambda: (capped_exp(advantage / beta, max_weight), max_weight),
+        "softmax": lambda: (
+            torch.softmax(advantage / beta, dim=0) * advantage.shape[0],
+            float("inf"),
+        ),
+    }[weight_type]()
     loss = weighted_likelihood_loss(log_prob, weight)
     return Loss(
         loss,
         {
             "policy_loss": loss,
             "advantage_mean": advantage.mean(),
-            **weight_metrics(weight, max_weight),
+            **weight_metrics(weight, cap),
         },
     )
 
@@ -94,23 +97,24 @@ class AWACAlgorithm(Algorithm):
 
     def update(self, batch: Batch) -> Metrics:
         p: AWACParams = self.params
-        model, shape = self.model, (batch.reward.shape[0], self.spaces.action_dim)
-        target, _ = policy_td_target(
-            model.policy, self.target_critics, batch, self.normal(*shape)
-        )
-        metrics = self.minimize(lambda: td_loss(model.critics, batch, target), "critics")
-        q_data, q_policy = data_and_policy_values(model, batch, self.normal(1, *shape))
+        policy, critics = self.model.policy, self.model.critics
+        shape = (batch.reward.shape[0], self.spaces.action_dim)
+        target, _ = policy_td_target(policy, self.target_critics, batch, self.normal(*shape))
+        noise = self.normal(1, *shape)
 
-        def policy_loss() -> Loss:
-            return awac_loss(
-                model.policy.log_prob(batch.obs, batch.action),
-                q_data,
-                q_policy[0],
+        def loss() -> Loss:
+            td, q = td_loss(critics, batch, target)
+            log_prob, q_samples = data_and_policy(policy, critics, batch, noise)
+            regression = awac_loss(
+                log_prob,
+                q.amin(0),
+                q_samples[0],
                 beta=p.beta,
                 weight_type=p.weight_type,
                 max_weight=p.max_weight,
             )
+            return Loss(td.total + regression.total, td.metrics | regression.metrics)
 
-        metrics |= self.minimize(policy_loss, "policy")
-        soft_update(self.target_critics, model.critics, p.tau)
+        metrics = self.minimize(loss, "critics", "policy")
+        soft_update(self.target_critics, critics, p.tau)
         return metrics

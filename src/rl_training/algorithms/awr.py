@@ -29,7 +29,7 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import Fraction, Positive
+from rl_training.experiment.config import Positive, Rate
 from rl_training.models import MLPIQLModel, MovingMoments, Policy
 
 
@@ -40,7 +40,7 @@ class AWRParams(DiscountedParams):
     """Cap of the weights."""
     normalize_advantages: bool = True
     """Standardise advantages, so that beta means the same on every reward scale."""
-    advantage_norm_rate: Fraction = 0.01
+    advantage_norm_rate: Rate = 0.01
     """How fast the moving mean and deviation of the advantages follow the batches."""
     policy_lr: Positive = 3e-4
     """Learning rate of the policy."""
@@ -62,7 +62,7 @@ def awr_loss(
 
     A = (R - V - advantage_mean) / advantage_std, without gradient.
     """
-    error = returns - value
+    error = returns.detach() - value
     advantage = (error.detach() - advantage_mean) / advantage_std
     weight = capped_exp(advantage / beta, max_weight)
     policy_loss = weighted_likelihood_loss(log_prob, weight)

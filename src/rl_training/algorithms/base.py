@@ -11,9 +11,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.functional import Loss, Metrics, clip_gradients_
+from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import Count, HiddenSizes, Positive, Section, TrainConfig
+from rl_training.experiment.config import (
+    Count,
+    HiddenSizes,
+    Positive,
+    Rate,
+    Section,
+    TrainConfig,
+)
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.models import ObservationNormalizer, Policy
 
@@ -39,7 +47,7 @@ class DiscountedParams(Params):
 class TargetNetworkParams(DiscountedParams):
     """Knobs of algorithms that bootstrap from slowly moving critics."""
 
-    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 5e-3
+    tau: Rate = 5e-3
     """Share of the way that target networks move to the online ones at each update."""
     policy_lr: Positive = 3e-4
     """Learning rate of the policy."""
@@ -84,8 +92,7 @@ class Algorithm(nn.Module):
         self.spaces = spaces
         self.params = params
         self.normalizer = ObservationNormalizer(spaces.obs_dim, normalize_observations)
-        self.optimizers: dict[str, torch.optim.Adam] = {}
-        self.base_lr: dict[str, float] = {}
+        self.optimizers: dict[str, FusedAdam] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
         # First update at which each loss was not finite, -1 while all were: read by the
         # trainer at its ticks, so that no update has to wait for the host.
@@ -99,14 +106,6 @@ class Algorithm(nn.Module):
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse combinations that only this algorithm's family can judge."""
-        if cls.loop == "offline":
-            if config.dataset is None:
-                raise ConfigError(
-                    f"dataset: {cls.name()} learns from data; add for example "
-                    "'dataset: {kind: npz, path: data.npz}'"
-                )
-            if config.total_updates is None and config.total_epochs is None:
-                raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
 
     @property
     def gamma(self) -> float:
@@ -152,19 +151,9 @@ class Algorithm(nn.Module):
         lr: float,
         weight_decay: float = 0.0,
     ) -> None:
-        """A fused Adam under `name`, on the device its parameters already live on."""
-        parameters = list(parameters)
-        device = parameters[0].device
-        self.optimizers[name] = torch.optim.Adam(
-            parameters,
-            # A tensor, so that a schedule changes it in place, also inside a captured graph.
-            lr=torch.tensor(lr, dtype=torch.float32, device=device),
-            weight_decay=weight_decay,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
-        self.base_lr[name] = lr
-        self.nonfinite_at[name] = torch.full((), -1, dtype=torch.int64, device=device)
+        """An Adam under `name`, on the device its parameters already live on."""
+        self.optimizers[name] = FusedAdam(parameters, lr, weight_decay)
+        self.nonfinite_at[name] = torch.full_like(self.update_count, -1)
 
     def minimize(self, loss: Callable[[], Loss], *names: str) -> Metrics:
         """One backward pass and one step of each named optimiser.
@@ -173,24 +162,25 @@ class Algorithm(nn.Module):
         named optimisers and no others, and are clipped per optimiser.
         """
         total, metrics = loss()
-        groups = [self.optimizers[name].param_groups[0]["params"] for name in names]
-        gradients = iter(torch.autograd.grad(total, [p for group in groups for p in group]))
-        for name, group in zip(names, groups, strict=True):
-            for parameter in group:
-                parameter.grad = next(gradients)
+        optimizers = [self.optimizers[name] for name in names]
+        gradients = torch.autograd.grad(total, [p for opt in optimizers for p in opt.parameters])
+        bad = ~torch.isfinite(total.detach())
+        start = 0
+        for name, optimizer in zip(names, optimizers, strict=True):
+            own = gradients[start : start + len(optimizer.parameters)]
+            start += len(own)
             if self.params.grad_clip is not None:
-                clip_gradients_((p.grad for p in group), self.params.grad_clip)
-            self.optimizers[name].step()
+                clip_gradients_(own, self.params.grad_clip)
+            optimizer.step(own)
             first = self.nonfinite_at[name]
-            bad = ~torch.isfinite(total.detach()) & (first < 0)
-            first.copy_(torch.where(bad, self.update_count, first))
+            first.copy_(torch.where(bad & (first < 0), self.update_count, first))
         return {key: value.detach() for key, value in metrics.items()}
 
     def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
         """Set each scheduled optimiser's learning rate to its base times `factor`."""
         for name, optimizer in self.optimizers.items():
             if only is None or name in only:
-                optimizer.param_groups[0]["lr"].fill_(self.base_lr[name] * factor)
+                optimizer.lr.fill_(optimizer.base_lr * factor)
 
     # --- state --------------------------------------------------------------------------------
 
@@ -198,16 +188,13 @@ class Algorithm(nn.Module):
         """Everything that has to return for training to go on exactly."""
         return {
             "modules": self.state_dict(),
-            "optimizers": {name: opt.state_dict() for name, opt in self.optimizers.items()},
+            "optimizers": {name: opt.training_state() for name, opt in self.optimizers.items()},
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         self.load_state_dict(state["modules"])
         for name, optimizer in self.optimizers.items():
-            lr = optimizer.param_groups[0]["lr"]
-            optimizer.load_state_dict(state["optimizers"][name])
-            lr.copy_(optimizer.param_groups[0]["lr"])
-            optimizer.param_groups[0]["lr"] = lr
+            optimizer.load_training_state(state["optimizers"][name])
 
     def first_nonfinite(self) -> tuple[str, int] | None:
         """The first loss that was NaN or infinite and the update at which it was."""

@@ -63,6 +63,8 @@ def cql_loss(
     the log-densities (samples, B). Each sampled value is divided by its density: 0.5 per
     component for uniform actions. Terms are summed over members, averaged over the batch.
     """
+    assert log_prob_policy.shape == q_policy.shape[1:], (log_prob_policy.shape, q_policy.shape)
+    assert log_prob_next_policy.shape == q_next_policy.shape[1:]
     log_uniform = action_dim * math.log(0.5)
     candidates = torch.cat(
         [
@@ -75,7 +77,7 @@ def cql_loss(
     # without the number of samples, as in the authors' code: a constant shift
     soft_max = torch.logsumexp(candidates, dim=1)
     gap = (soft_max - q_data).mean(-1)
-    td = critic_loss(q_data, td_target)
+    td = critic_loss(q_data, td_target.detach())
     conservative = (min_q_weight * (gap - lagrange_gap)).sum()
     return Loss(
         td + conservative,

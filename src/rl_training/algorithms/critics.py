@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rl_training.algorithms.functional import Loss, critic_loss
 from rl_training.data.batch import Batch
-from rl_training.models import EnsembleCritic, MLPSACModel, TanhGaussianPolicy
+from rl_training.models import EnsembleCritic, TanhGaussianPolicy
 
 
 @torch.no_grad()
@@ -23,22 +23,23 @@ def policy_td_target(
     return batch.reward + batch.discount * next_q, next_log_prob
 
 
-def td_loss(critics: EnsembleCritic, batch: Batch, target: Tensor) -> Loss:
-    """Squared error of every critic to one (B,) target."""
+def td_loss(critics: EnsembleCritic, batch: Batch, target: Tensor) -> tuple[Loss, Tensor]:
+    """Squared error of every critic to one (B,) target, and the critics' values, (members, B)."""
     q = critics(batch.obs, batch.action)
     loss = critic_loss(q, target)
-    return Loss(loss, {"critic_loss": loss, "q_mean": q.mean()})
+    return Loss(loss, {"critic_loss": loss, "q_mean": q.mean()}), q
 
 
-@torch.no_grad()
-def data_and_policy_values(
-    model: MLPSACModel, batch: Batch, noise: Tensor
+def data_and_policy(
+    policy: TanhGaussianPolicy, critics: EnsembleCritic, batch: Batch, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Minimum over critics of the data's actions, (B,), and of policy samples, (S, B).
+    """log pi of the data's actions, (B,), and the critics' minimum at policy samples, (S, B).
 
-    `noise` is (S, B, A); one pass of the critics serves both.
+    `noise` is (S, B, A). One pass of the policy serves both; no gradient flows through the
+    samples or their values.
     """
-    samples, _ = model.policy.rsample(batch.obs, noise)
-    actions = torch.cat([batch.action.unsqueeze(0), samples])
-    values = model.critics.of_samples(batch.obs, actions).amin(0)
-    return values[0], values[1:]
+    distribution = policy(batch.obs)
+    log_prob = policy.log_prob_under(distribution, batch.action)
+    with torch.no_grad():
+        samples, _ = policy.rsample_from(distribution, noise)
+        return log_prob, critics.of_samples(batch.obs, samples).amin(0)

@@ -5,18 +5,20 @@ Wang, Novikov, Zolna et al. 2020, arXiv:2006.15134.
 Kept: a TD critic whose target action comes from the policy at the next state, the
 advantage over a few policy samples (mean or max), binary or capped exponential weights,
 weighted likelihood of the data's actions. Left: the distributional critic and the LSTM,
-critic-weighted resampling at evaluation (the mode acts). Changed: twin critics with a
-minimum, and soft instead of periodic target updates, as later reports found steadier.
+critic-weighted resampling at evaluation (the mode acts). Changed: the target action
+comes from the current policy and not from a slow copy, twin critics with a minimum, and
+soft instead of periodic target updates, as later reports found steadier.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, TargetNetworkParams
-from rl_training.algorithms.critics import data_and_policy_values, policy_td_target, td_loss
+from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -64,12 +66,12 @@ def crr_loss(
         q_data.shape,
         q_samples.shape,
     )
-    baseline = q_samples.mean(0) if advantage_type == "mean" else q_samples.amax(0)
+    baseline = {"mean": torch.mean, "max": torch.amax}[advantage_type](q_samples, 0)
     advantage = (q_data - baseline).detach()
-    if weight_type == "binary":
-        weight = (advantage > 0).to(log_prob.dtype)
-    else:
-        weight = capped_exp(advantage / beta, max_weight)
+    weight = {
+        "binary": lambda: (advantage > 0).to(log_prob.dtype),
+        "exp": lambda: capped_exp(advantage / beta, max_weight),
+    }[weight_type]()
     loss = weighted_likelihood_loss(log_prob, weight)
     return Loss(
         loss,
@@ -104,26 +106,25 @@ class CRRAlgorithm(Algorithm):
 
     def update(self, batch: Batch) -> Metrics:
         p: CRRParams = self.params
-        model, shape = self.model, (batch.reward.shape[0], self.spaces.action_dim)
-        target, _ = policy_td_target(
-            model.policy, self.target_critics, batch, self.normal(*shape)
-        )
-        metrics = self.minimize(lambda: td_loss(model.critics, batch, target), "critics")
-        q_data, q_samples = data_and_policy_values(
-            model, batch, self.normal(p.n_action_samples, *shape)
-        )
+        policy, critics = self.model.policy, self.model.critics
+        shape = (batch.reward.shape[0], self.spaces.action_dim)
+        target, _ = policy_td_target(policy, self.target_critics, batch, self.normal(*shape))
+        noise = self.normal(p.n_action_samples, *shape)
 
-        def policy_loss() -> Loss:
-            return crr_loss(
-                model.policy.log_prob(batch.obs, batch.action),
-                q_data,
+        def loss() -> Loss:
+            td, q = td_loss(critics, batch, target)
+            log_prob, q_samples = data_and_policy(policy, critics, batch, noise)
+            regression = crr_loss(
+                log_prob,
+                q.amin(0),
                 q_samples,
                 advantage_type=p.advantage_type,
                 weight_type=p.weight_type,
                 beta=p.beta,
                 max_weight=p.max_weight,
             )
+            return Loss(td.total + regression.total, td.metrics | regression.metrics)
 
-        metrics |= self.minimize(policy_loss, "policy")
-        soft_update(self.target_critics, model.critics, p.tau)
+        metrics = self.minimize(loss, "critics", "policy")
+        soft_update(self.target_critics, critics, p.tau)
         return metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -70,8 +70,7 @@ def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
 
 
-def clip_gradients_(gradients: Iterable[Tensor], max_norm: float) -> None:
+def clip_gradients_(gradients: Sequence[Tensor], max_norm: float) -> None:
     """Scale gradients in place so that their joint norm is at most `max_norm`; no host sync."""
-    gradients = list(gradients)
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))

@@ -63,6 +63,7 @@ class IQLLosses(NamedTuple):
 
 def iql_value_loss(q: Tensor, value: Tensor, *, expectile: float) -> Loss:
     """Expectile regression of V on Q at the data's actions, eq. 5; inputs (B,)."""
+    assert q.shape == value.shape, (q.shape, value.shape)
     loss = expectile_loss(q.detach() - value, expectile)
     return Loss(loss, {"value_loss": loss, "value_mean": value.mean()})
 
@@ -158,6 +159,6 @@ class IQLAlgorithm(Algorithm):
             ),
             "policy",
         )
-        metrics |= self.minimize(lambda: td_loss(self.critics, batch, target), "critics")
+        metrics |= self.minimize(lambda: td_loss(self.critics, batch, target)[0], "critics")
         soft_update(self.target_critics, self.critics, p.tau)
         return metrics

@@ -29,16 +29,16 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import NonNegative, Positive
+from rl_training.experiment.config import NonNegative, Positive, Rate
 from rl_training.models import MLPIQLModel, MovingMoments, Policy
 
 
 class MARWILParams(DiscountedParams):
     beta: NonNegative = 1.0
     """Inverse temperature: weights are exp(beta * normalised advantage); 0 is cloning."""
-    max_weight: Annotated[float, Field(ge=1.0)] = 20.0
+    max_weight: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 20.0
     """Cap of the weights, applied to the exponent."""
-    advantage_norm_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
+    advantage_norm_rate: Rate = 0.01
     """How fast the moving average of squared advantages follows the batches."""
     value_coef: Positive = 1.0
     """Weight of the value loss, and factor of the value network's learning rate."""
@@ -58,9 +58,9 @@ def marwil_loss(
 ) -> Loss:
     """-mean(exp(beta A / c) log pi) + value_coef * mean(A^2) / 2 with A = R - V, inputs (B,).
 
-    c is the root of `squared_advantage_norm`; the exponent is at most log(max_weight).
+    c is the root of `squared_advantage_norm`, plus 1e-8; the exponent is at most log(max_weight).
     """
-    advantage = returns - value
+    advantage = returns.detach() - value
     c = torch.as_tensor(squared_advantage_norm).sqrt() + 1e-8
     exponent = (beta * (advantage.detach() / c)).clamp(max=math.log(max_weight))
     weight = exponent.exp()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,9 +17,10 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.generation import env_spaces
-from rl_training.data.sources import load_transition_dataset, parse_source
+from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.checkpoint import (
+    MANIFEST,
     CheckpointInfo,
     CheckpointStore,
     read_checkpoint,
@@ -33,7 +37,9 @@ from rl_training.experiment.config import (
 from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
+    DataError,
     EnvironmentSetupError,
+    NewerFormatError,
     did_you_mean,
 )
 from rl_training.experiment.registry import algorithm_class
@@ -46,6 +52,8 @@ from rl_training.experiment.tracking import (
     SilentConsole,
     create_run_folder,
     read_run_config,
+    write_run_config,
+    written_or_said,
 )
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult
@@ -74,9 +82,17 @@ class ManagedAlgorithm:
         self._dataset: TransitionDataset | None = None
         if isinstance(env_or_config, TrainConfig):
             values = env_or_config.to_dict()
-        else:
+        elif isinstance(env_or_config, str):
             values = {"algo": self.algo, "env_id": env_or_config}
-        spaces = env_spaces(str(values["env_id"]), values.get("env_kwargs"))
+        else:
+            raise ConfigError(
+                "env_id: give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, "
+                f"not {type(env_or_config).__name__}; the agent makes environments of its own"
+            )
+        env_kwargs = options.get("env_kwargs", values.get("env_kwargs"))
+        if not isinstance(env_kwargs, Mapping):
+            env_kwargs = None  # refused with the rest of the configuration, below
+        spaces = env_spaces(str(options.get("env_id", values["env_id"])), env_kwargs)
         if dataset is not None:
             values["dataset"] = self._take_dataset(dataset, str(values["env_id"]), spaces)
         self.config = _with_options(values, options, self.algo or str(values["algo"]))
@@ -95,17 +111,19 @@ class ManagedAlgorithm:
 
     def _take_dataset(self, dataset: Any, env_id: str, spaces: Spaces) -> dict[str, Any]:
         """The configuration of the data; data in memory are kept until the run folder exists."""
-        in_memory = isinstance(dataset, TransitionDataset) or (
-            isinstance(dataset, Mapping) and "observations" in dataset
-        )
-        if in_memory:
+        if isinstance(dataset, TransitionDataset) or holds_arrays(dataset):
             self._dataset = load_transition_dataset(dataset, env_id=env_id, spaces=spaces)
             return {"kind": "npz", "path": DATASET_FILE}
         if isinstance(dataset, DatasetConfig):
             return dataset.model_dump(mode="json")
         if isinstance(dataset, Mapping):
             return dict(dataset)
-        return parse_source(dataset).model_dump(mode="json")
+        if isinstance(dataset, (str, Path)):
+            return parse_source(dataset).model_dump(mode="json")
+        raise DataError(
+            f"dataset: a data set cannot be made from {type(dataset).__name__}; give a name such "
+            "as 'pendulum-mixed', a path, arrays by name, or the keys of the section 'dataset'"
+        )
 
     def _adopt(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
@@ -128,18 +146,28 @@ class ManagedAlgorithm:
         """
         if total_updates is not None:
             options |= {"total_updates": total_updates, "total_epochs": None}
+        elif options.get("total_epochs") is not None:
+            options = {"total_updates": None, **options}
         if self.run_dir is not None:
             return self._resume(self.run_dir, options, callbacks, progress)
         config = _with_options(self.config.to_dict(), options, self.config.algo)
+        free = CHANGEABLE_ON_RESUME | {"output_dir", "engine", "threads"}
+        changed = _changes(self.config.to_dict(), config.to_dict(), free)
+        if changed:
+            raise ConfigError(
+                f"learn cannot change what the agent was made with ({'; '.join(changed)}); "
+                "give it when making the agent"
+            )
         console = ProgressConsole() if progress else SilentConsole()
         with run_scope(config):
             # everything that can be refused is refused before the folder exists
             loop = build_loop(config, self.algorithm, self._dataset)
             run_dir = create_run_folder(config)
-            if self._dataset is not None:
-                path = save_dataset(self._dataset, run_dir / DATASET_FILE).resolve()
-                config = config.replace(dataset={"kind": "npz", "path": str(path)})
-            (run_dir / CONFIG_FILE).write_text(config.to_yaml(), encoding="utf-8")
+            with _removed_on_failure(run_dir):
+                if self._dataset is not None:
+                    path = Path(save_dataset(self._dataset, run_dir / DATASET_FILE)).resolve()
+                    config = config.replace(dataset={"kind": "npz", "path": str(path)})
+                write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             console.say(f"run folder: {run_dir}")
             return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
@@ -160,7 +188,7 @@ class ManagedAlgorithm:
         """
         run_dir = Path(run_dir)
         config = TrainConfig(**read_run_config(run_dir))
-        agent = _agent_for(cls, config, None)
+        agent: Self = _agent_for(cls, config, None)
         agent.result = agent._resume(run_dir, options, callbacks, progress)
         return agent
 
@@ -175,13 +203,22 @@ class ManagedAlgorithm:
     ) -> TrainResult:
         stored = TrainConfig(**read_run_config(run_dir))
         config = _with_options(stored.to_dict(), options, stored.algo)
-        _refuse_changes(stored, config)
+        _refuse_changes(stored.to_dict(), config)
         console: Console = ProgressConsole() if progress else SilentConsole()
         with run_scope(config):
             loop = build_loop(config, self.algorithm)
             trainer = Trainer(config, self.algorithm, loop, run_dir, console, callbacks)
-            trainer.restore()
-            (run_dir / CONFIG_FILE).write_text(config.to_yaml(), encoding="utf-8")
+            _check_checkpoints(trainer.store, config, console)
+            with _refused_if_unfit(run_dir):
+                trainer.restore()
+            started_anew = trainer.resumed_at == -1
+            if started_anew and (trainer.store.all() or trainer.store.unreadable()):
+                raise CheckpointError(
+                    f"run '{run_dir}': none of its checkpoints can be used; remove the folder "
+                    f"'{CHECKPOINT_FOLDER}' in it to start the run again"
+                )
+            with written_or_said(run_dir / CONFIG_FILE):
+                write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             console.say(f"resuming {run_dir} at {loop.tick:,} of {loop.total:,} {loop.unit}")
             return trainer.run()
@@ -191,8 +228,8 @@ class ManagedAlgorithm:
     def evaluate(self, episodes: int | None = None, seed: int | None = None) -> EvalResult:
         """Whole episodes with the deterministic policy in environments of their own."""
         c = self.config
-        if episodes is not None and episodes < 1:
-            raise ConfigError(f"episodes: expected at least 1, got {episodes}")
+        if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
+            raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
         evaluator = Evaluator(c.env_id, c.env_kwargs, c.seed if seed is None else seed)
         try:
             return evaluator.run(policy_function(self.algorithm), episodes or c.eval_episodes)
@@ -222,6 +259,12 @@ class ManagedAlgorithm:
 
     def save(self, path: str | Path) -> Path:
         """Write weights, optimisers, spaces and config as one checkpoint folder."""
+        weight = self.algorithm.nonfinite_weight()
+        if weight:
+            raise CheckpointError(
+                f"checkpoint '{path}' was not written: the weight '{weight}' is NaN or infinite; "
+                "load an earlier checkpoint of the run"
+            )
         tick = int(self.algorithm.update_count)
         header = {"tick": tick, "score": None, **checkpoint_header(self.config, self.algorithm)}
         return write_checkpoint(
@@ -232,15 +275,14 @@ class ManagedAlgorithm:
     def load(cls, path: str | Path, *, checkpoint: str = "latest", device: str = "auto") -> Self:
         """An agent from a checkpoint folder, or from a run folder's `latest` or `best` one."""
         info, parts = read_checkpoint(find_checkpoint(Path(path), checkpoint), ("algorithm",))
-        config = TrainConfig(**{**info.manifest["config"], "device": device})
-        agent = _agent_for(cls, config, info)
-        agent.algorithm.load_training_state(parts["algorithm"])
+        with _refused_if_unfit(info.path):
+            config = TrainConfig(**{**info.manifest["config"], "device": device})
+            agent: Self = _agent_for(cls, config, info)
+            agent.algorithm.load_training_state(parts["algorithm"])
         return agent
 
 
-def load(
-    path: str | Path, *, checkpoint: str = "latest", device: str = "auto"
-) -> ManagedAlgorithm:
+def load(path: str | Path, *, checkpoint: str = "latest", device: str = "auto") -> ManagedAlgorithm:
     """An agent of whatever algorithm the checkpoint or run folder holds."""
     return ManagedAlgorithm.load(path, checkpoint=checkpoint, device=device)
 
@@ -248,6 +290,10 @@ def load(
 def find_checkpoint(path: Path, which: str = "latest") -> Path:
     """The checkpoint folder that a path means: itself, or one of a run's."""
     if not (path / CONFIG_FILE).is_file():
+        if which != "latest" and (path / MANIFEST).is_file():
+            raise CheckpointError(
+                f"'{path}' is one checkpoint already; '{which}' can be chosen of a run folder only"
+            )
         return path
     store = CheckpointStore(path / CHECKPOINT_FOLDER, keep_last=1, keep_best=True)
     if which in ("latest", "best"):
@@ -255,9 +301,16 @@ def find_checkpoint(path: Path, which: str = "latest") -> Path:
     else:
         info = next((i for i in store.all() if str(i.tick) == which), None)
     if info is None:
-        ticks = ", ".join(str(i.tick) for i in store.all()) or "none"
+        for problem in store.unreadable():
+            raise problem
+        ticks = ", ".join(str(i.tick) for i in store.all())
+        if not ticks:
+            raise CheckpointError(
+                f"run '{path}' has no checkpoint yet; go on with: rl-training resume {path}"
+            )
         raise CheckpointError(
-            f"run '{path}' has no checkpoint '{which}'; expected latest, best or one of: {ticks}"
+            f"run '{path}' has no checkpoint '{which}'; expected latest, best (of those "
+            f"evaluated) or one of: {ticks}"
         )
     return info.path
 
@@ -290,33 +343,112 @@ def _agent_for(
 def _with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: str) -> TrainConfig:
     """Sort loose keyword arguments into run keys and knobs, and check the whole."""
     merged = dict(values)
-    knobs = dict(merged.get("algo_kwargs") or {})
+    loose: dict[str, Any] = {}
+    unknown = []
     known_knobs = algorithm_class(algo).Params.model_fields
     for key, value in options.items():
         if key in TrainConfig.model_fields:
             merged[key] = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
         elif key in known_knobs:
-            knobs[key] = value
+            loose[key] = value
         else:
             known = [*TrainConfig.model_fields, *known_knobs]
-            raise ConfigError(f"{key}: unknown option for {algo}{did_you_mean(key, known)}")
-    if "algo_kwargs" in options:
-        knobs |= dict(options["algo_kwargs"])
-    return TrainConfig(**{**merged, "algo_kwargs": knobs})
+            unknown.append(f"{key}: unknown option for {algo}{did_you_mean(key, known)}")
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+    given = merged.get("algo_kwargs", {})
+    if isinstance(given, Mapping):  # anything else is refused with the rest
+        merged["algo_kwargs"] = {**values.get("algo_kwargs", {}), **given, **loose}
+    return TrainConfig(**merged)
 
 
-def _refuse_changes(stored: TrainConfig, wanted: TrainConfig) -> None:
-    old, new = stored.to_dict(), wanted.to_dict()
-    changed = [
-        f"{key}: {old[key]!r} -> {new[key]!r}"
-        for key in old
-        if key not in CHANGEABLE_ON_RESUME and old[key] != new[key]
-    ]
+def _refuse_changes(stored: Mapping[str, Any], wanted: TrainConfig) -> None:
+    """Refuse a config that would learn, or choose the best checkpoint, differently."""
+    changed = _changes(stored, wanted.to_dict(), CHANGEABLE_ON_RESUME)
+    # data may move: that they are the same is checked by their fingerprint
+    changed = [text for text in changed if not re.match(r"dataset(\.mix\.\d+)?\.path: ", text)]
+    for key, default in (("metric", "eval/return_mean"), ("mode", "max")):
+        old = (stored["early_stopping"] or {}).get(key, default)
+        new = getattr(wanted.early_stopping, key, default)
+        if old != new:  # evaluations so far were compared by it
+            changed.append(f"early_stopping.{key}: {old!r} -> {new!r}")
     if changed:
         raise ConfigError(
             "resume cannot change what is learned (" + "; ".join(changed) + "); "
             "start a new run with the changed config"
         )
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], free: frozenset[str]) -> list[str]:
+    """`key: old -> new` for every difference between two configs outside the `free` keys."""
+    return [
+        f"{key}: {before!r} -> {after!r}"
+        for key, before, after in _differences(old, new)
+        if key.partition(".")[0] not in free
+    ]
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(key, old value, new value) wherever two nested configs differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in {**old, **new}:
+            below = f"{key}.{name}" if key else str(name)
+            yield from _differences(old.get(name), new.get(name), below)
+    elif _parts(old) and _parts(new) and len(old) == len(new):
+        for index, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(one, other, f"{key}.{index}")
+    elif old != new:
+        yield key, old, new
+
+
+def _parts(value: Any) -> bool:
+    """Whether a value is a list of sections, as the parts of a mix are."""
+    return isinstance(value, list) and all(isinstance(part, Mapping) for part in value)
+
+
+def _check_checkpoints(store: CheckpointStore, config: TrainConfig, console: Console) -> None:
+    """Refuse to resume from checkpoints that are not this run's; name those left out."""
+    for problem in store.unreadable():
+        if isinstance(problem, NewerFormatError):
+            raise problem
+        console.say(f"warning: {problem}")
+    for info in store.all():
+        with _refused_if_unfit(info.path):
+            algo = info.manifest["algo"]
+            if algo != config.algo:
+                raise CheckpointError(
+                    f"checkpoint '{info.path}' is of '{algo}', but the run trains "
+                    f"'{config.algo}'; remove it, or restore the run's own checkpoints"
+                )
+            _refuse_changes(info.manifest["config"], config)
+
+
+@contextmanager
+def _refused_if_unfit(path: Path) -> Iterator[None]:
+    """Turn what fails while a checkpoint is put to use into a sentence about it."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint '{path}' does not fit: it lacks something, or was written for other "
+            "networks or by another version; use one that belongs to this run"
+        ) from error
+
+
+@contextmanager
+def _removed_on_failure(run_dir: Path) -> Iterator[None]:
+    """Leave no run folder behind when it cannot be filled."""
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise ConfigError(
+            f"output_dir: the run folder '{run_dir}' cannot be filled: "
+            f"{error.strerror or error}; make room or choose another folder with --output-dir"
+        ) from None
+    except BaseException:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise
 
 
 def _single_observation_policy(algorithm: Algorithm) -> Callable[[Array, bool], Array]:

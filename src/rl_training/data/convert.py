@@ -54,6 +54,12 @@ def save_dataset(
     return text
 
 
+def check_target(target: str | Path, overwrite: bool) -> None:
+    """Refuse a target that could not be written, before anything is made for it."""
+    if target_format(target) != "minari":
+        _check_file(Path(target), overwrite)
+
+
 def target_format(target: str | Path) -> Format:
     """The format that a target's name asks for."""
     text = str(target)
@@ -69,16 +75,23 @@ def target_format(target: str | Path) -> Format:
     )
 
 
+def _check_file(path: Path, overwrite: bool) -> None:
+    if path.is_dir():
+        raise DataError(f"'{path}' is a folder; give the name of a file in it")
+    if path.exists() and not overwrite:
+        raise DataError(
+            f"'{path}' exists already; choose another name or overwrite it (--overwrite, or "
+            "overwrite=True)"
+        )
+
+
 def _save_file(
     dataset: TransitionDataset,
     path: Path,
     write: Callable[[TransitionDataset, Path], None],
     overwrite: bool,
 ) -> None:
-    if path.is_dir():
-        raise DataError(f"'{path}' is a folder; give the name of a file in it")
-    if path.exists() and not overwrite:
-        raise DataError(f"'{path}' exists already; choose another name or ask to overwrite it")
+    _check_file(path, overwrite)
     with draft_of(path) as draft:
         write(dataset, draft)
 

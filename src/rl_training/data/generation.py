@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +34,8 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
     if env_id.startswith("ALE/"):
         _register_atari(env_id)
     try:
-        return gym.make(env_id, **dict(env_kwargs or {}))
+        with warnings.catch_warnings(record=True) as caught:
+            env = gym.make(env_id, **dict(env_kwargs or {}))
     except gym.error.UnregisteredEnv:
         raise EnvironmentSetupError(
             f"env_id: unknown environment '{env_id}'{did_you_mean(env_id, gym.registry)}; "
@@ -54,6 +56,9 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         ) from None
     except Exception as error:  # noqa: BLE001  (foreign code may raise anything)
         raise EnvironmentSetupError(_failed(env_id, error)) from None
+    for warning in caught:  # held back until now: a refusal is one sentence
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return env
 
 
 def env_spaces(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
@@ -61,6 +66,8 @@ def env_spaces(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Spac
     env = make_env(env_id, env_kwargs)
     try:
         return Spaces.from_gymnasium(env.observation_space, env.action_space)
+    except EnvironmentSetupError as error:
+        raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
     finally:
         env.close()
 

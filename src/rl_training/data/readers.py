@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -20,7 +21,19 @@ from rl_training.experiment.errors import DataError, EnvironmentSetupError, did_
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    SyntaxError,
+    MemoryError,  # a header that promises more than the file can hold
+    NotImplementedError,  # a way of compressing that zipfile does not know
+    RuntimeError,  # an encrypted member
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_arrays(arrays: Mapping[str, Any], name: str = "arrays") -> RawTransitions:
@@ -91,7 +104,10 @@ def _npz_arrays(path: Path, choose: Any) -> dict[str, NDArray[Any]]:
         arrays = {}
         for key in choose(archive.files) if choose else archive.files:
             try:
-                arrays[key] = archive[key]
+                stored: Any = archive[key]
+                if not isinstance(stored, np.ndarray):
+                    raise ValueError("not an array")
+                arrays[key] = stored
             except _DAMAGE as error:
                 if "pickle" in str(error):
                     raise DataError(

@@ -43,7 +43,8 @@ def returns_to_go(
         following[block] = sums[0, block + 1] + carried[0, block + 1] * following[block + 1]
     sums += carried * following
     in_order: NDArray[np.float64] = sums.T.reshape(-1)[:count]
-    return in_order.astype(np.float32)
+    with np.errstate(over="ignore"):  # the trainer names the loss that becomes infinite
+        return in_order.astype(np.float32)
 
 
 def final_rows(terminations: NDArray[Any], truncations: NDArray[Any]) -> NDArray[np.int64]:

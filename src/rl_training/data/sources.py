@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.generation import env_spaces, make_env, roll_out, uniform_controller
@@ -55,7 +55,7 @@ def load_transition_dataset(
             spaces = env_spaces(env_id, env_kwargs)
         return _refitted(source, spaces)
     config = None
-    if isinstance(source, Mapping) and _holds_arrays(source):
+    if holds_arrays(source):
         raws = [read_arrays(source)]
     else:
         config = _as_config(source)
@@ -108,8 +108,10 @@ def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> Datase
     )
 
 
-def _holds_arrays(source: Mapping[str, Any]) -> bool:
-    return any(key in source for key in ("observations", *ALIASES["observations"]))
+def holds_arrays(source: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether `source` is a mapping of arrays rather than of configuration keys."""
+    names = ("observations", *ALIASES["observations"])
+    return isinstance(source, Mapping) and any(key in source for key in names)
 
 
 def _parts(config: DatasetConfig) -> tuple[DataSource, ...]:

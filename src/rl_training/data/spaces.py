@@ -47,8 +47,8 @@ class Spaces:
         if not isinstance(action_space, gym.spaces.Box) or len(action_space.shape) != 1:
             raise EnvironmentSetupError(
                 f"action space {action_space} is not supported: expected Discrete(n) or a flat "
-                "Box of shape (n,); wrap the environment, for example with "
-                "gymnasium.wrappers.FlattenObservation's counterpart TransformAction"
+                "Box of shape (n,); register a version of the environment whose action wrapper "
+                "(gymnasium.ActionWrapper) makes it so"
             )
         low, high = action_space.low, action_space.high
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):

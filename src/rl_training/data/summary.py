@@ -18,7 +18,7 @@ from rl_training.data.validation import describe_bounds
 from rl_training.experiment.errors import RLTrainingError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import JustifyMethod, RenderableType
 
 QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "50%": 0.5, "75%": 0.75, "95%": 0.95, "max": 1.0}
 COVERAGE_BINS = 20
@@ -264,14 +264,16 @@ def render_file_report(report: FileReport) -> RenderableType:
 def _table(
     headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], words: bool = False
 ) -> RenderableType:
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
+    # Text, not str: a path may look like rich's markup
     table = Table(box=None, pad_edge=False)
     for index, header in enumerate(headers):
-        table.add_column(escape(header), justify="left" if words or index == 0 else "right")
+        side: JustifyMethod = "left" if words or index == 0 else "right"
+        table.add_column(Text(header, overflow="fold"), justify=side, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 

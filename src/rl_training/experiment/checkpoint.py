@@ -12,15 +12,15 @@ import errno
 import hashlib
 import json
 import os
-import pickle
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.errors import CheckpointError, NewerFormatError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -64,6 +64,12 @@ class _HashingFile:
 
     def flush(self) -> None:
         self.file.flush()
+
+
+def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """Checksum of everything in a manifest but itself."""
+    rest = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -111,6 +117,7 @@ def write_checkpoint(
         for name, state in components.items():
             file_name = f"{name}.pt"
             manifest["files"][file_name] = _write_component(draft / file_name, state)
+        manifest["checksum"] = _manifest_checksum(manifest)
         with (draft / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=1)
             file.flush()
@@ -120,8 +127,13 @@ def write_checkpoint(
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=".draft-", dir=path.parent))
             path.rename(old / "replaced")
-            draft.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
+            try:
+                draft.rename(path)
+            except BaseException:
+                (old / "replaced").rename(path)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         else:
             draft.rename(path)
         _flush_to_disk(path.parent)
@@ -130,9 +142,13 @@ def write_checkpoint(
             shutil.rmtree(draft, ignore_errors=True)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         reason = "the disk is full" if full else (error.strerror or str(error))
+        remedy = (
+            "earlier checkpoints are intact, make room and resume"
+            if full
+            else "choose another path"
+        )
         raise CheckpointError(
-            f"checkpoint '{path}' could not be written: {reason}; earlier checkpoints are intact, "
-            "make room and resume"
+            f"checkpoint '{path}' could not be written: {reason}; {remedy}"
         ) from None
     except BaseException:
         if draft is not None:
@@ -144,7 +160,9 @@ def write_checkpoint(
 def read_manifest(path: Path) -> CheckpointInfo:
     """The manifest of the checkpoint at `path`."""
     if not path.exists():
-        raise CheckpointError(f"checkpoint '{path}' does not exist")
+        raise CheckpointError(
+            f"checkpoint '{path}' does not exist; 'rl-training list' shows the runs under ./runs"
+        )
     file = path / MANIFEST
     if not file.is_file():
         raise CheckpointError(
@@ -155,16 +173,18 @@ def read_manifest(path: Path) -> CheckpointInfo:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         version = int(manifest["format_version"])
         if version > FORMAT_VERSION:
-            raise CheckpointError(
+            raise NewerFormatError(
                 f"checkpoint '{path}' has format {version}, this version of rl-training reads up "
                 f"to {FORMAT_VERSION}; upgrade with: pip install --upgrade rl-training"
             )
         info = CheckpointInfo(path, manifest)
         if not (isinstance(manifest["files"], dict) and info.tick >= 0):
             raise ValueError
-    except (ValueError, KeyError, TypeError, OSError):
+        if manifest["checksum"] != _manifest_checksum(manifest):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
         raise CheckpointError(
-            f"checkpoint '{path}' is damaged: its {MANIFEST} cannot be read; "
+            f"checkpoint '{path}' is damaged: its {MANIFEST} is cut short or changed; "
             "use an earlier checkpoint"
         ) from None
     return info
@@ -206,10 +226,12 @@ def read_checkpoint(
         if names is not None and name not in names:
             continue
         try:
-            components[name] = torch.load(
-                info.path / file_name, map_location="cpu", weights_only=True
-            )
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a refusal is one sentence
+                components[name] = torch.load(
+                    info.path / file_name, map_location="cpu", weights_only=True
+                )
+        except Exception:  # noqa: BLE001  (a file made to do harm fails in any way it likes)
             raise CheckpointError(
                 f"checkpoint '{path}': {file_name} holds something other than tensors and plain "
                 "values and was not loaded, since loading it could run code"
@@ -236,13 +258,20 @@ class CheckpointStore:
 
     def all(self) -> list[CheckpointInfo]:
         """Every checkpoint with a readable manifest, oldest first."""
-        found = []
+        return self._scan()[0]
+
+    def unreadable(self) -> list[CheckpointError]:
+        """Why each checkpoint that `all` leaves out was left out."""
+        return self._scan()[1]
+
+    def _scan(self) -> tuple[list[CheckpointInfo], list[CheckpointError]]:
+        found, refused = [], []
         for path in sorted(self.folder.glob("[0-9]*")):
             try:
                 found.append(read_manifest(path))
-            except CheckpointError:
-                continue
-        return sorted(found, key=lambda info: info.tick)
+            except CheckpointError as error:
+                refused.append(error)
+        return sorted(found, key=lambda info: info.tick), refused
 
     def latest(self) -> CheckpointInfo | None:
         found = self.all()

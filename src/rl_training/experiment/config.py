@@ -6,6 +6,7 @@ comment; `rl-training show` prints it beside the value.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -23,10 +24,14 @@ from rl_training.experiment.registry import algorithm_class
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
 
+LARGEST = 3e38
+"""Networks compute in float32, which holds no larger number."""
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0, le=LARGEST, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=False)]
+Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Interval = Annotated[int, Field(ge=0)]
 HiddenSizes = Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
@@ -171,6 +176,16 @@ class Schedule(Section):
         return self.end + (1.0 - self.end) * shape
 
 
+EVAL_METRICS = (
+    "eval/return_mean",
+    "eval/return_std",
+    "eval/return_min",
+    "eval/return_max",
+    "eval/length_mean",
+)
+"""What an evaluation reports."""
+
+
 class EarlyStoppingConfig(Section):
     """Stop when an evaluated metric no longer improves, or is good enough."""
 
@@ -187,6 +202,11 @@ class EarlyStoppingConfig(Section):
 
     @model_validator(mode="after")
     def _can_stop(self) -> Self:
+        if self.metric not in EVAL_METRICS:
+            raise ValueError(
+                f"unknown metric '{self.metric}'{did_you_mean(self.metric, EVAL_METRICS)}; "
+                f"known are {', '.join(EVAL_METRICS)}"
+            )
         if self.patience is None and self.target is None:
             raise ValueError("give 'patience', 'target' or both")
         return self
@@ -207,7 +227,7 @@ class TrainConfig(Section):
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     engine: Literal["auto", "eager", "compile"] = "auto"
     """How updates are executed; auto takes the mode measured as fastest for the device."""
-    threads: Interval = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     dataset: DatasetConfig | None = None
     """Data set of the offline lane."""
@@ -247,19 +267,29 @@ class TrainConfig(Section):
                 "early_stopping needs evaluations: set eval_interval to 1 or more, "
                 "or remove early_stopping"
             )
+        if self.early_stopping and self.eval_interval > (self.total_updates or math.inf):
+            raise ValueError(
+                f"early_stopping needs evaluations, but eval_interval {self.eval_interval} is "
+                f"larger than total_updates {self.total_updates}; lower eval_interval"
+            )
         if self.total_updates is not None and self.total_epochs is not None:
-            raise ValueError("give total_updates or total_epochs, not both")
+            raise ValueError(
+                "give total_updates or total_epochs, not both; total_updates=null takes one back"
+            )
         return self
 
     def __init__(self, **values: Any) -> None:
+        algorithm, knobs, mistakes = _read_knobs(values.get("algo"), values.get("algo_kwargs", {}))
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError("\n".join(readable_errors(error, type(self)))) from None
-        algorithm = algorithm_class(self.algo)
-        resolved = algorithm.Params.parse(self.algo_kwargs, prefix="algo_kwargs.")
+            names = algorithm.Params.model_fields if algorithm else ()
+            own = readable_errors(error, type(self), below={"algo_kwargs": tuple(names)})
+            mistakes = [*own, *mistakes]
+        if mistakes:
+            raise ConfigError("\n".join(mistakes)) from None
         # Frozen for users; the resolved knobs replace the partial ones exactly once, here.
-        object.__setattr__(self, "algo_kwargs", resolved.model_dump(mode="json"))
+        object.__setattr__(self, "algo_kwargs", knobs.model_dump(mode="json"))
         algorithm.check_config(self)
 
     @property
@@ -284,6 +314,22 @@ class TrainConfig(Section):
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _read_knobs(algo: Any, values: Any) -> tuple[Any, Any, list[str]]:
+    """The algorithm's class, its typed knobs, and the mistakes in naming or setting them.
+
+    What is not even of the right type is left to the check of the whole configuration.
+    """
+    algorithm = None
+    try:
+        if isinstance(algo, str):
+            algorithm = algorithm_class(algo)
+        if algorithm is not None and isinstance(values, Mapping):
+            return algorithm, algorithm.Params.parse(values, prefix="algo_kwargs."), []
+    except ConfigError as error:
+        return algorithm, None, [str(error)]
+    return algorithm, None, []
+
+
 CHANGEABLE_ON_RESUME = frozenset(
     {
         "total_updates",
@@ -306,7 +352,19 @@ CHANGEABLE_ON_RESUME = frozenset(
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads `3e-4` as a number, as YAML 1.2 and everyone expects."""
+    """Safe YAML that reads `3e-4` as a number, as YAML 1.2 and everyone expects, and does
+    not let a key that is written twice silently win over itself."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key '{key.value}' is there twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -316,9 +374,28 @@ _Loader.add_implicit_resolver(
 )
 
 
-def parse_yaml(text: str) -> Any:
-    """Plain values from YAML text; runs no constructors."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506  (a SafeLoader)
+def parse_yaml(text: str, label: str) -> Any:
+    """Plain values from YAML text, which messages call `label`; runs no constructors."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or (str(error).splitlines() or [""])[0]
+        why = f": {reason}" if reason else ""
+        raise ConfigError(f"{label} is not valid YAML{where}{why}") from None
+
+
+def read_yaml_file(path: Path) -> dict[str, Any]:
+    """The `key: value` lines of a config file."""
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"), f"config '{path}'")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ConfigError(f"config '{path}' cannot be read: {reason}") from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"config '{path}' must hold 'key: value' lines, e.g. 'algo: awr'")
+    return values
 
 
 def packaged_config_names() -> list[str]:
@@ -341,15 +418,7 @@ def read_config_values(source: str | Path) -> dict[str, Any]:
             f"{did_you_mean(str(source), packaged_config_names())}; "
             "'rl-training list' shows the packaged ones"
         )
-    try:
-        values = parse_yaml(chosen.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"config '{chosen}' is not valid YAML{where}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"config '{chosen}' must hold 'key: value' lines, e.g. 'algo: awr'")
-    return values
+    return read_yaml_file(chosen)
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
@@ -357,15 +426,12 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"override '{text}' must have the form key=value")
-    try:
-        return key.strip().split("."), parse_yaml(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"override '{text}': the value is not valid YAML") from None
+    return key.strip().split("."), parse_yaml(value, f"override '{text}': the value")
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     """Copy `values` and set each `key.path=value` in it."""
-    result: dict[str, Any] = json.loads(json.dumps(dict(values)))
+    result: dict[str, Any] = copy.deepcopy(dict(values))
     for text in overrides:
         path, value = parse_override(text)
         node = result
@@ -412,27 +478,72 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+_EXPECTED = {
+    "model_type": "a section with keys of its own",
+    "model_attributes_type": "a section with keys of its own",
+    "dict_type": "a section with keys of its own",
+    "tuple_type": "a list, written [a, b]",
+    "too_short": "a list with at least one entry",
+    "bool_type": "true or false",
+    "string_type": "text",
+}
+"""pydantic's kinds of error whose own words would puzzle a newcomer."""
+
+
 def readable_errors(
-    error: ValidationError, model: type[BaseModel], prefix: str = ""
+    error: ValidationError,
+    model: type[BaseModel],
+    prefix: str = "",
+    below: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Iterator[str]:
-    """One line per mistake: the key, what is wrong, what was expected."""
-    for item in error.errors():
-        location = item["loc"]
+    """One line per mistake: the key, what is wrong, what was expected.
+
+    `below` names, for keys that hold keys which `model` does not know, those keys.
+    """
+    items = error.errors()
+    for item in items:
+        location = tuple(part for part in item["loc"] if part != "[key]")
         key = prefix + ".".join(str(part) for part in location)
         kind, given = item["type"], item.get("input")
         if kind == "extra_forbidden":
-            section = _section_at(model, location[:-1])
-            known = list(section.model_fields) if section else []
-            listed = f"; known keys are {', '.join(known)}" if known else ""
-            hint = did_you_mean(str(location[-1]), known)
-            yield f"{key}: unknown key{hint}{listed if not hint else ''}"
+            yield f"{key}: unknown key{_hint(model, location, below or {})}"
+        elif "[key]" in item["loc"] or kind == "invalid_key":
+            yield f"{key}: unknown key; keys are names"
         elif kind == "missing":
             yield f"{key}: this key is required"
         elif kind == "value_error":
             message = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
             yield f"{key}: {message}" if key else message
-        elif kind in ("model_type", "model_attributes_type"):
-            yield f"{key}: expected a section with keys of its own, got {given!r}"
+        elif kind == "too_short" and any(
+            len(other["loc"]) > len(location) and other["loc"][: len(location)] == location
+            for other in items
+        ):
+            continue  # short only because its entries were refused, which is said already
         else:
-            message = item["msg"].removeprefix("Input should be ").removeprefix("Value should ")
-            yield f"{key}: expected {message}, got {given!r}"
+            expected = _EXPECTED.get(kind, item["msg"].removeprefix("Input should be "))
+            if kind.startswith(("greater_than", "less_than")):
+                (bound,) = item["ctx"].values()
+                expected = (
+                    f"a value {kind.replace('_', ' ').replace('equal', 'or equal to')} {bound:g}"
+                )
+            yield f"{key}: expected {expected}, got {_short(given)}"
+
+
+def _hint(
+    model: type[BaseModel], location: tuple[Any, ...], below: Mapping[str, tuple[str, ...]]
+) -> str:
+    """What an unknown key may have meant, or else the keys that are known there."""
+    section = _section_at(model, location[:-1])
+    known, word = list(section.model_fields) if section else [], str(location[-1])
+    hint = did_you_mean(word, known)
+    if len(location) == 1:
+        for parent, names in below.items():
+            lower = did_you_mean(word, names)
+            if word in names or (lower and not hint):
+                return lower.replace("'", f"'{parent}.", 1)
+    return hint or (f"; known keys are {', '.join(known)}" if known else "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -30,6 +30,10 @@ class CheckpointError(RLTrainingError):
     """A checkpoint that is missing, damaged, foreign or cannot be written."""
 
 
+class NewerFormatError(CheckpointError):
+    """A checkpoint that a later version of this package has written."""
+
+
 class TrainingDivergedError(RLTrainingError):
     """A loss or a weight became NaN or infinite; the last good checkpoint is kept."""
 
@@ -46,5 +50,15 @@ class MissingExtraError(RLTrainingError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the closest known word, or an empty string."""
-    close = difflib.get_close_matches(str(word), sorted(known), n=1, cutoff=0.55)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    word, candidates = str(word), sorted(known)
+    close = difflib.get_close_matches(word, candidates, n=3, cutoff=0.55)
+    close = close or [name for name in candidates if word and name.startswith(word)]
+    if not close:
+        return ""
+    # Of equally similar words the one of most similar length: 'arw' is no 'marwil'.
+    best = max(close, key=lambda name: (_similarity(name, word), -abs(len(name) - len(word))))
+    return f" (did you mean '{best}'?)"
+
+
+def _similarity(name: str, word: str) -> float:
+    return difflib.SequenceMatcher(None, name, word).ratio()

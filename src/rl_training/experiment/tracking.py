@@ -8,14 +8,15 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.experiment.config import TrainConfig, parse_yaml
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.config import TrainConfig, read_yaml_file
+from rl_training.experiment.errors import ConfigError, RLTrainingError
 
 CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"
 CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
@@ -34,8 +35,9 @@ def create_run_folder(config: TrainConfig) -> Path:
         except FileExistsError:
             if not base.parent.is_dir():
                 break
-        except OSError as error:
-            raise _unwritable(config.output_dir, error.strerror or str(error)) from None
+        except (OSError, ValueError) as error:  # ValueError: a name with a null character
+            reason = getattr(error, "strerror", None) or str(error)
+            raise _unwritable(config.output_dir, reason) from None
     raise _unwritable(config.output_dir, "a file is in the way")
 
 
@@ -54,10 +56,7 @@ def read_run_config(run_dir: Path) -> dict[str, Any]:
             f"'{run_dir}' is no run folder: it has no {CONFIG_FILE}; "
             "'rl-training list' shows the runs under ./runs"
         )
-    values = parse_yaml(path.read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ConfigError(f"'{path}' is damaged: expected 'key: value' lines")
-    return values
+    return read_yaml_file(path)
 
 
 def versions() -> dict[str, str]:
@@ -81,9 +80,34 @@ def hardware() -> dict[str, Any]:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write atomically."""
+    with written_or_said(path):
+        _replace_text(path, json.dumps(values, indent=1) + "\n")
+
+
+def write_run_config(run_dir: Path, config: TrainConfig) -> None:
+    """Write the resolved config atomically: without it a run could not be resumed."""
+    _replace_text(run_dir / CONFIG_FILE, config.to_yaml())
+
+
+def _replace_text(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_or_said(path: Path) -> Iterator[None]:
+    """Turn a failure to write a file of a run into a sentence about it."""
+    try:
+        yield
+    except OSError as error:
+        raise RLTrainingError(
+            f"'{path}' cannot be written: {error.strerror or error}; make room, then go on with: "
+            f"rl-training resume {path.parent}"
+        ) from None
 
 
 class MetricsLog:
@@ -109,27 +133,28 @@ class MetricsLog:
         if not self.path.is_file():
             return
         kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 if json.loads(line)["tick"] <= tick:
                     kept.append(line + "\n")
             except (ValueError, KeyError, TypeError):
                 continue  # a line cut short by a crash
-        draft = self.path.with_suffix(".draft")
-        draft.write_text("".join(kept), encoding="utf-8")
-        draft.replace(self.path)
+        with written_or_said(self.path):
+            _replace_text(self.path, "".join(kept))
 
     def write(self, kind: str, tick: int, values: Mapping[str, Any]) -> None:
         event = {"event": kind, "tick": tick, **values}
-        self._file.write(json.dumps(event) + "\n")
-        self._file.flush()
+        with written_or_said(self.path):
+            self._file.write(json.dumps(event) + "\n")
+            self._file.flush()
         if self._writer is not None:
             for key, value in values.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     self._writer.add_scalar(key, value, tick)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be flushed was said when it was written
+            self._file.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -162,7 +187,7 @@ class ProgressConsole:
     def __init__(self) -> None:
         from rich.console import Console as RichConsole
 
-        self._rich = RichConsole(file=sys.stderr, highlight=False)
+        self._rich = RichConsole(file=sys.stderr, highlight=False, markup=False, emoji=False)
         self._bar: Any = None
         self._score = ""
 

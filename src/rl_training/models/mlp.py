@@ -23,7 +23,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         *hidden, last = self.layers
         for layer in hidden:
-            x = F.relu(layer(x))
+            x = F.relu(layer(x), inplace=True)
         out: Tensor = last(x)
         return out
 
@@ -60,7 +60,7 @@ class EnsembleMLP(nn.Module):
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight)
             if i < last:
-                x = F.relu(x)
+                x = F.relu(x, inplace=True)
         return x
 
 

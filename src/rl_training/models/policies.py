@@ -71,7 +71,13 @@ class TanhGaussianPolicy(Policy):
     def rsample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Reparameterised actions and their log-densities for standard normal `noise`
         of shape (..., B, A); leading axes of the noise are further samples per state."""
-        mean, log_std = self(obs)
+        return self.rsample_from(self(obs), noise)
+
+    def rsample_from(
+        self, distribution: tuple[Tensor, Tensor], noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`rsample` from what `forward` returned."""
+        mean, log_std = distribution
         pre = mean + log_std.exp() * noise
         gaussian = -0.5 * noise.square() - log_std - _HALF_LOG_TAU
         # log(1 - tanh(u)^2) written so that it neither under- nor overflows
@@ -79,7 +85,11 @@ class TanhGaussianPolicy(Policy):
         return torch.tanh(pre), (gaussian - squash).sum(-1)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        mean, log_std = self(obs)
+        return self.log_prob_under(self(obs), action)
+
+    def log_prob_under(self, distribution: tuple[Tensor, Tensor], action: Tensor) -> Tensor:
+        """`log_prob` under what `forward` returned."""
+        mean, log_std = distribution
         z = (torch.atanh(action) - mean) * torch.exp(-log_std)
         gaussian = -0.5 * z.square() - log_std - _HALF_LOG_TAU
         return (gaussian - torch.log1p(-action.square())).sum(-1)

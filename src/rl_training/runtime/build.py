@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
@@ -61,16 +64,26 @@ def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
 def build_loop(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None = None
 ) -> Loop:
-    """The loop of the algorithm's family, with its data loaded and checked."""
+    """The loop of the algorithm's family, with its data loaded and checked.
+
+    `dataset` is data that are in memory already; the config's processing applies to them.
+    """
+    if config.total_updates is None and config.total_epochs is None:
+        raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
     if dataset is None:
         if config.dataset is None:
-            raise ConfigError(f"dataset: {config.algo} learns from data and none was given")
+            raise ConfigError(
+                f"dataset: {config.algo} learns from data; add for example "
+                "'dataset: {kind: npz, path: data.npz}'"
+            )
         dataset = load_transition_dataset(
             config.dataset,
             env_id=config.env_id,
             env_kwargs=config.env_kwargs,
             spaces=algorithm.spaces,
         )
+    elif config.dataset is not None:
+        dataset = apply_reward_processing(dataset, config.dataset.rewards)
     return OfflineLoop(config, algorithm, dataset)
 
 
@@ -82,11 +95,29 @@ def choose_threads(config: TrainConfig) -> int:
     return 1 if widest <= ONE_THREAD_UP_TO_WIDTH else os.cpu_count() or 1
 
 
+def keep_freed_memory() -> None:
+    """Let the C allocator keep large freed blocks instead of returning them to the system.
+
+    By default glibc maps each large tensor anew, and clearing its pages costs more than
+    the arithmetic on it: a CQL update takes a third less time without. Elsewhere a no-op.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return  # another C library
+    m_trim_threshold, m_mmap_threshold, one_gib = -1, -3, 1 << 30
+    mallopt(m_mmap_threshold, one_gib)
+    mallopt(m_trim_threshold, one_gib)
+
+
 @contextmanager
 def run_scope(config: TrainConfig) -> Iterator[None]:
     """Thread count and random streams of a run; the caller's return afterwards."""
     threads = torch.get_num_threads()
     torch.set_num_threads(choose_threads(config))
+    keep_freed_memory()
     try:
         with untouched_randomness():
             torch.manual_seed(derive_seed(config.seed, "train"))

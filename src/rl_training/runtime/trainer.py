@@ -209,7 +209,7 @@ class Trainer:
     def _log_training(self, metrics: Metrics) -> None:
         values = {f"train/{name}": float(value) for name, value in metrics.items()}
         for name, optimizer in self.algorithm.optimizers.items():
-            values[f"lr/{name}"] = float(optimizer.param_groups[0]["lr"])
+            values[f"lr/{name}"] = float(optimizer.lr)
         elapsed = self._elapsed()
         self.log.write(
             "train",

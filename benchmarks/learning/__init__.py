@@ -1,0 +1,1 @@
+"""Suites that ask whether the algorithms learn, and for the right reason."""

@@ -1,0 +1,293 @@
+"""The shared offline test: mixed Pendulum data, each method beside its twins and d3rlpy.
+
+The data are 100 expert and 100 random episodes of equal length. Cloning all of it must
+fail; a method that weights by advantage must recover the expert, and must lose that as
+soon as the advantage is taken from it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import gates
+from benchmarks.figures import Curve, draw_curves
+from benchmarks.jobs import Job, Records
+from benchmarks.markdown import NO_VALUE, SEED_HEADER, mean, number, seed_columns, table
+from benchmarks.peers.environment import D3RLPY_VERSION, peer_python
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "offline"
+TRAIN, DATA, PEER = (
+    "benchmarks.learning.train_job",
+    "benchmarks.learning.data_job",
+    "benchmarks.peers.d3rlpy_job",
+)
+
+WEIGHTED = ("awr", "marwil", "iql", "awac", "crr")
+ALGORITHMS = (*WEIGHTED, "cql", "bc")
+PEERS = ("bc", "iql", "awac", "crr", "cql")
+DATASETS = ("pendulum-expert", "pendulum-mixed", "pendulum-random")
+
+ALL_WEIGHTS_ONE: dict[str, dict[str, Any]] = {
+    # beta multiplies the advantage
+    "marwil": {"beta": 0.0},
+    "iql": {"beta": 0.0},
+    # beta divides it
+    "awr": {"beta": 1e9},
+    "awac": {"beta": 1e9, "weight_type": "exp"},
+    "crr": {"beta": 1e9, "weight_type": "exp"},
+}
+TWINS = {**dict.fromkeys(WEIGHTED, ("negated", "shuffled", "beta0")), "cql": ("shuffled",)}
+TWIN_MEANING = {
+    "negated": "rewards negated, so every advantage changes its sign",
+    "shuffled": "rewards of all rows permuted, so advantages are noise",
+    "beta0": "all weights one",
+}
+
+LEARNS, FAILS, CQL_LEARNS = -250.0, -500.0, -400.0
+FINAL_EPISODES, EVAL_SEED = 50, 1000
+MAX_UPDATES = 20_000
+
+# Rough, on one core: they only order the jobs and guess the time left.
+UPDATES_PER_SECOND = {
+    "bc": 1100,
+    "awr": 550,
+    "marwil": 550,
+    "iql": 300,
+    "awac": 290,
+    "crr": 140,
+    "cql": 68,
+}
+PEER_UPDATES_PER_SECOND = {"bc": 255, "iql": 130, "awac": 135, "crr": 76, "cql": 40}
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+def offline_jobs(options: Options) -> list[Job]:
+    """Every run of the suite."""
+    jobs = [_data_job(), *_seeded(options, _train_job, "bc", "expert")]
+    for algo in ALGORITHMS:
+        for twin in ("", *TWINS.get(algo, ())):
+            jobs += _seeded(options, _train_job, algo, twin)
+    for algo in PEERS:
+        jobs += _seeded(options, _peer_job, algo)
+    return jobs
+
+
+def _seeded(options: Options, make: Any, *arguments: str) -> list[Job]:
+    return [make(options, seed, *arguments) for seed in options.seeds]
+
+
+def _data_job() -> Job:
+    return Job(NAME, "data", 0, DATA, {"datasets": list(DATASETS)}, cost=10)
+
+
+def _config(options: Options, algo: str) -> Any:
+    """The packaged config, on one core and without files that nobody reads."""
+    from rl_training.experiment.config import load_config
+
+    config = load_config(f"{algo}/pendulum")
+    changes: dict[str, Any] = {"device": "cpu", "threads": 1, "tensorboard": False}
+    if options.quick:
+        changes |= {"total_updates": 200, "eval_interval": 100, "eval_episodes": 2}
+    config = config.replace(**changes)
+    if (config.total_updates or 0) > MAX_UPDATES:
+        raise ValueError(f"{algo}/pendulum: the gates allow at most {MAX_UPDATES:,} updates")
+    return config
+
+
+def _evaluation(options: Options) -> dict[str, int]:
+    return {"final_episodes": 4 if options.quick else FINAL_EPISODES, "eval_seed": EVAL_SEED}
+
+
+def _train_job(options: Options, seed: int, algo: str, twin: str) -> Job:
+    values = _config(options, algo).to_dict()
+    del values["seed"], values["output_dir"]
+    if twin == "negated":
+        rewards = values["dataset"]["rewards"]
+        rewards |= {"scale": -rewards["scale"], "shift": -rewards["shift"]}
+    elif twin == "beta0":
+        values["algo_kwargs"] |= ALL_WEIGHTS_ONE[algo]
+    elif twin == "expert":
+        values["dataset"]["name"] = "pendulum-expert"
+    spec = {"config": values, "shuffle_rewards": twin == "shuffled", **_evaluation(options)}
+    name = f"{algo}-{twin}" if twin else algo
+    cost = 5 + values["total_updates"] / UPDATES_PER_SECOND[algo]
+    return Job(NAME, name, seed, TRAIN, spec, cost=cost)
+
+
+def _peer_job(options: Options, seed: int, algo: str) -> Job:
+    """The same data, budget and start states through d3rlpy."""
+    from rl_training import load_transition_dataset
+
+    config = _config(options, algo)
+    dataset = load_transition_dataset(config.dataset, env_id=config.env_id)
+    data = options.scratch / f"{dataset.fingerprint()}.npz"
+    if not data.is_file():
+        kept = ("observations", "actions", "rewards", "terminations", "truncations")
+        arrays: dict[str, Any] = {name: dataset.to_arrays()[name] for name in kept}
+        np.savez(data, **arrays)
+    evaluation = _evaluation(options)
+    spec = {
+        "d3rlpy": D3RLPY_VERSION,
+        "algo": algo,
+        "env_id": config.env_id,
+        "knobs": config.algo_kwargs,
+        "updates": config.total_updates,
+        "eval_interval": config.eval_interval,
+        "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint()},
+        **evaluation,
+    }
+    inputs = {
+        "data": str(data),
+        "reset_seeds": _reset_seeds(EVAL_SEED, evaluation["final_episodes"]),
+        "curve_seeds": _reset_seeds(seed, config.eval_episodes),
+    }
+    cost = 6 + config.total_updates / PEER_UPDATES_PER_SECOND[algo]
+    python = peer_python()
+    return Job(NAME, f"d3rlpy-{algo}", seed, PEER, spec, inputs, True, python, cost)
+
+
+def _reset_seeds(seed: int, episodes: int) -> list[int]:
+    """Of the start states that our evaluation uses for `seed`."""
+    from rl_training.runtime.controls import derive_seed
+
+    return [derive_seed(seed, "eval", i) % 2**31 for i in range(episodes)]
+
+
+# --- report ----------------------------------------------------------------------------------
+
+
+def offline_report(records: Records, figures: Path) -> Section:
+    methods, twins, peers = _methods(records), _twins(records), _peers(records)
+    parts = [
+        "Mean return of the last policy, deterministic, over the same "
+        f"{FINAL_EPISODES} start states for every run; Pendulum-v1, `pendulum-mixed`, "
+        "packaged configs `<algorithm>/pendulum`. *best* is the best evaluation during "
+        "training (10 episodes), *seconds* the training with its evaluations on one core.",
+        _figure(records, figures),
+        f"### What the data are worth\n\n{_references(records)}",
+        f"### Algorithms\n\n{methods.markdown}",
+        "### Twins: the same run with the idea switched off\n\n"
+        + "\n".join(f"- *{twin}*: {meaning}" for twin, meaning in TWIN_MEANING.items())
+        + f"\n\n{twins.markdown}",
+        f"### Beside d3rlpy {D3RLPY_VERSION}\n\nThe same data, number of updates, batch and "
+        "network sizes, learning rates and knobs by meaning, the same start states. d3rlpy acts "
+        "as its `predict` does; its CRR draws actions there, so the policy's mode was evaluated "
+        "too and the better of the two counts. The gate: our mean is at least theirs; less than "
+        "one standard error of the difference below still passes, and is marked.\n\n"
+        + peers.markdown,
+    ]
+    verdicts = (*methods.verdicts, *twins.verdicts, *peers.verdicts)
+    return Section("\n\n".join(part for part in parts if part), verdicts)
+
+
+def _returns(records: Records, job: str) -> list[float]:
+    return records.values(job, "return_mean")
+
+
+def _references(records: Records) -> str:
+    rows = [
+        [f"`{name}`, mean episode", number(record.result[name]["return_mean"]), NO_VALUE]
+        for record in records.of("data")
+        for name in DATASETS
+    ]
+    cloned = seed_columns(_returns(records, "bc-expert"))
+    rows.append(["BC on `pendulum-expert`", *cloned[:2]])
+    return table(("reference", "mean", "seeds"), rows)
+
+
+def _gate(algo: str, values: list[float]) -> gates.Verdict:
+    if algo == "bc":
+        return gates.at_most(algo, values, FAILS)
+    return gates.at_least(algo, values, CQL_LEARNS if algo == "cql" else LEARNS)
+
+
+def _methods(records: Records) -> Section:
+    rows, verdicts = [], []
+    cloning = _returns(records, "bc")
+    for algo in ALGORITHMS:
+        values = _returns(records, algo)
+        verdict = _gate(algo, values)
+        verdicts.append(verdict)
+        over = float(np.mean(values) - np.mean(cloning)) if values and cloning else None
+        rows.append(
+            [
+                algo.upper(),
+                *seed_columns(values),
+                number(over) if algo != "bc" else NO_VALUE,
+                *_details(records, algo),
+                verdict.gate.removeprefix(f"{algo} "),
+                verdict.text,
+            ]
+        )
+    header = ("algorithm", *SEED_HEADER, "over BC", "best", "updates", "seconds", "gate", "")
+    return Section(table(header, rows), tuple(verdicts))
+
+
+def _details(records: Records, job: str) -> list[str]:
+    return [mean(records.values(job, key)) for key in ("best_eval", "updates", "train_seconds")]
+
+
+def _twins(records: Records) -> Section:
+    rows, verdicts = [], []
+    for algo, twins in TWINS.items():
+        for twin in twins:
+            values = _returns(records, f"{algo}-{twin}")
+            verdict = gates.at_most(f"{algo} {twin}", values, FAILS)
+            verdicts.append(verdict)
+            own = mean(_returns(records, algo))
+            rows.append([f"{algo.upper()} {twin}", *seed_columns(values), own, verdict.text])
+    header = ("twin", *SEED_HEADER, "the algorithm", f"gate: at most {FAILS:g}")
+    return Section(table(header, rows), tuple(verdicts))
+
+
+def _peers(records: Records) -> Section:
+    rows, verdicts = [], []
+    for algo in PEERS:
+        job = f"d3rlpy-{algo}"
+        ours, theirs = _returns(records, algo), _returns(records, job)
+        how = ""
+        if algo == "crr" and theirs:
+            mode = records.values(job, "mode_return_mean")
+            how = f" (mode {mean(mode)}, predict {mean(theirs)})"
+            theirs = max(mode, theirs, key=lambda values: float(np.mean(values)))
+        verdict = gates.not_worse(f"{algo} beside d3rlpy", ours, theirs)
+        verdicts.append(verdict)
+        difference = float(np.mean(ours) - np.mean(theirs)) if ours and theirs else None
+        error = gates.standard_error(ours, theirs) if difference is not None else None
+        rows.append(
+            [
+                algo.upper(),
+                *seed_columns(ours)[:2],
+                *seed_columns(theirs)[:2],
+                number(difference),
+                number(error),
+                mean(records.values(algo, "train_seconds")),
+                mean(records.values(job, "train_seconds")),
+                verdict.text + how,
+            ]
+        )
+    header = ("algorithm", "ours", "seeds", "d3rlpy", "seeds", "difference", "standard error")
+    return Section(table((*header, "our s", "d3rlpy s", "gate"), rows), tuple(verdicts))
+
+
+def _figure(records: Records, figures: Path) -> str:
+    curves: dict[str, list[Curve]] = {}
+    for algo in ALGORITHMS:
+        found = [record.result["curve"] for record in records.of(algo)]
+        if found:
+            curves[algo.upper()] = [(curve["updates"], curve["return"]) for curve in found]
+    if not curves:
+        return ""
+    path = figures / f"{NAME}.png"
+    title = "Offline training on half expert, half random data"
+    drawn = draw_curves(path, curves, title, "return, mean and range over seeds")
+    return f"![Return over updates]({figures.name}/{path.name})" if drawn else ""
+
+
+SUITE = Suite(NAME, "Offline learning on mixed Pendulum data", offline_jobs, offline_report)

@@ -1,0 +1,69 @@
+"""Train one of our algorithms from a resolved config and evaluate the last policy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.process import Request, answer_job
+from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
+from rl_training.experiment.config import DatasetConfig
+from rl_training.experiment.tracking import METRICS_FILE
+
+
+def shuffled_rewards(config: TrainConfig) -> TransitionDataset:
+    """The config's data with the processed rewards of all rows permuted by the run's seed."""
+    assert config.dataset is not None
+    unsupported = {"normalize_observations", "returns"}
+    changed = unsupported & config.dataset.model_fields_set
+    # Data handed over in memory keep no preparation options, so there must be none to keep.
+    if any(getattr(config.dataset, key) != _default(key) for key in changed):
+        raise ValueError(f"the shuffled twin cannot keep dataset.{min(changed)}")
+    dataset = load_transition_dataset(config.dataset, env_id=config.env_id)
+    order = np.random.default_rng(config.seed).permutation(len(dataset))
+    return replace(dataset, rewards=dataset.rewards[order], name=f"{dataset.name}-shuffled")
+
+
+def _default(key: str) -> Any:
+    return DatasetConfig.model_fields[key].default
+
+
+def evaluation_curve(run_dir: Path) -> dict[str, list[float]]:
+    """Updates and mean return of every evaluation during training."""
+    curve: dict[str, list[float]] = {"updates": [], "return": []}
+    for line in (run_dir / METRICS_FILE).read_text(encoding="utf-8").splitlines():
+        event = json.loads(line)
+        if event["event"] == "eval":
+            curve["updates"].append(event["tick"])
+            curve["return"].append(round(event["eval/return_mean"], 1))
+    return curve
+
+
+def work(request: Request) -> dict[str, Any]:
+    spec = request.spec
+    config = TrainConfig(**spec["config"], seed=request.seed, output_dir=str(request.scratch))
+    dataset = shuffled_rewards(config) if spec["shuffle_rewards"] else None
+    agent = ManagedAlgorithm(config, dataset=dataset)
+    trained = agent.learn(progress=False)
+    if trained.interrupted:
+        raise SystemExit(f"{trained.stop_reason}: half a run is no result")
+    final = agent.evaluate(spec["final_episodes"], seed=spec["eval_seed"])
+    curve = evaluation_curve(trained.run_dir)
+    print(f"return {final.return_mean:,.1f}, {trained.wall_seconds:.0f} s of training")
+    return {
+        "return_mean": final.return_mean,
+        "return_std": final.return_std,
+        "episodes": final.episodes,
+        "best_eval": max(curve["return"]),
+        "updates": trained.updates,
+        "train_seconds": round(trained.wall_seconds, 1),
+        "curve": curve,
+    }
+
+
+if __name__ == "__main__":
+    answer_job(work, ("rl-training", "torch", "numpy", "gymnasium"))

@@ -1,0 +1,46 @@
+"""The machine and the state of the code that a result was made with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.process import ROOT
+
+
+@cache
+def hardware() -> dict[str, Any]:
+    """Processor, cores and memory."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _cpu_model() -> str:
+    """As the kernel names it, with family and model number, since clouds hide the name."""
+    fields: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key.strip(), value.strip())
+    except OSError:
+        return platform.processor() or "unknown"
+    name = fields.get("model name", "unknown")
+    return f"{name} (family {fields.get('cpu family')}, model {fields.get('model')})"
+
+
+def source_digest() -> str:
+    """10 hex digits that change when any file of the package changes."""
+    result = hashlib.sha256()
+    package = ROOT / "src" / "rl_training"
+    for path in sorted(package.rglob("*.py")):
+        result.update(path.relative_to(package).as_posix().encode())
+        result.update(path.read_bytes())
+    return result.hexdigest()[:10]

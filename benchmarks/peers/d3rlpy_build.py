@@ -1,0 +1,132 @@
+"""d3rlpy's algorithms with the knobs of ours, by meaning.
+
+Run by the peers' Python. What d3rlpy does differently and offers no knob for stays as it
+is: AWAC weights by a softmax over the batch, CQL bootstraps from the policy's mode, the
+Gaussian is unsquashed around a tanh mean, BC fits a deterministic policy with squared
+error, and the last transition of an episode cut by a time limit is not sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import d3rlpy
+import numpy as np
+from d3rlpy.algos import AWACConfig, BCConfig, CQLConfig, CRRConfig, IQLConfig
+from d3rlpy.constants import ActionSpace
+from d3rlpy.dataset import MDPDataset
+from d3rlpy.models.encoders import VectorEncoderFactory
+from d3rlpy.preprocessing import MinMaxActionScaler
+
+TWIN_CRITICS = 2
+
+
+def make_dataset(arrays: Mapping[str, Any]) -> Any:
+    """Episodes from flat arrays; time limits become timeouts, so nothing ends there."""
+    return MDPDataset(
+        observations=np.asarray(arrays["observations"], np.float32),
+        actions=np.asarray(arrays["actions"], np.float32),
+        rewards=np.asarray(arrays["rewards"], np.float32),
+        terminals=np.asarray(arrays["terminations"], np.float32),
+        timeouts=np.asarray(arrays["truncations"], np.float32),
+        action_space=ActionSpace.CONTINUOUS,
+    )
+
+
+def make_algorithm(
+    name: str,
+    knobs: Mapping[str, Any],
+    dataset: Any,
+    seed: int,
+    bounds: tuple[list[float], list[float]] | None = None,
+) -> Any:
+    """An untrained algorithm on the CPU.
+
+    `knobs` are the resolved knobs of ours; `bounds` are the environment's action bounds
+    where actions are not in [-1, 1] yet.
+    """
+    d3rlpy.seed(seed)
+    config = _CONFIGS[name](knobs)
+    if bounds is not None:
+        low, high = (np.asarray(bound, np.float32) for bound in bounds)
+        config.action_scaler = MinMaxActionScaler(minimum=low, maximum=high)
+    algorithm = config.create(device=False)
+    algorithm.build_with_dataset(dataset)
+    return algorithm
+
+
+def update(algorithm: Any, dataset: Any, count: int) -> None:
+    """`count` updates, drawn and taken as d3rlpy's `fit` does, without its logging."""
+    batch_size = algorithm.config.batch_size
+    for _ in range(count):
+        algorithm.update(dataset.sample_transition_batch(batch_size))
+
+
+def _encoder(knobs: Mapping[str, Any]) -> Any:
+    return VectorEncoderFactory(hidden_units=list(knobs["hidden_sizes"]))
+
+
+def _bc(knobs: Mapping[str, Any]) -> Any:
+    return BCConfig(
+        batch_size=knobs["batch_size"],
+        learning_rate=knobs["lr"],
+        encoder_factory=_encoder(knobs),
+    )
+
+
+def _actor_critic(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """What every config with a policy and critics is given."""
+    return {
+        "batch_size": knobs["batch_size"],
+        "gamma": knobs["gamma"],
+        "tau": knobs["tau"],
+        "n_critics": TWIN_CRITICS,
+        "actor_learning_rate": knobs["policy_lr"],
+        "critic_learning_rate": knobs["critic_lr"],
+        "actor_encoder_factory": _encoder(knobs),
+        "critic_encoder_factory": _encoder(knobs),
+    }
+
+
+def _iql(knobs: Mapping[str, Any]) -> Any:
+    return IQLConfig(
+        **_actor_critic(knobs),
+        value_encoder_factory=_encoder(knobs),
+        expectile=knobs["expectile"],
+        weight_temp=knobs["beta"],
+        max_weight=knobs["max_weight"],
+    )
+
+
+def _awac(knobs: Mapping[str, Any]) -> Any:
+    return AWACConfig(**_actor_critic(knobs), lam=knobs["beta"], n_action_samples=1)
+
+
+def _crr(knobs: Mapping[str, Any]) -> Any:
+    return CRRConfig(
+        **_actor_critic(knobs),
+        beta=knobs["beta"],
+        n_action_samples=knobs["n_action_samples"],
+        advantage_type=knobs["advantage_type"],
+        weight_type=knobs["weight_type"],
+        max_weight=knobs["max_weight"],
+        target_update_type="soft",
+    )
+
+
+def _cql(knobs: Mapping[str, Any]) -> Any:
+    return CQLConfig(
+        **_actor_critic(knobs),
+        conservative_weight=knobs["min_q_weight"],
+        n_action_samples=knobs["n_action_samples"],
+        temp_learning_rate=knobs["temperature_lr"],
+        soft_q_backup=not knobs["deterministic_backup"],
+        # our configs do not tune the weight: a fixed multiplier of one
+        initial_alpha=1.0,
+        alpha_learning_rate=0.0,
+    )
+
+
+_CONFIGS = {"bc": _bc, "iql": _iql, "awac": _awac, "crr": _crr, "cql": _cql}
+PEER_ALGORITHMS = tuple(_CONFIGS)

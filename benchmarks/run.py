@@ -1,0 +1,141 @@
+"""Every benchmark behind RESULTS.md, with one command from the project's root.
+
+    python -m benchmarks.run                      all suites
+    python -m benchmarks.run offline --seeds 0    one suite, one seed
+    python -m benchmarks.run --only 'offline/crr*'
+    python -m benchmarks.run --quick              does everything run? writes no results
+
+Finished jobs are skipped, so an interrupted run goes on where it stopped. The exit code is 1
+when a job fails or a gate of the chosen suites is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.board import Board
+from benchmarks.gates import Verdict
+from benchmarks.jobs import Job, JobRunner, Outcome, ResultStore
+from benchmarks.peers.environment import PeerEnvironmentError, ensure_peers
+from benchmarks.process import ROOT
+from benchmarks.results_md import render
+from benchmarks.suites import SUITES, Options, Suite, load_suite
+
+RESULTS, REPORT = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "RESULTS.md"
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suites", nargs="*", metavar="suite", help=f"{', '.join(SUITES)}; all")
+    parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2; with --quick 0")
+    parser.add_argument("--workers", type=int, default=2, help="jobs side by side (%(default)s)")
+    parser.add_argument("--only", metavar="PATTERN", help="jobs whose suite/name-sSEED matches")
+    parser.add_argument("--fresh", action="store_true", help="run finished jobs anew")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny budgets, into a temporary folder"
+    )
+    parser.add_argument("--render", action="store_true", help="run nothing, only write RESULTS.md")
+    chosen = parser.parse_args(arguments)
+    unknown = [name for name in chosen.suites if name not in SUITES]
+    if unknown:
+        parser.error(f"unknown suite '{unknown[0]}'; known are {', '.join(SUITES)}")
+    if chosen.workers < 1:
+        parser.error("--workers: at least 1")
+    chosen.suites = [name for name in SUITES if name in (chosen.suites or SUITES)]
+    chosen.seeds = tuple(chosen.seeds or ((0,) if chosen.quick else (0, 1, 2)))
+    return chosen
+
+
+def matches(job: Job, pattern: str | None) -> bool:
+    """A pattern without wildcards matches anywhere in `suite/name-sSEED`."""
+    if pattern is None:
+        return True
+    if not any(sign in pattern for sign in "*?["):
+        pattern = f"*{pattern}*"
+    return fnmatch.fnmatchcase(f"{job.suite}/{job.key}", pattern)
+
+
+def run_suite(
+    suite: Suite, chosen: argparse.Namespace, store: ResultStore, scratch: Path, console: Console
+) -> list[Outcome]:
+    """Run what is not finished yet; the jobs that failed."""
+    options = Options(chosen.seeds, chosen.quick, scratch)
+    wanted = [job for job in suite.jobs(options) if matches(job, chosen.only)]
+    jobs = [job for job in wanted if chosen.fresh or not store.is_finished(job)]
+    console.print(f"{suite.name}: {len(jobs)} jobs, {len(wanted) - len(jobs)} already finished")
+    failed: list[Outcome] = []
+    if any(job.peer for job in jobs):
+        try:
+            ensure_peers(lambda text: console.print(text, highlight=False))
+        except PeerEnvironmentError as error:
+            console.print(str(error), markup=False, highlight=False)
+            failed = [Outcome(job, 0.0, "", "no peers' environment") for job in jobs if job.peer]
+            jobs = [job for job in jobs if not job.peer]
+    if not jobs:
+        return failed
+    workers = 1 if suite.alone else chosen.workers
+    with Board(console, suite.name, jobs, workers) as board:
+        for outcome in JobRunner(store, scratch, workers).run(jobs, board.started):
+            if outcome is None:
+                board.refresh()
+                continue
+            board.finished(outcome)
+            if outcome.failure:
+                failed.append(outcome)
+    return failed
+
+
+def verdict_of(
+    console: Console, verdicts: Sequence[Verdict], failed: Sequence[Outcome], partial: bool
+) -> int:
+    """Say what went wrong; the exit code. Gates that were not run count unless `partial`."""
+    bad = [v for v in verdicts if v.passed is False or (v.passed is None and not partial)]
+    for outcome in failed:
+        console.print(f"failed: {outcome.job.suite}/{outcome.job.key}", highlight=False)
+    for verdict in bad:
+        console.print(f"gate {verdict.text.strip('*')}: {verdict.gate}", highlight=False)
+    passed = sum(verdict.passed is True for verdict in verdicts)
+    console.print(f"{passed} of {len(verdicts)} gates passed, {len(failed)} jobs failed")
+    return 1 if bad or failed else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    chosen = parse_arguments(arguments)
+    console = Console(stderr=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends jobs and cleans up as Ctrl-C
+    with tempfile.TemporaryDirectory(prefix="rl-training-benchmarks-") as temporary:
+        scratch = Path(temporary)
+        store, report = ResultStore(RESULTS), REPORT
+        if chosen.quick:
+            quick = Path(tempfile.mkdtemp(prefix="rl-training-quick-"))
+            store, report = ResultStore(quick / "results"), quick / "RESULTS.md"
+        failed: list[Outcome] = []
+        try:
+            for name in [] if chosen.render else chosen.suites:
+                failed += run_suite(load_suite(name), chosen, store, scratch, console)
+        except KeyboardInterrupt:
+            console.print("interrupted; the same command goes on from here")
+            return 130
+        gates = render(store, report)
+    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    if chosen.quick:
+        console.print("quick: the numbers mean nothing and no gate is held against them")
+        return verdict_of(console, (), failed, partial=True)
+    verdicts = [verdict for name in chosen.suites for verdict in gates.get(name, ())]
+    return verdict_of(console, verdicts, failed, partial=chosen.only is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Suites that ask how fast things are."""

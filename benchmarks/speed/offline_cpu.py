@@ -1,0 +1,133 @@
+"""Speed of the offline lane on one CPU core, beside d3rlpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gates
+from benchmarks.jobs import Job, Record, Records
+from benchmarks.markdown import NO_VALUE, number, table
+from benchmarks.peers.environment import D3RLPY_VERSION
+from benchmarks.speed.synthetic import SHAPE
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "speed"
+COMPARE, LATENCY = "benchmarks.speed.compare_job", "benchmarks.speed.latency_job"
+
+WITH_PEER = ("bc", "iql", "awac", "crr", "cql")
+OURS_ALONE = ("awr", "marwil")
+PREDICTING = ("bc", "iql")
+KNOBS: dict[str, Any] = {"hidden_sizes": [256, 256], "batch_size": 256}
+
+TIMES_FASTER, PREDICT_RATIO, IMPORT_SECONDS = 2.0, 2.0, 0.3
+ROUNDS, TURN_SECONDS = 9, 1.5
+PREDICT_CALLS, IMPORT_REPEATS = 20_000, 11
+
+
+def speed_jobs(options: Options) -> list[Job]:
+    """One job per algorithm, and the two waits; seeds play no part."""
+    shape = {**SHAPE, "rows": 4_000} if options.quick else SHAPE
+    pace = {
+        "rounds": 2 if options.quick else ROUNDS,
+        "turn_seconds": 0.1 if options.quick else TURN_SECONDS,
+    }
+    jobs = []
+    for algo in (*WITH_PEER, *OURS_ALONE):
+        peer = algo in WITH_PEER
+        spec = {"algo": algo, "shape": shape, "knobs": KNOBS, "peer": peer, **pace}
+        if peer:
+            spec["d3rlpy"] = D3RLPY_VERSION
+        cost = (2 if peer else 1) * (6 + pace["rounds"] * pace["turn_seconds"])
+        jobs.append(Job(NAME, algo, 0, COMPARE, spec, peer=peer, cost=cost))
+    calls = 500 if options.quick else PREDICT_CALLS
+    for algo in PREDICTING:
+        spec = {"what": "predict", "algo": algo, "shape": shape, "knobs": KNOBS, "calls": calls}
+        jobs.append(Job(NAME, f"predict-{algo}", 0, LATENCY, spec, cost=8))
+    repeats = 2 if options.quick else IMPORT_REPEATS
+    jobs.append(Job(NAME, "import", 0, LATENCY, {"what": "import", "repeats": repeats}, cost=5))
+    return jobs
+
+
+# --- report ----------------------------------------------------------------------------------
+
+
+def speed_report(records: Records, _: Path) -> Section:
+    updates, waits = _updates(records), _waits(records)
+    size = f"obs {SHAPE['obs_dim']}, act {SHAPE['action_dim']}, {SHAPE['rows']:,} rows"
+    text = (
+        f"Updates per second on one thread, sampling included: {size}, hidden layers 256×2, batch "
+        f"256. Ours is the loop that `learn` runs; d3rlpy {D3RLPY_VERSION} samples and updates as "
+        "its `fit` does, without its logging and progress bar, with twin critics and knobs of "
+        f"equal meaning. The two take turns of about {TURN_SECONDS} s, only one runs at a time; "
+        "the ratio is the median over rounds, with the lowest and the highest round beside it, and "
+        "the same ratio in CPU time, which a busy machine disturbs less."
+    )
+    loads = [record.result.get("load_before", 0.0) for record in records.all]
+    busy = f"\n\nLoad average before the jobs: up to {max(loads):.1f}." if loads else ""
+    return Section(
+        f"{text}\n\n{updates.markdown}\n\n{waits.markdown}{busy}",
+        (*updates.verdicts, *waits.verdicts),
+    )
+
+
+def _only(records: Records, job: str) -> Record | None:
+    return next(iter(records.of(job)), None)
+
+
+def _updates(records: Records) -> Section:
+    rows, verdicts = [], []
+    for algo in (*WITH_PEER, *OURS_ALONE):
+        record = _only(records, algo)
+        result = record.result if record else {}
+        text = "no peer"
+        if algo in WITH_PEER:
+            ratios = [result["ratio"]] if record else []
+            verdict = gates.at_least(f"{algo} times d3rlpy's speed", ratios, TIMES_FASTER)
+            verdicts.append(verdict)
+            text = verdict.text
+        spread = (
+            f"{result['ratio_min']:.2f} to {result['ratio_max']:.2f}" if "ratio" in result else ""
+        )
+        rows.append(
+            [
+                algo.upper(),
+                number(result.get("ours")),
+                number(result.get("theirs")),
+                number(result.get("ratio"), 2),
+                spread or NO_VALUE,
+                number(result.get("cpu_ratio"), 2),
+                result.get("engine", NO_VALUE),
+                text,
+            ]
+        )
+    gate = f"gate: at least {TIMES_FASTER:g} times"
+    header = ("algorithm", "ours /s", "d3rlpy /s", "ratio", "rounds", "by CPU time", "engine", gate)
+    return Section(table(header, rows), tuple(verdicts))
+
+
+def _waits(records: Records) -> Section:
+    rows, verdicts = [], []
+    for algo in PREDICTING:
+        record = _only(records, f"predict-{algo}")
+        r = record.result if record else {}
+        name = f"predict ({algo.upper()}) over the bare network's time"
+        verdict = gates.at_most(name, [r["ratio"]] if r else [], PREDICT_RATIO)
+        verdicts.append(verdict)
+        bare = min(r["bare_vector"], r["bare_batch"]) if r else None
+        numbers = f"{r['predict']:.1f} µs against {bare:.1f} µs" if r else NO_VALUE
+        ratio = f"{r['ratio']:.2f} times" if r else NO_VALUE
+        what = f"`predict` of one observation, {algo.upper()}"
+        rows.append([what, numbers, ratio, f"at most {PREDICT_RATIO:g} times", verdict.text])
+    record = _only(records, "import")
+    seconds = [float(record.result["seconds"])] if record else []
+    verdict = gates.at_most("import seconds", seconds, IMPORT_SECONDS)
+    verdicts.append(verdict)
+    torch = "" if record is None else "with" if record.result["loads_torch"] else "without"
+    what = f"`import rl_training` ({torch} torch)" if torch else "`import rl_training`"
+    numbers = f"{seconds[0] * 1e3:.0f} ms" if seconds else NO_VALUE
+    rows.append([what, numbers, NO_VALUE, f"at most {IMPORT_SECONDS:g} s", verdict.text])
+    return Section(table(("wait", "median", "ratio", "gate", ""), rows), tuple(verdicts))
+
+
+SUITE = Suite(NAME, "Speed on one CPU core", speed_jobs, speed_report, alone=True)

@@ -1,0 +1,55 @@
+"""What a suite is: a list of jobs and a report with gates. Adding one is adding a line below."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gates import Verdict
+from benchmarks.jobs import Job, Records
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about the jobs."""
+
+    seeds: tuple[int, ...]
+    quick: bool
+    """Tiny budgets: does everything run? The numbers mean nothing."""
+    scratch: Path
+    """For files that jobs share; gone when the benchmark ends."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of RESULTS.md and the gates in it."""
+
+    markdown: str
+    verdicts: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Jobs and what their results say."""
+
+    name: str
+    title: str
+    jobs: Callable[[Options], list[Job]]
+    report: Callable[[Records, Path], Section]
+    """From the stored results and the folder for figures; called with at least one result."""
+    alone: bool = False
+    """One job at a time, because time is what it measures."""
+
+
+SUITES = {
+    "speed": "benchmarks.speed.offline_cpu",
+    "offline": "benchmarks.learning.offline",
+}
+"""Modules with a `SUITE`, in the order in which they run."""
+
+
+def load_suite(name: str) -> Suite:
+    suite: Suite = importlib.import_module(SUITES[name]).SUITE
+    return suite

@@ -1,0 +1,339 @@
+"""Conservative Q-learning, Kumar et al. 2020: CQL(H) on SAC."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.algorithms import cql_loss
+
+from .helpers import (
+    BOX,
+    COMMON_BAD_KNOBS,
+    TARGET_BAD_KNOBS,
+    as_double,
+    assert_loss_equals,
+    assert_refuses_discrete,
+    assert_rejects,
+    assert_targets_follow,
+    bad_rates,
+    critics_of,
+    evaluate,
+    f64,
+    gradient_reaches,
+    logsumexp,
+    make_learner,
+    numeric_gradient,
+    policy_td_target,
+    random_arrays,
+    random_batch,
+    record_noise,
+    squared_td_error,
+    tanh_gaussian_sample,
+    train,
+)
+
+LIVE = ("q_data", "q_random", "q_policy", "q_next_policy")
+
+
+def oracle_terms(
+    q_data,
+    td_target,
+    q_random,
+    q_policy,
+    q_next_policy,
+    log_prob_policy,
+    log_prob_next_policy,
+    *,
+    action_dim,
+    min_q_weight,
+    lagrange_gap=0.0,
+):
+    """TD error plus weight * (log sum_a exp Q(s, a) / density(a) - Q(s, data) - gap)."""
+    q_data = f64(q_data)
+    critic_loss, _ = squared_td_error(q_data, f64(td_target))
+    candidates = np.concatenate(
+        [
+            f64(q_random) - action_dim * math.log(0.5),
+            f64(q_policy) - f64(log_prob_policy),
+            f64(q_next_policy) - f64(log_prob_next_policy),
+        ],
+        axis=1,
+    )
+    gap = np.mean(logsumexp(candidates, 1) - q_data, axis=1)  # one number per member
+    conservative = min_q_weight * np.sum(gap - lagrange_gap)
+    return {
+        "total": critic_loss + conservative,
+        "critic_loss": critic_loss,
+        "conservative_loss": conservative,
+        "conservative_gap": gap.mean(),
+        "q_mean": q_data.mean(),
+    }
+
+
+def oracle(inputs, **knobs):
+    """Total, terms, and the gradients by central differences."""
+    terms = oracle_terms(**inputs, **knobs)
+    gradients = {
+        name: numeric_gradient(
+            lambda x, name=name: oracle_terms(**{**inputs, name: x}, **knobs)["total"],
+            f64(inputs[name]),
+        )
+        for name in LIVE
+    }
+    return terms.pop("total"), terms, gradients
+
+
+def random_inputs(seed, members=2, samples=3, size=4, scale=1.0):
+    each = (members, samples, size)
+    inputs = random_arrays(
+        seed,
+        scale,
+        q_data=(members, size),
+        td_target=size,
+        q_random=each,
+        q_policy=each,
+        q_next_policy=each,
+    )
+    return inputs | random_arrays(
+        seed + 100, log_prob_policy=(samples, size), log_prob_next_policy=(samples, size)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seed", "members", "samples", "size", "scale"),
+    [(0, 2, 3, 4, 1.0), (1, 1, 1, 1, 1.0), (2, 3, 2, 3, 10.0), (3, 2, 10, 2, 0.1)],
+)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"action_dim": 1, "min_q_weight": 5.0},
+        {"action_dim": 6, "min_q_weight": 1.0, "lagrange_gap": 2.0},
+        {"action_dim": 2, "min_q_weight": 1e3, "lagrange_gap": -1.0},
+        {"action_dim": 2, "min_q_weight": 0.0},
+    ],
+)
+def test_loss(seed, members, samples, size, scale, knobs):
+    inputs = random_inputs(seed, members, samples, size, scale)
+    total, terms, gradients = oracle(inputs, **knobs)
+    # central differences are good to six digits; the values below are compared to all
+    loss, found = evaluate(cql_loss, inputs, **knobs)
+    np.testing.assert_allclose(f64(loss.total), total, rtol=1e-9)
+    for name, expected in gradients.items():
+        np.testing.assert_allclose(
+            found[name], expected, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(expected).max())
+        )
+    exact = {name: found[name] for name in LIVE}
+    assert_loss_equals(cql_loss, inputs, total, terms, exact, free=["td_target"], **knobs)
+
+
+def test_the_td_target_is_fixed():
+    inputs = random_inputs(0)
+    assert not gradient_reaches(cql_loss, inputs, "td_target", action_dim=2, min_q_weight=5.0)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e5])
+def test_huge_values_stay_finite(scale):
+    inputs = random_inputs(0, scale=scale)
+    knobs = {"action_dim": 2, "min_q_weight": 5.0}
+    loss, gradients = evaluate(cql_loss, inputs, torch.float32, **knobs)
+    np.testing.assert_allclose(f64(loss.total), oracle_terms(**inputs, **knobs)["total"], 1e-5)
+    assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+
+
+def equal_candidates(samples, members=2, size=5):
+    return {
+        "q_data": np.zeros((members, size)),
+        "td_target": np.zeros(size),
+        "q_random": np.full((members, samples, size), 2 * math.log(0.5)),
+        "q_policy": np.zeros((members, samples, size)),
+        "q_next_policy": np.zeros((members, samples, size)),
+        "log_prob_policy": np.zeros((samples, size)),
+        "log_prob_next_policy": np.zeros((samples, size)),
+    }
+
+
+@pytest.mark.parametrize("samples", [1, 4, 10])
+def test_logsumexp_runs_over_all_candidates(samples):
+    """3n equal candidates give log(3n); a reshape gone wrong would give log(3)."""
+    loss, gradients = evaluate(cql_loss, equal_candidates(samples), action_dim=2, min_q_weight=1.0)
+    gap = f64(loss.metrics["conservative_gap"])
+    assert gap == pytest.approx(math.log(3 * samples))
+    for name in LIVE[1:]:
+        assert gradients[name] == pytest.approx(np.full((2, samples, 5), 1 / (3 * samples) / 5))
+
+
+@pytest.mark.parametrize("name", ["log_prob_policy", "log_prob_next_policy"])
+def test_likely_actions_count_less(name):
+    inputs = equal_candidates(4)
+    inputs[name] = inputs[name] + 1.0
+    loss, _ = evaluate(cql_loss, inputs, action_dim=2, min_q_weight=1.0)
+    expected = math.log(4 + 4 + 4 * math.exp(-1.0))
+    assert f64(loss.metrics["conservative_gap"]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("action_dim", [1, 3])
+def test_uniform_density_is_a_half_per_component(action_dim):
+    loss, _ = evaluate(cql_loss, equal_candidates(4), action_dim=action_dim, min_q_weight=1.0)
+    expected = math.log(4 * 0.25 / 0.5**action_dim + 8)
+    assert f64(loss.metrics["conservative_gap"]) == pytest.approx(expected)
+
+
+def test_weight_zero_is_plain_td():
+    inputs = random_inputs(0)
+    loss, gradients = evaluate(cql_loss, inputs, action_dim=2, min_q_weight=0.0)
+    total, d_q = squared_td_error(f64(inputs["q_data"]), f64(inputs["td_target"]))
+    assert f64(loss.total) == pytest.approx(total)
+    np.testing.assert_allclose(gradients["q_data"], d_q, rtol=1e-9)
+    for name in LIVE[1:]:
+        assert not gradients[name].any()
+
+
+def test_weight_may_be_a_tensor():
+    inputs = random_inputs(0)
+    number, _ = evaluate(cql_loss, inputs, action_dim=2, min_q_weight=5.0)
+    tensor, _ = evaluate(cql_loss, inputs, action_dim=2, min_q_weight=torch.tensor(5.0))
+    torch.testing.assert_close(number.total, tensor.total)
+
+
+def test_a_broadcast_of_the_target_is_refused():
+    tensors = {name: torch.from_numpy(array) for name, array in random_inputs(0).items()}
+    tensors["td_target"] = tensors["td_target"][:, None]
+    with pytest.raises(AssertionError):
+        cql_loss(**tensors, action_dim=2, min_q_weight=5.0)
+
+
+@pytest.mark.parametrize("deterministic_backup", [True, False])
+@pytest.mark.parametrize("lagrange_gap", [None, 1.0])
+def test_update(deterministic_backup, lagrange_gap):
+    learner = make_learner(
+        "cql",
+        deterministic_backup=deterministic_backup,
+        lagrange_gap=lagrange_gap,
+        n_action_samples=3,
+        lagrange_lr=0.1,
+        policy_lr=1e-2,
+        critic_lr=1e-2,
+    ).double()
+    with torch.no_grad():
+        learner.log_temperature.fill_(0.5)
+    noise = record_noise(learner)
+    for seed in range(3):
+        noise.clear()
+        before = copy.deepcopy(learner)
+        batch = random_batch(seed=seed)
+        metrics = learner.step(as_double(batch))
+        policy_noise, td_noise, uniform, now_noise, next_noise = noise
+        assert uniform.shape == now_noise.shape == next_noise.shape == (3, 16, 2)
+        critics = before.model.critics
+        temperature = np.exp(f64(before.log_temperature))
+
+        action, log_prob = tanh_gaussian_sample(before.policy, batch.obs, policy_noise)
+        q = critics_of(critics, batch.obs, action).min(0)
+        expected = {
+            "policy_loss": np.mean(temperature * log_prob - q),
+            "entropy": -log_prob.mean(),
+            "temperature": temperature,
+        }
+        # the conservative part sees the policy that its own step left
+        policy = learner.policy
+        target, next_log_prob = policy_td_target(policy, before.target_critics, batch, td_noise)
+        if not deterministic_backup:
+            target = target - f64(batch.discount) * temperature * next_log_prob
+        now, log_prob_now = tanh_gaussian_sample(policy, batch.obs, now_noise)
+        following, log_prob_following = tanh_gaussian_sample(policy, batch.next_obs, next_noise)
+        multiplier = 1.0 if lagrange_gap is None else np.exp(f64(before.log_multiplier))
+        terms = oracle_terms(
+            critics_of(critics, batch.obs, batch.action),
+            target,
+            critics_of(critics, batch.obs, 2.0 * f64(uniform) - 1.0),
+            critics_of(critics, batch.obs, now),
+            critics_of(critics, batch.obs, following),  # actions of s' rated at s
+            log_prob_now,
+            log_prob_following,
+            action_dim=2,
+            min_q_weight=5.0 * multiplier,
+            lagrange_gap=lagrange_gap or 0.0,
+        )
+        del terms["total"]
+        for name, value in (expected | terms).items():
+            np.testing.assert_allclose(f64(metrics[name]), value, rtol=1e-6, err_msg=name)
+        assert_targets_follow(
+            before.target_critics, learner.model.critics, learner.target_critics, 5e-3
+        )
+
+
+@pytest.mark.parametrize(("gap", "sign"), [(-50.0, 1), (50.0, -1)])
+def test_the_multiplier_follows_the_gap(gap, sign):
+    learner = make_learner("cql", lagrange_gap=gap, lagrange_lr=1e-2, n_action_samples=2)
+    seen = []
+    for seed in range(5):
+        metrics = learner.step(random_batch(seed=seed))
+        seen.append(float(metrics["multiplier"]))
+        assert np.sign(float(metrics["conservative_gap"]) - gap) == sign
+    assert (np.diff([1.0, *seen]) * sign > 0).all()
+
+
+def test_without_a_gap_there_is_no_multiplier():
+    learner = make_learner("cql")
+    assert "multiplier" not in learner.optimizers
+    assert "multiplier" not in learner.step(random_batch())
+
+
+@pytest.mark.parametrize(("target_entropy", "sign"), [(50.0, 1), (-50.0, -1)])
+def test_the_temperature_follows_the_entropy(target_entropy, sign):
+    learner = make_learner("cql", target_entropy=target_entropy, temperature_lr=1e-2)
+    for seed in range(3):
+        learner.step(random_batch(seed=seed))
+    assert np.sign(float(learner.log_temperature.detach())) == sign
+
+
+def test_target_entropy_is_minus_the_number_of_components():
+    assert make_learner("cql").target_entropy == -float(BOX.action_dim)
+
+
+def test_terminal_rows_do_not_bootstrap():
+    learner = make_learner("cql", deterministic_backup=False).double()
+    batch = as_double(random_batch())
+    batch = batch._replace(discount=torch.zeros_like(batch.discount))
+    expected, _ = squared_td_error(
+        critics_of(learner.model.critics, batch.obs, batch.action), f64(batch.reward)
+    )
+    metrics = learner.step(batch)
+    np.testing.assert_allclose(f64(metrics["critic_loss"]), expected, rtol=1e-9)
+
+
+def test_conservatism_lowers_unseen_actions(pendulum):
+    """After some updates unseen actions rate lower against the data's, more so with weight."""
+
+    def gap(weight):
+        learner = make_learner(
+            "cql", pendulum.spaces, min_q_weight=weight, critic_lr=1e-3, n_action_samples=4
+        )
+        return float(train(learner, pendulum, 150)["conservative_gap"])
+
+    assert gap(10.0) < gap(0.0) - 0.1
+
+
+def test_discrete_actions_are_refused():
+    assert_refuses_discrete("cql")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *COMMON_BAD_KNOBS,
+        *TARGET_BAD_KNOBS,
+        *bad_rates("policy_lr", "critic_lr", "lagrange_lr", "temperature_lr"),
+        ("min_q_weight", -1.0),
+        ("n_action_samples", 0),
+        ("n_action_samples", -3),
+        ("lagrange_gap", math.nan),
+        ("target_entropy", math.inf),
+        ("deterministic_backup", "no"),
+    ],
+)
+def test_bad_knobs(key, value):
+    assert_rejects("cql", key, value)

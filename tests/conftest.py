@@ -1,0 +1,92 @@
+"""What every test shares: one cache of scripted data, one thread, the command line at hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+QUICK = (
+    "total_updates=20",
+    "eval_episodes=1",
+    "tensorboard=false",
+    "algo_kwargs.hidden_sizes=[8]",
+    "lr_schedule.kind=constant",
+)
+"""Overrides that make a packaged config a run of a fraction of a second."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_cache_and_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the cache writes atomically, so workers share it
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_CACHE", str(folder / "scripted-data"))
+        torch.set_num_threads(1)
+        yield
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error_lines(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("error: ")]
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`cli("train", "bc/pendulum", ...)`: the installed command, in this process."""
+    from rl_training.cli import main
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["rl-training", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capsys.readouterr()
+        return Outcome(int(end.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+def _train(config: str, folder: Path, *overrides: str) -> Path:
+    from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.experiment.config import load_config
+
+    values = [*QUICK, *overrides, f"output_dir={folder}"]
+    return ManagedAlgorithm(load_config(config, values)).learn(progress=False).run_dir
+
+
+@pytest.fixture(scope="session")
+def _finished_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    often = ("checkpoint_interval=5", "eval_interval=10", "keep_last=4", "log_interval=5")
+    return {algo: _train(f"{algo}/pendulum", folder, *often) for algo in ("bc", "awr")}
+
+
+@pytest.fixture
+def bc_run(_finished_runs: dict[str, Path], tmp_path: Path) -> Path:
+    """A finished BC run of 20 updates with checkpoints at 5, 10, 15 and 20, to be spoilt."""
+    return Path(shutil.copytree(_finished_runs["bc"], tmp_path / "bc-run"))
+
+
+@pytest.fixture
+def awr_run(_finished_runs: dict[str, Path], tmp_path: Path) -> Path:
+    """The same of AWR."""
+    return Path(shutil.copytree(_finished_runs["awr"], tmp_path / "awr-run"))

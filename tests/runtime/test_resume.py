@@ -1,0 +1,161 @@
+"""Exact resume: run 2N equals run N, die, resume N in another process, bit for bit.
+
+The dying is real: a subprocess is killed with SIGKILL at ticks that are no multiple of
+any interval, and the resumed process starts from another random state.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl_training import Callback, ManagedAlgorithm, TrainConfig
+from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.registry import algorithm_names
+from rl_training.runtime.callbacks import StepEvent
+
+from ..contract.test_updates import assert_same_state
+
+# Every job is a process of its own, forked from a clean server that has only imported
+# things: a kill is a kill, and no interpreter start has to be waited for.
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["rl_training.api.algorithms", "torch", "numpy"])
+
+
+class Die(Callback):
+    """Ends the process by SIGKILL as soon as the clock has reached a tick."""
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+
+    def on_step(self, event: StepEvent) -> None:
+        if self.tick and event.tick >= self.tick:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def job(config: dict[str, Any] | None, resume: str | None, die_at: int) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))  # of no use to anyone
+    callbacks = [Die(die_at)]
+    if resume is not None:
+        ManagedAlgorithm.resume(resume, progress=False, callbacks=callbacks)
+    else:
+        ManagedAlgorithm(TrainConfig(**config)).learn(progress=False, callbacks=callbacks)
+
+
+def run(
+    config: dict[str, Any] | None = None, *, resume: Path | None = None, die_at: int = 0
+) -> None:
+    process = processes.Process(target=job, args=(config, resume and str(resume), die_at))
+    process.start()
+    process.join()
+    assert process.exitcode == (-signal.SIGKILL if die_at else 0)
+
+
+def config_for(algo: str, folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "algo": algo,
+        "env_id": "Pendulum-v1",
+        "seed": 3,
+        "device": "cpu",
+        "dataset": {"kind": "scripted", "name": "pendulum-mixed", "max_episodes": 8},
+        "total_updates": 61,
+        "eval_interval": 20,
+        "eval_episodes": 1,
+        "checkpoint_interval": 13,
+        "log_interval": 7,
+        "lr_schedule": {"kind": "cosine", "warmup": 0.1},
+        "early_stopping": {"patience": 50},
+        "tensorboard": False,
+        "output_dir": str(folder),
+        "algo_kwargs": {"hidden_sizes": [8, 8], "batch_size": 16},
+        **changes,
+    }
+
+
+def only_run(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def final_state(run_dir: Path) -> dict[str, Any]:
+    newest = max((run_dir / "checkpoints").glob("[0-9]*"))
+    _, parts = read_checkpoint(newest)
+    parts["trainer"].pop("elapsed_seconds")
+    return parts
+
+
+def curve(run_dir: Path) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in event.items() if not k.startswith("time/")} for event in events]
+
+
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_killed_and_resumed_equals_uninterrupted(algo: str, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run(config_for(algo, whole))
+    run(config_for(algo, killed), die_at=17)
+    run_dir = only_run(killed)
+    run(resume=run_dir, die_at=45)
+    run(resume=run_dir)
+    assert_same_state(final_state(only_run(whole)), final_state(run_dir))
+    assert curve(only_run(whole)) == curve(run_dir), "the curves continue without a fold"
+
+
+def test_killed_before_the_first_checkpoint_starts_over(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run(config_for("bc", whole))
+    run(config_for("bc", killed), die_at=5)
+    run_dir = only_run(killed)
+    assert not list((run_dir).glob("checkpoints/*"))
+    run(resume=run_dir)
+    assert_same_state(final_state(only_run(whole)), final_state(run_dir))
+
+
+def test_killed_at_any_moment_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
+    """SIGKILL from outside, while checkpoints are written at every update."""
+    config = config_for(
+        "iql",
+        tmp_path,
+        total_updates=10_000,
+        checkpoint_interval=1,
+        eval_interval=0,
+        early_stopping=None,
+    )
+    for delay in (0.0, 0.13):
+        before = set(tmp_path.iterdir())
+        process = processes.Process(target=job, args=(config, None, 0))
+        process.start()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            new = set(tmp_path.iterdir()) - before
+            if new and list(next(iter(new)).glob("checkpoints/[0-9]*")):
+                break
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.kill()
+        process.join()
+        (run_dir,) = set(tmp_path.iterdir()) - before
+        found = sorted((run_dir / "checkpoints").glob("[0-9]*"))
+        assert found
+        for path in found:
+            info, parts = read_checkpoint(path)
+            assert parts["trainer"]["progress"]["updates"] == info.tick
+
+
+def test_evaluation_does_not_change_what_is_learned(tmp_path: Path) -> None:
+    often, never = tmp_path / "often", tmp_path / "never"
+    run(config_for("crr", often, eval_interval=3))
+    quiet = {"eval_interval": 0, "early_stopping": None, "log_interval": 50, "final_eval": False}
+    run(config_for("crr", never, **quiet))
+    a, b = final_state(only_run(often)), final_state(only_run(never))
+    assert_same_state(a["algorithm"], b["algorithm"])
+    assert torch.equal(a["random"]["cpu"], b["random"]["cpu"])

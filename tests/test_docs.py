@@ -1,0 +1,247 @@
+"""The documentation says what is true: defaults, links, examples and commands."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from rl_training.cli import app
+from rl_training.experiment import registry
+from rl_training.experiment.config import (
+    CHANGEABLE_ON_RESUME,
+    DataSource,
+    MixPart,
+    TrainConfig,
+    _section_in,
+    load_config,
+    packaged_config_names,
+    parse_yaml,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+RUN_MARK = "<!-- runs -->"
+REQUIRED = "required"
+
+
+def label(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def section(text: str, title: str) -> str:
+    """The part of a page under the heading `## title`."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert found, f"no section '{title}'"
+    return found[1]
+
+
+# --- tables of knobs and keys ----------------------------------------------------------------
+
+
+def documented_defaults(text: str) -> dict[str, Any]:
+    """Name to default, from rows such as "| `beta` | `1.0` | ..."."""
+    rows: dict[str, Any] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) < 3 or not cells[0].startswith("`"):
+            continue
+        name = cells[0].strip("`")
+        assert name not in rows, f"'{name}' is there twice"
+        assert all(cells), f"'{name}' has an empty cell"
+        rows[name] = parsed_default(cells[1].strip("`"))
+    return rows
+
+
+def parsed_default(text: str) -> Any:
+    if re.fullmatch(r"\d+/\d+", text):
+        return float(Fraction(text))
+    return parse_yaml(text, "a default")
+
+
+def plain(value: Any) -> Any:
+    if value is PydanticUndefined:
+        return REQUIRED
+    return list(value) if isinstance(value, tuple) else value
+
+
+def config_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key below a section with its default; a section that is always there has none."""
+    for name, field in model.model_fields.items():
+        key, inner = prefix + name, _section_in(field.annotation)
+        if inner is None or not isinstance(field.default, BaseModel):
+            yield key, plain(field.default)
+        if inner is MixPart:  # its other keys are those of any source
+            own = set(MixPart.model_fields) - set(DataSource.model_fields)
+            yield from ((f"{key}[].{n}", MixPart.model_fields[n].default) for n in sorted(own))
+        elif inner is not None:
+            yield from config_keys(inner, f"{key}.")
+
+
+@pytest.mark.parametrize("algo", registry.algorithm_names())
+def test_the_knob_table_is_the_truth(algo: str) -> None:
+    text = (DOCS / "algorithms" / f"{algo}.md").read_text(encoding="utf-8")
+    fields = registry.algorithm_class(algo).Params.model_fields
+    expected = {name: plain(field.default) for name, field in fields.items()}
+    assert documented_defaults(section(text, "Knobs")) == expected
+
+
+def test_the_table_of_keys_is_the_truth() -> None:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert documented_defaults(section(text, "Every key")) == dict(config_keys(TrainConfig))
+
+
+def test_keys_that_may_change_on_resume_are_listed() -> None:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)`", section(text, "What may change on resume").split("```")[0])
+    assert set(named) == CHANGEABLE_ON_RESUME
+
+
+@pytest.mark.parametrize("algo", registry.algorithm_names())
+def test_every_metric_is_explained(algo: str) -> None:
+    """Each name that the algorithm's update reports stands in the table of metrics."""
+    from .contract.small_runs import small_config, small_learner
+
+    text = (DOCS / "algorithms" / f"{algo}.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"`train/(\w+)`", section(text, "Metrics")))
+    knobs = {"lagrange_gap": 1.0} if algo == "cql" else {}
+    algorithm, table = small_learner(small_config(algo, algo_kwargs=knobs))
+    assert explained == set(algorithm.step(table.sample(8)))
+
+
+# --- links -----------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of a page's headings, as code-hosting sites make them."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=label)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        missing = not path.exists()
+        if not missing and anchor and path.suffix == ".md":
+            missing = anchor not in anchors(path.read_text(encoding="utf-8"))
+        if missing:
+            broken.append(link)
+    assert not broken, f"{label(page)} links to nothing: {broken}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    unlisted = [label(p) for p in PAGES if f"({p.relative_to(DOCS).as_posix()})" not in index]
+    assert unlisted == ["docs/README.md"]
+
+
+# --- code ------------------------------------------------------------------------------------
+
+
+def fenced_blocks(page: Path, language: str) -> list[tuple[int, bool, str]]:
+    """(line number, whether it is marked to run, code) of every block of a language."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    blocks = []
+    for start, line in enumerate(lines):
+        if line == f"```{language}":
+            end = lines.index("```", start)
+            marked = start > 0 and lines[start - 1] == RUN_MARK
+            blocks.append((start + 1, marked, "\n".join(lines[start + 1 : end]) + "\n"))
+    return blocks
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if fenced_blocks(p, "python")], ids=label)
+def test_python_examples_compile_and_name_what_exists(page: Path) -> None:
+    for line, _, code in fenced_blocks(page, "python"):
+        compile(code, f"{label(page)}:{line}", "exec")
+        for module, names in re.findall(r"^from (rl_training[\w.]*) import (.+)$", code, re.M):
+            for name in names.split(","):
+                assert hasattr(importlib.import_module(module), name.strip()), (line, name)
+
+
+RUNNING = [p for p in PAGES if any(marked for _, marked, _ in fenced_blocks(p, "python"))]
+
+
+def test_the_guides_have_examples_that_run() -> None:
+    assert {p.name for p in RUNNING} >= {"adding_an_algorithm.md", "runs.md", "data.md"}
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=label)
+def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's marked blocks, in order, in one folder; each starts from fresh names.
+
+    A block whose first line is `# name.py` is a module: it is written under that name.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+    for line, marked, code in fenced_blocks(page, "python"):
+        if not marked:
+            continue
+        module = re.match(r"# (\w+\.py)\n", code)
+        if module:
+            monkeypatch.delitem(sys.modules, module[1].removesuffix(".py"), raising=False)
+            (tmp_path / module[1]).write_text(code, encoding="utf-8")
+        else:
+            where = f"{label(page)}:{line}"
+            exec(compile(code, where, "exec"), {"__name__": "example"})
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every `rl-training` line in shell blocks and inline code."""
+    found = []
+    for _, _, code in fenced_blocks(page, "sh"):
+        lines = code.replace("\\\n", " ").splitlines()
+        found += [line for line in lines if line.startswith("rl-training")]
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found += re.findall(r"`(rl-training [a-z][^`]*)`", prose)
+    return [shlex.split(line, comments=True)[1:] for line in found]
+
+
+def parse_command(words: list[str]) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of a command line, parsed as the tool would but not run."""
+    command: Any = typer.main.get_command(app)
+    context, names = None, []
+    while hasattr(command, "commands"):
+        word, *words = words
+        assert word in command.commands, f"no command '{' '.join([*names, word])}'"
+        context = command.make_context(word, [], parent=context, resilient_parsing=True)
+        command = command.commands[word]
+        names.append(word)
+    return " ".join(names), command.make_context(names[-1], words, parent=context).params
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in (ROOT / "README.md", *PAGES) if commands(p)], ids=label
+)
+def test_commands_exist_with_their_options_and_keys(page: Path) -> None:
+    for words in commands(page):
+        try:
+            name, params = parse_command(words)
+        except Exception as error:  # noqa: BLE001  (whatever the parser objects to)
+            pytest.fail(f"rl-training {shlex.join(words)}: {error}")
+        overrides = params.get("overrides") or []
+        if params.get("config") in packaged_config_names():
+            load_config(params["config"], list(overrides))
+        if name == "resume":
+            assert {text.partition("=")[0] for text in overrides} <= CHANGEABLE_ON_RESUME
