@@ -154,9 +154,9 @@ def _peer_job(options: Options, seed: int, algo: str) -> Job:
 
 def _reset_seeds(seed: int, episodes: int) -> list[int]:
     """Of the start states that our evaluation uses for `seed`."""
-    from rl_training.runtime.controls import derive_seed
+    from rl_training.runtime.evaluation import Evaluator
 
-    return [derive_seed(seed, "eval", i) % 2**31 for i in range(episodes)]
+    return [Evaluator("", {}, seed).episode_seed(i) for i in range(episodes)]
 
 
 # --- report ----------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ WhichOption = Annotated[
 ]
 EnvOption = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--env", help="Environment to check the data against."),
+    typer.Option("--env", help="Environment of the data: checked against, or acted in."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
@@ -119,7 +119,7 @@ def resume(
     """Continue a run exactly where its newest checkpoint left it.
 
     Budgets, evaluation, checkpoint, logging and early-stopping keys may change:
-    rl-training resume runs/awr-... total_updates=40000
+    rl-training resume runs/awr-... eval_interval=500
     """
     from rl_training.api.managed import ManagedAlgorithm
     from rl_training.experiment.config import TrainConfig, apply_overrides
@@ -161,7 +161,8 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run whole episodes with a trained policy and report their returns."""
-    from rl_training.api.managed import find_checkpoint, load
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
 
     chosen = find_checkpoint(path, checkpoint)
     agent = load(chosen)
@@ -200,7 +201,8 @@ def predict(
     """Print the action for one observation, or write actions for a file of many."""
     import numpy as np
 
-    from rl_training.api.managed import find_checkpoint, load
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
     from rl_training.data.files import draft_of
     from rl_training.data.readers import read_file_arrays
     from rl_training.experiment.errors import ConfigError, DataError
@@ -394,7 +396,7 @@ def convert(
     env: EnvOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Convert between npz, hdf5 and Minari; every number is kept."""
+    """Convert between npz, hdf5 and Minari; values are kept as 32-bit floats."""
     from rl_training.data.convert import check_target, save_dataset
     from rl_training.data.sources import load_transition_dataset
 

@@ -116,7 +116,7 @@ def test_the_loss_refuses_unknown_words(key):
 @pytest.mark.parametrize("advantage_type", ["mean", "max"])
 @pytest.mark.parametrize("weight_type", ["exp", "binary"])
 def test_update(advantage_type, weight_type):
-    """TD step first; then the policy is rated by the critics that this step left."""
+    """Both losses see the networks as the update before left them."""
     learner = make_learner(
         "crr", advantage_type=advantage_type, weight_type=weight_type, beta=0.1, critic_lr=1e-2
     ).double()
@@ -136,20 +136,21 @@ def test_update(advantage_type, weight_type):
         np.testing.assert_allclose(f64(metrics["critic_loss"]), critic_loss, rtol=1e-6)
 
         samples, _ = tanh_gaussian_sample(old, batch.obs, sample_noise)
-        new = learner.model.critics
         knobs = {
             name: getattr(learner.params, name)
             for name in ("advantage_type", "weight_type", "beta", "max_weight")
         }
         _, terms, _ = oracle(
             tanh_gaussian_log_prob(old, batch.obs, batch.action),
-            critics_of(new, batch.obs, batch.action).min(0),
-            critics_of(new, batch.obs, samples).min(0),
+            critics_of(critics, batch.obs, batch.action).min(0),
+            critics_of(critics, batch.obs, samples).min(0),
             **knobs,
         )
         for name, expected in terms.items():
             np.testing.assert_allclose(f64(metrics[name]), expected, rtol=1e-6, err_msg=name)
-        assert_targets_follow(before.target_critics, new, learner.target_critics, 5e-3)
+        assert_targets_follow(
+            before.target_critics, learner.model.critics, learner.target_critics, 5e-3
+        )
 
 
 def test_terminal_rows_do_not_bootstrap():

@@ -150,7 +150,9 @@ class Replica:
             }
         )
         self.optimizers = {
-            name: torch.optim.Adam(self.nets[name].parameters(), lr=learner.base_lr[name])
+            name: torch.optim.Adam(
+                self.nets[name].parameters(), lr=learner.optimizers[name].base_lr
+            )
             for name in ("value", "policy", "critics")
         }
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.critics import data_and_policy_values
+from rl_training.algorithms.critics import data_and_policy
 from rl_training.algorithms.critics import policy_td_target as torch_td_target
 from rl_training.algorithms.functional import (
     Loss,
@@ -251,16 +251,13 @@ def test_td_target_is_the_least_critic_at_a_policy_action():
 def test_values_of_data_and_policy_actions():
     model = MLPSACModel(3, 2, (16,))
     batch, noise = random_batch(), torch.randn(4, 16, 2)
-    q_data, q_samples = data_and_policy_values(model, batch, noise)
+    log_prob, q_samples = data_and_policy(model.policy, model.critics, batch, noise)
     samples, _ = tanh_gaussian_sample(model.policy, batch.obs, noise)
-    critics = model.critics
     np.testing.assert_allclose(
-        f64(q_data), critics_of(critics, batch.obs, batch.action).min(0), 1e-4, 1e-6
+        f64(q_samples), critics_of(model.critics, batch.obs, samples).min(0), 1e-4, 1e-6
     )
-    np.testing.assert_allclose(
-        f64(q_samples), critics_of(critics, batch.obs, samples).min(0), 1e-4, 1e-6
-    )
-    assert not q_data.requires_grad
+    torch.testing.assert_close(log_prob, model.policy.log_prob(batch.obs, batch.action))
+    assert log_prob.requires_grad
     assert not q_samples.requires_grad
 
 
@@ -321,7 +318,7 @@ def test_clip_gradients(max_norm):
     for parameter, gradient in zip(reference, gradients, strict=True):
         parameter.grad = gradient.clone()
     torch.nn.utils.clip_grad_norm_(reference, max_norm)
-    clip_gradients_(iter(gradients), max_norm)
+    clip_gradients_(tuple(gradients), max_norm)
     for parameter, gradient in zip(reference, gradients, strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-5, atol=1e-9)
 

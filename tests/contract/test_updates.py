@@ -22,7 +22,7 @@ class OperationLog(TorchDispatchMode):
         super().__init__()
         self.operations: list[tuple[str, Any]] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         shape = tuple(out.shape) if isinstance(out, torch.Tensor) else None
         self.operations.append((func.overloadpacket.__name__, shape))
@@ -36,7 +36,8 @@ def test_update_moves_weights_and_reports_detached_scalars(algo: str, kind: str)
     metrics = algorithm.step(table.sample(32))
     assert metrics, "an update reports something"
     for name, value in metrics.items():
-        assert value.shape == () and not value.requires_grad, name
+        assert value.shape == (), name
+        assert not value.requires_grad, name
         assert torch.isfinite(value), name
     after = algorithm.state_dict()
     for name in algorithm.optimizers:
@@ -66,7 +67,7 @@ def test_update_is_capturable(algo: str, kind: str) -> None:
 
 @pytest.mark.parametrize(("algo", "kind"), cases())
 def test_acts_within_the_space(algo: str, kind: str) -> None:
-    algorithm, table = small_learner(small_config(algo, kind))
+    algorithm, _ = small_learner(small_config(algo, kind))
     obs = torch.randn(64, algorithm.spaces.obs_dim) * 10
     for explore in (False, True):
         action = algorithm.act(obs, explore=explore).action

@@ -196,11 +196,6 @@ def test_best_is_the_best_evaluated_though_no_interval_hits_it(
     assert seen["eval/return_mean"] == pytest.approx(best.score)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="runtime/trainer.py: _save() skips a tick already saved by checkpoint_interval, so a "
-    "best evaluation at the end of the run is not recorded",
-)
 def test_best_is_recorded_where_the_final_tick_was_saved_before_its_evaluation(
     cli: Command, tmp_path: Path
 ) -> None:

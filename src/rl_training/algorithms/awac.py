@@ -56,13 +56,12 @@ def awac_loss(
     """
     assert log_prob.shape == q_data.shape == q_policy.shape
     advantage = (q_data - q_policy).detach()
-    weight, cap = {
-        "exp": lambda: (capped_exp(advantage / beta, max_weight), max_weight),
-        "softmax": lambda: (
-            torch.softmax(advantage / beta, dim=0) * advantage.shape[0],
-            float("inf"),
-        ),
-    }[weight_type]()
+    if weight_type == "exp":
+        weight, cap = capped_exp(advantage / beta, max_weight), max_weight
+    elif weight_type == "softmax":
+        weight, cap = torch.softmax(advantage / beta, dim=0) * advantage.shape[0], float("inf")
+    else:
+        raise ValueError(f"unknown weight_type {weight_type}")
     loss = weighted_likelihood_loss(log_prob, weight)
     return Loss(
         loss,

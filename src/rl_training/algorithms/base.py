@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from rl_training.algorithms.functional import Loss, Metrics, clip_gradients_
 from rl_training.algorithms.optim import FusedAdam
@@ -22,7 +23,7 @@ from rl_training.experiment.config import (
     Section,
     TrainConfig,
 )
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import ObservationNormalizer, Policy
 
 
@@ -94,9 +95,9 @@ class Algorithm(nn.Module):
         self.normalizer = ObservationNormalizer(spaces.obs_dim, normalize_observations)
         self.optimizers: dict[str, FusedAdam] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
-        # First update at which each loss was not finite, -1 while all were: read by the
+        # First update at which each loss term was not finite, -1 while all were: read by the
         # trainer at its ticks, so that no update has to wait for the host.
-        self.nonfinite_at: dict[str, Tensor] = {}
+        self.nonfinite_at: dict[tuple[str, ...], Tensor] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -153,34 +154,49 @@ class Algorithm(nn.Module):
     ) -> None:
         """An Adam under `name`, on the device its parameters already live on."""
         self.optimizers[name] = FusedAdam(parameters, lr, weight_decay)
-        self.nonfinite_at[name] = torch.full_like(self.update_count, -1)
 
     def minimize(self, loss: Callable[[], Loss], *names: str) -> Metrics:
         """One backward pass and one step of each named optimiser.
 
         The only place where gradients are taken. Gradients reach the parameters of the
-        named optimisers and no others, and are clipped per optimiser.
+        named optimisers and no others, and are clipped per optimiser. Metrics whose names
+        end in "_loss" are watched for NaN and infinity.
         """
         total, metrics = loss()
         optimizers = [self.optimizers[name] for name in names]
         gradients = torch.autograd.grad(total, [p for opt in optimizers for p in opt.parameters])
-        bad = ~torch.isfinite(total.detach())
         start = 0
-        for name, optimizer in zip(names, optimizers, strict=True):
+        for optimizer in optimizers:
             own = gradients[start : start + len(optimizer.parameters)]
             start += len(own)
             if self.params.grad_clip is not None:
                 clip_gradients_(own, self.params.grad_clip)
             optimizer.step(own)
-            first = self.nonfinite_at[name]
-            first.copy_(torch.where(bad & (first < 0), self.update_count, first))
-        return {key: value.detach() for key, value in metrics.items()}
+        detached = {key: value.detach() for key, value in metrics.items()}
+        terms = {key: value for key, value in detached.items() if key.endswith("_loss")}
+        self._watch(terms or {f"{names[0]}_loss": total.detach()})
+        return detached
+
+    def _watch(self, losses: Metrics) -> None:
+        names = tuple(losses)
+        if names not in self.nonfinite_at:
+            self.nonfinite_at[names] = self.update_count.new_full((len(names),), -1)
+        first = self.nonfinite_at[names]
+        bad = ~torch.isfinite(torch.stack(tuple(losses.values()))) & (first < 0)
+        first.copy_(torch.where(bad, self.update_count, first))
 
     def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
         """Set each scheduled optimiser's learning rate to its base times `factor`."""
         for name, optimizer in self.optimizers.items():
             if only is None or name in only:
                 optimizer.lr.fill_(optimizer.base_lr * factor)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Behind `.to()` and its like: the optimisers follow their parameters."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for optimizer in self.optimizers.values():
+            optimizer.move(fn)
+        return self
 
     # --- state --------------------------------------------------------------------------------
 
@@ -197,12 +213,18 @@ class Algorithm(nn.Module):
             optimizer.load_training_state(state["optimizers"][name])
 
     def first_nonfinite(self) -> tuple[str, int] | None:
-        """The first loss that was NaN or infinite and the update at which it was."""
-        found = [(int(at), name) for name, at in self.nonfinite_at.items() if int(at) >= 0]
+        """The losses that were NaN or infinite first, in words, and the update at which."""
+        found = [
+            (at, name)
+            for names, first in self.nonfinite_at.items()
+            for name, at in zip(names, first.tolist(), strict=True)
+            if at >= 0
+        ]
         if not found:
             return None
-        at, name = min(found)
-        return name, at
+        at = min(found)[0]
+        blamed = " and ".join(name for when, name in sorted(found) if when == at)
+        return blamed.replace("_", " "), at
 
     def nonfinite_weight(self) -> str | None:
         """Name of a weight or statistic that is NaN or infinite."""

@@ -135,9 +135,10 @@ class CQLAlgorithm(Algorithm):
         entropy = metrics["entropy"]
 
         def temperature_loss() -> Loss:
-            return Loss(self.log_temperature * (entropy - self.target_entropy), {})
+            loss = self.log_temperature * (entropy - self.target_entropy)
+            return Loss(loss, {"temperature_loss": loss})
 
-        self.minimize(temperature_loss, "temperature")
+        metrics |= self.minimize(temperature_loss, "temperature")
 
         target, next_log_prob = policy_td_target(
             model.policy, self.target_critics, batch, self.normal(*shape)
@@ -157,7 +158,7 @@ class CQLAlgorithm(Algorithm):
         def conservative_loss() -> Loss:
             # one pass of the critics over the data's action and all 3n samples
             q = model.critics.of_samples(batch.obs, actions)
-            q_random, q_current, q_following = q[:, 1:].split(n, dim=1)
+            q_random, q_current, q_following = torch.split(q[:, 1:], n, dim=1)
             return cql_loss(
                 q[:, 0],
                 target,
@@ -176,9 +177,10 @@ class CQLAlgorithm(Algorithm):
             excess = p.min_q_weight * (metrics["conservative_gap"] - p.lagrange_gap)
 
             def multiplier_loss() -> Loss:
-                return Loss(-self.log_multiplier.exp().clamp(max=1e6) * excess, {})
+                loss = -self.log_multiplier.exp().clamp(max=1e6) * excess
+                return Loss(loss, {"multiplier_loss": loss})
 
-            self.minimize(multiplier_loss, "multiplier")
-            metrics["multiplier"] = self.log_multiplier.detach().exp()
+            metrics |= self.minimize(multiplier_loss, "multiplier")
+            metrics["multiplier"] = self.log_multiplier.detach().exp().clamp(max=1e6)
         soft_update(self.target_critics, model.critics, p.tau)
         return metrics

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, TargetNetworkParams
@@ -66,12 +65,14 @@ def crr_loss(
         q_data.shape,
         q_samples.shape,
     )
-    baseline = {"mean": torch.mean, "max": torch.amax}[advantage_type](q_samples, 0)
+    if advantage_type not in ("mean", "max") or weight_type not in ("binary", "exp"):
+        raise ValueError(f"unknown advantage_type {advantage_type} or weight_type {weight_type}")
+    baseline = q_samples.mean(0) if advantage_type == "mean" else q_samples.amax(0)
     advantage = (q_data - baseline).detach()
-    weight = {
-        "binary": lambda: (advantage > 0).to(log_prob.dtype),
-        "exp": lambda: capped_exp(advantage / beta, max_weight),
-    }[weight_type]()
+    if weight_type == "binary":
+        weight = (advantage > 0).to(log_prob.dtype)
+    else:
+        weight = capped_exp(advantage / beta, max_weight)
     loss = weighted_likelihood_loss(log_prob, weight)
     return Loss(
         loss,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,7 +27,8 @@ def expectile_loss(error: Tensor, expectile: float) -> Tensor:
 
 def critic_loss(q: Tensor, target: Tensor) -> Tensor:
     """Squared TD error, summed over the members of (members, B) and averaged over the batch."""
-    assert q.dim() == 2 and q.shape[1:] == target.shape, (q.shape, target.shape)
+    assert q.dim() == 2, q.shape
+    assert q.shape[1:] == target.shape, (q.shape, target.shape)
     return (q - target).square().mean(-1).sum(0)
 
 
@@ -38,7 +38,8 @@ def bootstrapped_returns(batch: Batch, value: nn.Module) -> Tensor:
     assert batch.returns_to_go is not None
     if batch.final_obs is None or batch.bootstrap_discount is None:
         return batch.returns_to_go
-    return batch.returns_to_go + batch.bootstrap_discount * value(batch.final_obs)
+    final_value: Tensor = value(batch.final_obs)
+    return batch.returns_to_go + batch.bootstrap_discount * final_value
 
 
 def capped_exp(exponent: Tensor, cap: float) -> Tensor:
@@ -70,7 +71,7 @@ def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
 
 
-def clip_gradients_(gradients: Sequence[Tensor], max_norm: float) -> None:
+def clip_gradients_(gradients: tuple[Tensor, ...], max_norm: float) -> None:
     """Scale gradients in place so that their joint norm is at most `max_norm`; no host sync."""
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))

@@ -96,9 +96,7 @@ class MARWILAlgorithm(Algorithm):
         )
         self.advantages = MovingMoments(params.advantage_norm_rate)
         self.add_optimizer("policy", self.model.policy.parameters(), params.lr)
-        self.add_optimizer(
-            "value", self.model.value.parameters(), params.lr * params.value_coef
-        )
+        self.add_optimizer("value", self.model.value.parameters(), params.lr * params.value_coef)
 
     @property
     def policy(self) -> Policy:

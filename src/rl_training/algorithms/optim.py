@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,11 @@ class FusedAdam:
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
+    def step(self, gradients: tuple[Tensor, ...]) -> None:
         """One step against `gradients`, in the order of the parameters."""
         self.steps += 1
         torch._fused_adam_(
-            self.parameters,
+            cast("list[Tensor]", self.parameters),
             gradients,
             self.exp_avg,
             self.exp_avg_sq,
@@ -48,6 +48,12 @@ class FusedAdam:
             amsgrad=False,
             maximize=False,
         )
+
+    def move(self, convert: Callable[[Tensor], Tensor]) -> None:
+        """Follow the parameters to another device or precision."""
+        self.exp_avg = [convert(x) for x in self.exp_avg]
+        self.exp_avg_sq = [convert(x) for x in self.exp_avg_sq]
+        self.steps, self.lr = convert(self.steps).float(), convert(self.lr).float()
 
     def training_state(self) -> dict[str, Any]:
         return {

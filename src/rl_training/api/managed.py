@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from typing_extensions import Self
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.convert import save_dataset
+from rl_training.api.support import (
+    Array,
+    changes,
+    check_checkpoints,
+    find_checkpoint,
+    preparation,
+    refuse_changes,
+    refused_if_unfit,
+    removed_on_failure,
+    single_observation_policy,
+    store_in,
+    with_options,
+)
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.generation import env_spaces
 from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.checkpoint import (
-    MANIFEST,
     CheckpointInfo,
-    CheckpointStore,
     read_checkpoint,
-    read_manifest,
     write_checkpoint,
 )
 from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
     DatasetConfig,
     TrainConfig,
-    apply_overrides,
     load_config,
 )
 from rl_training.experiment.errors import (
@@ -39,10 +43,7 @@ from rl_training.experiment.errors import (
     ConfigError,
     DataError,
     EnvironmentSetupError,
-    NewerFormatError,
-    did_you_mean,
 )
-from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
@@ -59,8 +60,6 @@ from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult
 from rl_training.runtime.evaluation import EvalResult, Evaluator
 from rl_training.runtime.trainer import Trainer, checkpoint_header, policy_function
-
-Array = np.ndarray[Any, Any]
 
 
 class ManagedAlgorithm:
@@ -83,7 +82,7 @@ class ManagedAlgorithm:
         if isinstance(env_or_config, TrainConfig):
             values = env_or_config.to_dict()
         elif isinstance(env_or_config, str):
-            values = {"algo": self.algo, "env_id": env_or_config}
+            values = {"algo": self.algo or options.pop("algo", ""), "env_id": env_or_config}
         else:
             raise ConfigError(
                 "env_id: give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, "
@@ -94,8 +93,10 @@ class ManagedAlgorithm:
             env_kwargs = None  # refused with the rest of the configuration, below
         spaces = env_spaces(str(options.get("env_id", values["env_id"])), env_kwargs)
         if dataset is not None:
-            values["dataset"] = self._take_dataset(dataset, str(values["env_id"]), spaces)
-        self.config = _with_options(values, options, self.algo or str(values["algo"]))
+            section = self._take_dataset(dataset, str(values["env_id"]), spaces)
+            # other data through the same preparation, unless it says its own
+            values["dataset"] = preparation(values.get("dataset")) | section
+        self.config = with_options(values, options, self.algo or str(values["algo"]))
         if self.algo and self.config.algo != self.algo:
             raise ConfigError(
                 f"algo: {type(self).__name__} was given a config for '{self.config.algo}'; "
@@ -115,11 +116,11 @@ class ManagedAlgorithm:
             self._dataset = load_transition_dataset(dataset, env_id=env_id, spaces=spaces)
             return {"kind": "npz", "path": DATASET_FILE}
         if isinstance(dataset, DatasetConfig):
-            return dataset.model_dump(mode="json")
+            return dataset.model_dump(mode="json", exclude_unset=True)
         if isinstance(dataset, Mapping):
             return dict(dataset)
         if isinstance(dataset, (str, Path)):
-            return parse_source(dataset).model_dump(mode="json")
+            return parse_source(dataset).model_dump(mode="json", exclude_unset=True)
         raise DataError(
             f"dataset: a data set cannot be made from {type(dataset).__name__}; give a name such "
             "as 'pendulum-mixed', a path, arrays by name, or the keys of the section 'dataset'"
@@ -127,7 +128,7 @@ class ManagedAlgorithm:
 
     def _adopt(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
-        self._fast_policy = _single_observation_policy(algorithm)
+        self._fast_policy = single_observation_policy(algorithm)
 
     # --- training -------------------------------------------------------------------------------
 
@@ -150,9 +151,9 @@ class ManagedAlgorithm:
             options = {"total_updates": None, **options}
         if self.run_dir is not None:
             return self._resume(self.run_dir, options, callbacks, progress)
-        config = _with_options(self.config.to_dict(), options, self.config.algo)
+        config = with_options(self.config.to_dict(), options, self.config.algo)
         free = CHANGEABLE_ON_RESUME | {"output_dir", "engine", "threads"}
-        changed = _changes(self.config.to_dict(), config.to_dict(), free)
+        changed = changes(self.config.to_dict(), config.to_dict(), free)
         if changed:
             raise ConfigError(
                 f"learn cannot change what the agent was made with ({'; '.join(changed)}); "
@@ -163,10 +164,11 @@ class ManagedAlgorithm:
             # everything that can be refused is refused before the folder exists
             loop = build_loop(config, self.algorithm, self._dataset)
             run_dir = create_run_folder(config)
-            with _removed_on_failure(run_dir):
-                if self._dataset is not None:
-                    path = Path(save_dataset(self._dataset, run_dir / DATASET_FILE)).resolve()
-                    config = config.replace(dataset={"kind": "npz", "path": str(path)})
+            with removed_on_failure(run_dir):
+                if self._dataset is not None and config.dataset is not None:
+                    section = preparation(config.dataset.model_dump(mode="json"))
+                    section |= store_in(run_dir, self._dataset)
+                    config = config.replace(dataset=section)
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             console.say(f"run folder: {run_dir}")
@@ -202,14 +204,14 @@ class ManagedAlgorithm:
         progress: bool,
     ) -> TrainResult:
         stored = TrainConfig(**read_run_config(run_dir))
-        config = _with_options(stored.to_dict(), options, stored.algo)
-        _refuse_changes(stored.to_dict(), config)
+        config = with_options(stored.to_dict(), options, stored.algo)
+        refuse_changes(stored.to_dict(), config)
         console: Console = ProgressConsole() if progress else SilentConsole()
         with run_scope(config):
             loop = build_loop(config, self.algorithm)
             trainer = Trainer(config, self.algorithm, loop, run_dir, console, callbacks)
-            _check_checkpoints(trainer.store, config, console)
-            with _refused_if_unfit(run_dir):
+            check_checkpoints(trainer.store, config, console)
+            with refused_if_unfit(run_dir):
                 trainer.restore()
             started_anew = trainer.resumed_at == -1
             if started_anew and (trainer.store.all() or trainer.store.unreadable()):
@@ -275,7 +277,7 @@ class ManagedAlgorithm:
     def load(cls, path: str | Path, *, checkpoint: str = "latest", device: str = "auto") -> Self:
         """An agent from a checkpoint folder, or from a run folder's `latest` or `best` one."""
         info, parts = read_checkpoint(find_checkpoint(Path(path), checkpoint), ("algorithm",))
-        with _refused_if_unfit(info.path):
+        with refused_if_unfit(info.path):
             config = TrainConfig(**{**info.manifest["config"], "device": device})
             agent: Self = _agent_for(cls, config, info)
             agent.algorithm.load_training_state(parts["algorithm"])
@@ -285,34 +287,6 @@ class ManagedAlgorithm:
 def load(path: str | Path, *, checkpoint: str = "latest", device: str = "auto") -> ManagedAlgorithm:
     """An agent of whatever algorithm the checkpoint or run folder holds."""
     return ManagedAlgorithm.load(path, checkpoint=checkpoint, device=device)
-
-
-def find_checkpoint(path: Path, which: str = "latest") -> Path:
-    """The checkpoint folder that a path means: itself, or one of a run's."""
-    if not (path / CONFIG_FILE).is_file():
-        if which != "latest" and (path / MANIFEST).is_file():
-            raise CheckpointError(
-                f"'{path}' is one checkpoint already; '{which}' can be chosen of a run folder only"
-            )
-        return path
-    store = CheckpointStore(path / CHECKPOINT_FOLDER, keep_last=1, keep_best=True)
-    if which in ("latest", "best"):
-        info = store.latest() if which == "latest" else store.best()
-    else:
-        info = next((i for i in store.all() if str(i.tick) == which), None)
-    if info is None:
-        for problem in store.unreadable():
-            raise problem
-        ticks = ", ".join(str(i.tick) for i in store.all())
-        if not ticks:
-            raise CheckpointError(
-                f"run '{path}' has no checkpoint yet; go on with: rl-training resume {path}"
-            )
-        raise CheckpointError(
-            f"run '{path}' has no checkpoint '{which}'; expected latest, best (of those "
-            f"evaluated) or one of: {ticks}"
-        )
-    return info.path
 
 
 def _agent_for(
@@ -338,150 +312,3 @@ def _agent_for(
         spaces = Spaces.from_dict(info.manifest["spaces"])
     agent._adopt(build_algorithm(config, spaces))
     return agent
-
-
-def _with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: str) -> TrainConfig:
-    """Sort loose keyword arguments into run keys and knobs, and check the whole."""
-    merged = dict(values)
-    loose: dict[str, Any] = {}
-    unknown = []
-    known_knobs = algorithm_class(algo).Params.model_fields
-    for key, value in options.items():
-        if key in TrainConfig.model_fields:
-            merged[key] = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-        elif key in known_knobs:
-            loose[key] = value
-        else:
-            known = [*TrainConfig.model_fields, *known_knobs]
-            unknown.append(f"{key}: unknown option for {algo}{did_you_mean(key, known)}")
-    if unknown:
-        raise ConfigError("\n".join(unknown))
-    given = merged.get("algo_kwargs", {})
-    if isinstance(given, Mapping):  # anything else is refused with the rest
-        merged["algo_kwargs"] = {**values.get("algo_kwargs", {}), **given, **loose}
-    return TrainConfig(**merged)
-
-
-def _refuse_changes(stored: Mapping[str, Any], wanted: TrainConfig) -> None:
-    """Refuse a config that would learn, or choose the best checkpoint, differently."""
-    changed = _changes(stored, wanted.to_dict(), CHANGEABLE_ON_RESUME)
-    # data may move: that they are the same is checked by their fingerprint
-    changed = [text for text in changed if not re.match(r"dataset(\.mix\.\d+)?\.path: ", text)]
-    for key, default in (("metric", "eval/return_mean"), ("mode", "max")):
-        old = (stored["early_stopping"] or {}).get(key, default)
-        new = getattr(wanted.early_stopping, key, default)
-        if old != new:  # evaluations so far were compared by it
-            changed.append(f"early_stopping.{key}: {old!r} -> {new!r}")
-    if changed:
-        raise ConfigError(
-            "resume cannot change what is learned (" + "; ".join(changed) + "); "
-            "start a new run with the changed config"
-        )
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], free: frozenset[str]) -> list[str]:
-    """`key: old -> new` for every difference between two configs outside the `free` keys."""
-    return [
-        f"{key}: {before!r} -> {after!r}"
-        for key, before, after in _differences(old, new)
-        if key.partition(".")[0] not in free
-    ]
-
-
-def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(key, old value, new value) wherever two nested configs differ."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in {**old, **new}:
-            below = f"{key}.{name}" if key else str(name)
-            yield from _differences(old.get(name), new.get(name), below)
-    elif _parts(old) and _parts(new) and len(old) == len(new):
-        for index, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(one, other, f"{key}.{index}")
-    elif old != new:
-        yield key, old, new
-
-
-def _parts(value: Any) -> bool:
-    """Whether a value is a list of sections, as the parts of a mix are."""
-    return isinstance(value, list) and all(isinstance(part, Mapping) for part in value)
-
-
-def _check_checkpoints(store: CheckpointStore, config: TrainConfig, console: Console) -> None:
-    """Refuse to resume from checkpoints that are not this run's; name those left out."""
-    for problem in store.unreadable():
-        if isinstance(problem, NewerFormatError):
-            raise problem
-        console.say(f"warning: {problem}")
-    for info in store.all():
-        with _refused_if_unfit(info.path):
-            algo = info.manifest["algo"]
-            if algo != config.algo:
-                raise CheckpointError(
-                    f"checkpoint '{info.path}' is of '{algo}', but the run trains "
-                    f"'{config.algo}'; remove it, or restore the run's own checkpoints"
-                )
-            _refuse_changes(info.manifest["config"], config)
-
-
-@contextmanager
-def _refused_if_unfit(path: Path) -> Iterator[None]:
-    """Turn what fails while a checkpoint is put to use into a sentence about it."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-        raise CheckpointError(
-            f"checkpoint '{path}' does not fit: it lacks something, or was written for other "
-            "networks or by another version; use one that belongs to this run"
-        ) from error
-
-
-@contextmanager
-def _removed_on_failure(run_dir: Path) -> Iterator[None]:
-    """Leave no run folder behind when it cannot be filled."""
-    try:
-        yield
-    except OSError as error:
-        shutil.rmtree(run_dir, ignore_errors=True)
-        raise ConfigError(
-            f"output_dir: the run folder '{run_dir}' cannot be filled: "
-            f"{error.strerror or error}; make room or choose another folder with --output-dir"
-        ) from None
-    except BaseException:
-        shutil.rmtree(run_dir, ignore_errors=True)
-        raise
-
-
-def _single_observation_policy(algorithm: Algorithm) -> Callable[[Array, bool], Array]:
-    """The policy as a function of one array, with nothing looked up per call."""
-    device, spaces = algorithm.update_count.device, algorithm.spaces
-    on_host = device.type == "cpu"
-    if spaces.is_discrete:
-        start = spaces.action_start
-    else:
-        low = np.asarray(spaces.action_low, np.float32)
-        high = np.asarray(spaces.action_high, np.float32)
-        scale, centre = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
-
-    def policy(obs: Array, deterministic: bool) -> Array:
-        with torch.inference_mode():
-            tensor = torch.from_numpy(obs)
-            if not on_host:
-                tensor = tensor.to(device)
-            tensor = algorithm.normalizer(tensor) if algorithm.normalizer.active else tensor
-            head = algorithm.policy
-            action = head.mode(tensor) if deterministic else head.sample(tensor)
-            inner: Array = (action if on_host else action.cpu()).numpy()
-        # tanh keeps inner actions within [-1, 1], so no clip is needed here
-        return inner + start if spaces.is_discrete else inner * scale + centre
-
-    return policy
-
-
-def apply_text_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """`key=value` texts applied to plain config values."""
-    return apply_overrides(values, list(overrides))
-
-
-def checkpoint_details(path: Path) -> CheckpointInfo:
-    """The manifest behind a checkpoint or run folder."""
-    return read_manifest(find_checkpoint(path))

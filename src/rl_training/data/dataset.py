@@ -104,6 +104,11 @@ class TransitionDataset:
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()[:16]
 
+    def rows(self, start: int, stop: int) -> TransitionDataset:
+        """Rows [start, stop) as one part; `stop` must close an episode."""
+        kept: dict[str, Any] = {name: array[start:stop] for name, array in self.to_arrays().items()}
+        return replace(self, **kept, parts=())
+
     def take_episodes(self, count: int) -> TransitionDataset:
         """The first `count` episodes, or the data set itself where it has no more."""
         if count < 1:
@@ -117,8 +122,7 @@ class TransitionDataset:
             if left > 0:
                 parts.append((min(size, left), weight))
             left -= size
-        kept: dict[str, Any] = {name: array[:rows] for name, array in self.to_arrays().items()}
-        return replace(self, **kept, parts=tuple(parts))
+        return replace(self.rows(0, rows), parts=tuple(parts))
 
     @classmethod
     def concatenate(

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-import torch
-from torch import Tensor
 
 from rl_training.experiment.errors import EnvironmentSetupError
 
@@ -101,8 +99,3 @@ class Spaces:
         if self.is_discrete:
             return f"observations ({self.obs_dim},), Discrete({self.action_dim}) actions"
         return f"observations ({self.obs_dim},), Box({self.action_dim},) actions"
-
-
-def as_observation_tensor(observation: Any, device: torch.device) -> Tensor:
-    """Observations as float32 on the policy's device."""
-    return torch.as_tensor(np.asarray(observation, dtype=np.float32), device=device)

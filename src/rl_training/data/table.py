@@ -83,7 +83,7 @@ class TransitionTable:
 
     def gather(self, index: Tensor) -> Batch:
         """The transitions at given rows."""
-        fields = self.rows.index_select(0, index).split(self.widths, dim=1)
+        fields = torch.split(self.rows.index_select(0, index), self.widths, dim=1)
         obs, next_obs, action, reward, discount = fields[:5]
         batch = Batch(
             obs=obs,

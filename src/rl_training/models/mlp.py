@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ class MLP(nn.Module):
         super().__init__()
         sizes = [in_dim, *hidden_sizes, out_dim]
         self.layers = nn.ModuleList(
-            nn.Linear(fan_in, fan_out) for fan_in, fan_out in zip(sizes, sizes[1:], strict=False)
+            nn.Linear(fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,7 +42,7 @@ class EnsembleMLP(nn.Module):
         super().__init__()
         self.num_members = num_members
         sizes = [in_dim, *hidden_sizes, out_dim]
-        pairs = list(zip(sizes, sizes[1:], strict=False))
+        pairs = list(itertools.pairwise(sizes))
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(num_members, fan_in, fan_out)) for fan_in, fan_out in pairs
         )

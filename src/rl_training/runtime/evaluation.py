@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class EvalResult:
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
     """Leave torch's random streams as they were, whatever happens inside."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         yield
 
@@ -70,6 +71,10 @@ class Evaluator:
     def __init__(self, env_id: str, env_kwargs: dict[str, Any], seed: int) -> None:
         self.env_id, self.env_kwargs, self.seed = env_id, env_kwargs, seed
         self._envs: list[gym.Env[Any, Any]] = []
+
+    def episode_seed(self, episode: int) -> int:
+        """With what the environment is reset for an episode."""
+        return derive_seed(self.seed, "eval", episode) % 2**31
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
         """`episodes` whole episodes; episode i always starts from the same state."""
@@ -91,15 +96,12 @@ class Evaluator:
         lengths: np.ndarray[Any, Any],
     ) -> None:
         running = dict(zip(episodes, self._envs, strict=False))
-        obs = {
-            i: env.reset(seed=derive_seed(self.seed, "eval", i) % 2**31)[0]
-            for i, env in running.items()
-        }
+        obs = {i: env.reset(seed=self.episode_seed(i))[0] for i, env in running.items()}
         while running:
             actions = act(np.stack([obs[i] for i in running]))
             for (i, env), action in zip(list(running.items()), actions, strict=True):
                 obs[i], reward, terminated, truncated, _ = env.step(action)
-                if not np.isfinite(reward):
+                if not math.isfinite(float(reward)):
                     raise EnvironmentSetupError(
                         f"environment '{self.env_id}' returned the reward {reward} in evaluation "
                         f"episode {i} at step {lengths[i] + 1}; mend the environment"

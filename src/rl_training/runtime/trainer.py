@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,12 @@ from rl_training.experiment.checkpoint import (
     read_checkpoint,
 )
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import CheckpointError, ConfigError, TrainingDivergedError
+from rl_training.experiment.errors import (
+    CheckpointError,
+    ConfigError,
+    RLTrainingError,
+    TrainingDivergedError,
+)
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     RESULT_FILE,
@@ -65,7 +70,14 @@ def policy_function(algorithm: Algorithm) -> Callable[[np.ndarray[Any, Any]], An
 
     def act(obs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         tensor = torch.as_tensor(np.asarray(obs, dtype=np.float32), device=device)
-        return algorithm.spaces.to_env(algorithm.act(tensor, explore=False).action.cpu().numpy())
+        action = algorithm.act(tensor, explore=False).action.cpu().numpy()
+        if not np.isfinite(action).all():
+            raise TrainingDivergedError(
+                f"the policy's actions became NaN by update {int(algorithm.update_count)}; "
+                "go back to an earlier checkpoint, lower the learning rate or set "
+                "algo_kwargs.grad_clip"
+            )
+        return algorithm.spaces.to_env(action)
 
     return act
 
@@ -133,7 +145,8 @@ class Trainer:
             return result
         except BaseException as error:
             self.stop_reason = f"{type(error).__name__}: {error}"
-            self._write_result("failed")
+            with suppress(RLTrainingError, OSError):  # must not hide what went wrong first
+                self._write_result("failed")
             raise
         finally:
             self.console.stop()
@@ -158,7 +171,8 @@ class Trainer:
             self._log_training(metrics)
         if crossed(before, now, c.eval_interval):
             self._evaluate()
-        if crossed(before, now, c.checkpoint_interval):
+        # the last tick is saved by `run`, after its evaluation
+        if crossed(before, now, c.checkpoint_interval) and now < self.loop.total:
             self._save()
         self.console.advance(now)
         event = StepEvent(now, self.loop.progress, self._request_stop)
@@ -221,6 +235,7 @@ class Trainer:
         tick = self.loop.tick
         if tick == self.last_eval_tick:
             return
+        self._check_finite_weights()
         result = self.evaluator.run(policy_function(self.algorithm), self.config.eval_episodes)
         metrics = result.metrics()
         self.last_eval, self.last_eval_tick = result, tick
@@ -253,26 +268,29 @@ class Trainer:
         if bad:
             name, update = bad
             raise TrainingDivergedError(
-                f"the {name} loss became NaN or infinite at update {update}; "
+                f"the {name} became NaN or infinite at update {update}; "
                 f"{self._last_good()}, lower the learning rate, set algo_kwargs.grad_clip, "
                 "or scale the rewards"
             )
 
+    def _check_finite_weights(self) -> None:
+        weight = self.algorithm.nonfinite_weight()
+        if weight:
+            raise TrainingDivergedError(
+                f"the weight '{weight}' became NaN or infinite by update "
+                f"{self.loop.progress.updates}; {self._last_good()}, lower the learning rate or "
+                "set algo_kwargs.grad_clip"
+            )
+
     def _last_good(self) -> str:
         latest = self.store.latest()
-        where = f"'{latest.path}'" if latest else "none was saved yet"
-        return f"the last good checkpoint is {where}"
+        return f"the last good checkpoint is '{latest.path}'" if latest else "none was saved yet"
 
     def _save(self) -> None:
         tick = self.loop.tick
         if tick == self.last_saved_tick:
             return
-        weight = self.algorithm.nonfinite_weight()
-        if weight:
-            raise TrainingDivergedError(
-                f"the weight '{weight}' became NaN or infinite before update {tick + 1}; "
-                f"{self._last_good()}, lower the learning rate or set algo_kwargs.grad_clip"
-            )
+        self._check_finite_weights()
         evaluated_here = self.last_eval_tick == tick
         info = self.store.save(
             tick,
@@ -314,9 +332,7 @@ class Trainer:
             "last_eval_tick": self.last_eval_tick,
             "best_score": self.best_score,
             "best_tick": self.best_tick,
-            "early_stopping": self.early_stopping.training_state()
-            if self.early_stopping
-            else None,
+            "early_stopping": self.early_stopping.training_state() if self.early_stopping else None,
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:

@@ -1,0 +1,217 @@
+"""What the managed class needs around it: options, stored data, checkpoints, a fast policy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.convert import save_dataset
+from rl_training.data.dataset import TransitionDataset
+from rl_training.experiment.checkpoint import MANIFEST, CheckpointStore
+from rl_training.experiment.config import CHANGEABLE_ON_RESUME, TrainConfig
+from rl_training.experiment.errors import (
+    CheckpointError,
+    ConfigError,
+    NewerFormatError,
+    did_you_mean,
+)
+from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.tracking import CHECKPOINT_FOLDER, CONFIG_FILE, DATASET_FILE, Console
+
+Array = np.ndarray[Any, Any]
+
+
+def preparation(dataset: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keys of a data section that say what is done to the data, wherever they come from."""
+    keys = ("rewards", "returns", "normalize_observations")
+    return {key: dataset[key] for key in keys if dataset and key in dataset}
+
+
+def store_in(run_dir: Path, dataset: TransitionDataset) -> dict[str, Any]:
+    """Write data that were in memory into the run folder, one file per part of a mix.
+
+    The keys returned make the run's config rebuild the same data.
+    """
+    stored, start = [], 0
+    for i, (rows, weight) in enumerate(dataset.parts):
+        name = DATASET_FILE if len(dataset.parts) == 1 else f"{i}-{DATASET_FILE}"
+        part = dataset.rows(start, start + rows)
+        path = Path(save_dataset(part, run_dir / name)).resolve()
+        stored.append({"kind": "npz", "path": str(path), "weight": weight})
+        start += rows
+    if len(stored) == 1:
+        return {"kind": "npz", "path": stored[0]["path"]}
+    return {"mix": stored}
+
+
+def find_checkpoint(path: Path, which: str = "latest") -> Path:
+    """The checkpoint folder that a path means: itself, or one of a run's."""
+    if not (path / CONFIG_FILE).is_file():
+        if which != "latest" and (path / MANIFEST).is_file():
+            raise CheckpointError(
+                f"'{path}' is one checkpoint already; '{which}' can be chosen of a run folder only"
+            )
+        return path
+    store = CheckpointStore(path / CHECKPOINT_FOLDER, keep_last=1, keep_best=True)
+    if which in ("latest", "best"):
+        info = store.latest() if which == "latest" else store.best()
+    else:
+        info = next((i for i in store.all() if str(i.tick) == which), None)
+    if info is None:
+        for problem in store.unreadable():
+            raise problem
+        ticks = ", ".join(str(i.tick) for i in store.all())
+        if not ticks:
+            raise CheckpointError(
+                f"run '{path}' has no checkpoint yet; go on with: rl-training resume {path}"
+            )
+        raise CheckpointError(
+            f"run '{path}' has no checkpoint '{which}'; expected latest, best (of those "
+            f"evaluated) or one of: {ticks}"
+        )
+    return info.path
+
+
+def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: str) -> TrainConfig:
+    """Sort loose keyword arguments into run keys and knobs, and check the whole."""
+    merged = dict(values)
+    loose: dict[str, Any] = {}
+    unknown = []
+    known_knobs = algorithm_class(algo).Params.model_fields
+    for key, value in options.items():
+        if key in TrainConfig.model_fields:
+            merged[key] = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+        elif key in known_knobs:
+            loose[key] = value
+        else:
+            known = [*TrainConfig.model_fields, *known_knobs]
+            unknown.append(f"{key}: unknown option for {algo}{did_you_mean(key, known)}")
+    if unknown:
+        raise ConfigError("\n".join(unknown))
+    given = merged.get("algo_kwargs", {})
+    if isinstance(given, Mapping):  # anything else is refused with the rest
+        merged["algo_kwargs"] = {**values.get("algo_kwargs", {}), **given, **loose}
+    return TrainConfig(**merged)
+
+
+def refuse_changes(stored: Mapping[str, Any], wanted: TrainConfig) -> None:
+    """Refuse a config that would learn, or choose the best checkpoint, differently."""
+    changed = changes(stored, wanted.to_dict(), CHANGEABLE_ON_RESUME)
+    # data may move: that they are the same is checked by their fingerprint
+    changed = [text for text in changed if not re.match(r"dataset(\.mix\.\d+)?\.path: ", text)]
+    for key, default in (("metric", "eval/return_mean"), ("mode", "max")):
+        old = (stored["early_stopping"] or {}).get(key, default)
+        new = getattr(wanted.early_stopping, key, default)
+        if old != new:  # evaluations so far were compared by it
+            changed.append(f"early_stopping.{key}: {old!r} -> {new!r}")
+    if changed:
+        raise ConfigError(
+            "resume cannot change what is learned (" + "; ".join(changed) + "); "
+            "start a new run with the changed config"
+        )
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], free: frozenset[str]) -> list[str]:
+    """`key: old -> new` for every difference between two configs outside the `free` keys."""
+    return [
+        f"{key}: {before!r} -> {after!r}"
+        for key, before, after in _differences(old, new)
+        if key.partition(".")[0] not in free
+    ]
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(key, old value, new value) wherever two nested configs differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in {**old, **new}:
+            below = f"{key}.{name}" if key else str(name)
+            yield from _differences(old.get(name), new.get(name), below)
+    elif _parts(old) and _parts(new) and len(old) == len(new):
+        for index, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(one, other, f"{key}.{index}")
+    elif old != new:
+        yield key, old, new
+
+
+def _parts(value: Any) -> bool:
+    """Whether a value is a list of sections, as the parts of a mix are."""
+    return isinstance(value, list) and all(isinstance(part, Mapping) for part in value)
+
+
+def check_checkpoints(store: CheckpointStore, config: TrainConfig, console: Console) -> None:
+    """Refuse to resume from checkpoints that are not this run's; name those left out."""
+    for problem in store.unreadable():
+        if isinstance(problem, NewerFormatError):
+            raise problem
+        console.say(f"warning: {problem}")
+    for info in store.all():
+        with refused_if_unfit(info.path):
+            algo = info.manifest["algo"]
+            if algo != config.algo:
+                raise CheckpointError(
+                    f"checkpoint '{info.path}' is of '{algo}', but the run trains "
+                    f"'{config.algo}'; remove it, or restore the run's own checkpoints"
+                )
+            refuse_changes(info.manifest["config"], config)
+
+
+@contextmanager
+def refused_if_unfit(path: Path) -> Iterator[None]:
+    """Turn what fails while a checkpoint is put to use into a sentence about it."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint '{path}' does not fit: it lacks something, or was written for other "
+            "networks or by another version; use one that belongs to this run"
+        ) from error
+
+
+@contextmanager
+def removed_on_failure(run_dir: Path) -> Iterator[None]:
+    """Leave no run folder behind when it cannot be filled."""
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise ConfigError(
+            f"output_dir: the run folder '{run_dir}' cannot be filled: "
+            f"{error.strerror or error}; make room or choose another folder with --output-dir"
+        ) from None
+    except BaseException:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise
+
+
+def single_observation_policy(algorithm: Algorithm) -> Callable[[Array, bool], Array]:
+    """The policy as a function of one array, with nothing looked up per call."""
+    device, spaces = algorithm.update_count.device, algorithm.spaces
+    on_host = device.type == "cpu"
+    if spaces.is_discrete:
+        start = spaces.action_start
+    else:
+        low = np.asarray(spaces.action_low, np.float32)
+        high = np.asarray(spaces.action_high, np.float32)
+        scale, centre = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
+
+    def policy(obs: Array, deterministic: bool) -> Array:
+        with torch.inference_mode():
+            tensor = torch.from_numpy(obs)
+            if not on_host:
+                tensor = tensor.to(device)
+            tensor = algorithm.normalizer(tensor) if algorithm.normalizer.active else tensor
+            head = algorithm.policy
+            action = head.mode(tensor) if deterministic else head.sample(tensor)
+            inner: Array = (action if on_host else action.cpu()).numpy()
+        # tanh keeps inner actions within [-1, 1], so no clip is needed here
+        return inner + start if spaces.is_discrete else inner * scale + centre
+
+    return policy
