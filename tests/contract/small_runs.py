@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import TrainConfig
@@ -43,7 +41,7 @@ def small_learner(config: TrainConfig) -> tuple[Any, TransitionTable]:
     algorithm = build_algorithm(config, dataset.spaces)
     table = TransitionTable(
         dataset,
-        torch.device("cpu"),
+        algorithm.update_count.device,
         gamma=algorithm.gamma,
         with_returns=algorithm.needs_returns,
         at_truncation=config.dataset.returns.at_truncation,

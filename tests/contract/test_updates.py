@@ -51,6 +51,14 @@ def test_update_moves_weights_and_reports_detached_scalars(algo: str, kind: str)
 
 
 @pytest.mark.parametrize(("algo", "kind"), cases())
+def test_every_loss_is_watched(algo: str, kind: str) -> None:
+    extra = {"lagrange_gap": 1.0} if algo == "cql" else {}
+    algorithm, table = small_learner(small_config(algo, kind, algo_kwargs=extra))
+    metrics = algorithm.step(table.sample(32))
+    assert set(algorithm.losses) == {name for name in metrics if name.endswith("_loss")}
+
+
+@pytest.mark.parametrize(("algo", "kind"), cases())
 def test_update_is_capturable(algo: str, kind: str) -> None:
     """No host sync, no data-dependent shape, and the same operations at every update."""
     algorithm, table = small_learner(small_config(algo, kind, algo_kwargs={"grad_clip": 1.0}))

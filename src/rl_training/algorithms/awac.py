@@ -80,6 +80,7 @@ class AWACAlgorithm(Algorithm):
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
+    losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
 
     def __init__(
         self, spaces: Spaces, params: AWACParams, normalize_observations: bool = False

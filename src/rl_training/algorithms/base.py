@@ -80,8 +80,11 @@ class Algorithm(nn.Module):
     """One line for `rl-training list`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     needs_returns: ClassVar[bool] = False
+    losses: ClassVar[tuple[str, ...]] = ()
+    """Metrics of `update` that are watched for NaN and infinity."""
 
     update_count: Tensor
+    nonfinite_at: Tensor
 
     def __init__(self, spaces: Spaces, params: Any, normalize_observations: bool = False) -> None:
         super().__init__()
@@ -95,9 +98,10 @@ class Algorithm(nn.Module):
         self.normalizer = ObservationNormalizer(spaces.obs_dim, normalize_observations)
         self.optimizers: dict[str, FusedAdam] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
-        # First update at which each loss term was not finite, -1 while all were: read by the
+        # First update at which each loss was not finite, -1 while all were: read by the
         # trainer at its ticks, so that no update has to wait for the host.
-        self.nonfinite_at: dict[tuple[str, ...], Tensor] = {}
+        never = torch.full((len(self.losses),), -1, dtype=torch.int64)
+        self.register_buffer("nonfinite_at", never, persistent=False)
 
     @classmethod
     def name(cls) -> str:
@@ -123,9 +127,16 @@ class Algorithm(nn.Module):
         """Learn from one batch; the metrics are detached 0-d tensors on the device."""
 
     def step(self, batch: Batch) -> Metrics:
-        """Count, then update."""
+        """Count, update, and note the first loss that is not finite."""
         self.update_count += 1
-        return self.update(batch)
+        metrics = self.update(batch)
+        watched = [metrics.get(name) for name in self.losses]
+        if watched:
+            finite = torch.ones_like(metrics[self.losses[0]])  # for a loss that is switched off
+            values = torch.stack([finite if value is None else value for value in watched])
+            bad = ~torch.isfinite(values) & (self.nonfinite_at < 0)
+            self.nonfinite_at.copy_(torch.where(bad, self.update_count, self.nonfinite_at))
+        return metrics
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
@@ -159,8 +170,7 @@ class Algorithm(nn.Module):
         """One backward pass and one step of each named optimiser.
 
         The only place where gradients are taken. Gradients reach the parameters of the
-        named optimisers and no others, and are clipped per optimiser. Metrics whose names
-        end in "_loss" are watched for NaN and infinity.
+        named optimisers and no others, and are clipped per optimiser.
         """
         total, metrics = loss()
         optimizers = [self.optimizers[name] for name in names]
@@ -172,18 +182,7 @@ class Algorithm(nn.Module):
             if self.params.grad_clip is not None:
                 clip_gradients_(own, self.params.grad_clip)
             optimizer.step(own)
-        detached = {key: value.detach() for key, value in metrics.items()}
-        terms = {key: value for key, value in detached.items() if key.endswith("_loss")}
-        self._watch(terms or {f"{names[0]}_loss": total.detach()})
-        return detached
-
-    def _watch(self, losses: Metrics) -> None:
-        names = tuple(losses)
-        if names not in self.nonfinite_at:
-            self.nonfinite_at[names] = self.update_count.new_full((len(names),), -1)
-        first = self.nonfinite_at[names]
-        bad = ~torch.isfinite(torch.stack(tuple(losses.values()))) & (first < 0)
-        first.copy_(torch.where(bad, self.update_count, first))
+        return {key: value.detach() for key, value in metrics.items()}
 
     def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
         """Set each scheduled optimiser's learning rate to its base times `factor`."""
@@ -214,17 +213,12 @@ class Algorithm(nn.Module):
 
     def first_nonfinite(self) -> tuple[str, int] | None:
         """The losses that were NaN or infinite first, in words, and the update at which."""
-        found = [
-            (at, name)
-            for names, first in self.nonfinite_at.items()
-            for name, at in zip(names, first.tolist(), strict=True)
-            if at >= 0
-        ]
-        if not found:
+        found = dict(zip(self.losses, self.nonfinite_at.tolist(), strict=True))
+        bad = [at for at in found.values() if at >= 0]
+        if not bad:
             return None
-        at = min(found)[0]
-        blamed = " and ".join(name for when, name in sorted(found) if when == at)
-        return blamed.replace("_", " "), at
+        blamed = " and ".join(name for name, at in found.items() if at == min(bad))
+        return blamed.replace("_", " "), min(bad)
 
     def nonfinite_weight(self) -> str | None:
         """Name of a weight or statistic that is NaN or infinite."""

@@ -49,6 +49,7 @@ class BCAlgorithm(Algorithm):
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Pomerleau 1989"
     summary: ClassVar[str] = "clone the behaviour in the data"
+    losses: ClassVar[tuple[str, ...]] = ("policy_loss",)
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
 
     def __init__(

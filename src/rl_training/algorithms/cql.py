@@ -97,6 +97,13 @@ class CQLAlgorithm(Algorithm):
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Kumar et al. 2020"
     summary: ClassVar[str] = "actor-critic that rates unseen actions down"
+    losses: ClassVar[tuple[str, ...]] = (
+        "policy_loss",
+        "temperature_loss",
+        "critic_loss",
+        "conservative_loss",
+        "multiplier_loss",
+    )
 
     def __init__(
         self, spaces: Spaces, params: CQLParams, normalize_observations: bool = False

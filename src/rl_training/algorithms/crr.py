@@ -91,6 +91,7 @@ class CRRAlgorithm(Algorithm):
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Wang et al. 2020"
     summary: ClassVar[str] = "clone actions that a critic rates above the policy's own"
+    losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
 
     def __init__(
         self, spaces: Spaces, params: CRRParams, normalize_observations: bool = False

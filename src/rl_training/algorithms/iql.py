@@ -117,6 +117,7 @@ class IQLAlgorithm(Algorithm):
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Kostrikov et al. 2021"
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
+    losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")
 
     def __init__(
         self, spaces: Spaces, params: IQLParams, normalize_observations: bool = False

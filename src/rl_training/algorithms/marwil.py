@@ -84,6 +84,7 @@ class MARWILAlgorithm(Algorithm):
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Wang et al. 2018"
     summary: ClassVar[str] = "clone good actions more, by self-scaled advantage"
+    losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     needs_returns: ClassVar[bool] = True
 

@@ -33,6 +33,9 @@ class FusedAdam:
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """One step against `gradients`, in the order of the parameters."""
         self.steps += 1
+        if torch.compiler.is_compiling():
+            self._traceable_step(gradients)
+            return
         torch._fused_adam_(
             cast("list[Tensor]", self.parameters),
             gradients,
@@ -48,6 +51,19 @@ class FusedAdam:
             amsgrad=False,
             maximize=False,
         )
+
+    def _traceable_step(self, gradients: tuple[Tensor, ...]) -> None:
+        """The same step in elementary operations, which the compiler fuses by itself."""
+        correction1 = 1.0 - self.BETA1**self.steps
+        correction2 = (1.0 - self.BETA2**self.steps).sqrt()
+        moments = zip(self.parameters, gradients, self.exp_avg, self.exp_avg_sq, strict=True)
+        for parameter, gradient, exp_avg, exp_avg_sq in moments:
+            if self.weight_decay:
+                gradient = gradient + self.weight_decay * parameter
+            exp_avg.copy_(exp_avg + (1.0 - self.BETA1) * (gradient - exp_avg))
+            exp_avg_sq.copy_(self.BETA2 * exp_avg_sq + (1.0 - self.BETA2) * gradient.square())
+            denominator = exp_avg_sq.sqrt() / correction2 + self.EPS
+            parameter.sub_(self.lr / correction1 * exp_avg / denominator)
 
     def move(self, convert: Callable[[Tensor], Tensor]) -> None:
         """Follow the parameters to another device or precision."""

@@ -163,6 +163,7 @@ class ManagedAlgorithm:
         with run_scope(config):
             # everything that can be refused is refused before the folder exists
             loop = build_loop(config, self.algorithm, self._dataset)
+            config = config.replace(engine=loop.engine.mode)  # kept, whatever a resume changes
             run_dir = create_run_folder(config)
             with removed_on_failure(run_dir):
                 if self._dataset is not None and config.dataset is not None:
@@ -172,6 +173,7 @@ class ManagedAlgorithm:
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             console.say(f"run folder: {run_dir}")
+            console.say(f"engine: {loop.engine.mode} ({loop.engine.reason})")
             return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
 
     @classmethod

@@ -226,7 +226,7 @@ class TrainConfig(Section):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     engine: Literal["auto", "eager", "compile"] = "auto"
-    """How updates are executed; auto is eager, which was measured as fastest on the CPU."""
+    """How updates are executed; auto compiles where a long run on the CPU makes up for it."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     dataset: DatasetConfig | None = None

@@ -12,19 +12,27 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch
 from rl_training.experiment.errors import ConfigError
 
+COMPILE_FROM_UPDATES = 50_000
+"""On the CPU a compiled update saves a fifth to a third of the time (benchmarks/RESULTS.md) and
+costs about 40 seconds at the start: from here on it pays."""
+
 
 class Engine:
     """Draws a batch and updates, k times per call.
 
-    `mode` is what runs, `reason` why it was chosen.
+    `mode` is what runs and `reason` why; a run keeps its mode when it is resumed.
     """
 
-    def __init__(self, algorithm: Algorithm, draw: Callable[[], Batch], mode: str) -> None:
-        self.algorithm = algorithm
+    def __init__(
+        self, algorithm: Algorithm, draw: Callable[[], Batch], mode: str, total_updates: int
+    ) -> None:
         self.draw = draw
-        self.mode, self.reason = _choose(mode)
+        self.mode, self.reason = choose_mode(mode, algorithm.update_count.device, total_updates)
         self._step = algorithm.step
         if self.mode == "compile":
+            dynamo = torch._dynamo.config
+            if hasattr(dynamo, "trace_autograd_ops"):
+                dynamo.trace_autograd_ops = True  # `minimize` in the same graph as the rest
             self._step = torch.compile(algorithm.step, dynamic=False)
 
     def run(self, updates: int) -> Metrics:
@@ -35,12 +43,20 @@ class Engine:
         return metrics
 
 
-def _choose(mode: str) -> tuple[str, str]:
-    if mode == "compile":
-        if not (shutil.which("g++") or shutil.which("clang++")):
-            raise ConfigError(
-                "engine: 'compile' needs a C++ compiler (g++ or clang++) on this machine; "
-                "install one or use engine=eager"
-            )
-        return mode, "asked for"
-    return "eager", "asked for" if mode == "eager" else "fastest without a long start"
+def choose_mode(wanted: str, device: torch.device, total_updates: int) -> tuple[str, str]:
+    """The mode to run and the reason for it."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if wanted == "compile" and not compiler:
+        raise ConfigError(
+            "engine: 'compile' needs a C++ compiler (g++ or clang++) on this machine; "
+            "install one or use engine=eager"
+        )
+    if wanted != "auto":
+        return wanted, "asked for"
+    if device.type != "cpu":
+        return "eager", "the only mode measured on this device"
+    if total_updates < COMPILE_FROM_UPDATES:
+        return "eager", f"compiling pays from {COMPILE_FROM_UPDATES:,} updates on"
+    if not compiler:
+        return "eager", "no C++ compiler (g++ or clang++) was found to compile with"
+    return "compile", f"{total_updates:,} updates are worth the compilation"

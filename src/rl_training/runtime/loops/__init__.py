@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from rl_training.algorithms.functional import Metrics
 from rl_training.runtime.controls import Progress
+from rl_training.runtime.engine import Engine
 
 
 class Component(Protocol):
@@ -19,6 +20,7 @@ class Loop(Protocol):
     """What the trainer needs to know about a family."""
 
     progress: Progress
+    engine: Engine
     unit: str
     """What its clock counts, in words."""
 

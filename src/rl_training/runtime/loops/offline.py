@@ -40,11 +40,13 @@ class OfflineLoop:
             mean, std = self.table.obs_mean, self.table.obs_std
             algorithm.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
         batch_size = int(algorithm.params.batch_size)
-        self.engine = Engine(algorithm, lambda: self.table.sample(batch_size), config.engine)
         self.progress = Progress()
         self.fingerprint = DataFingerprint(dataset)
         epoch = math.ceil(len(self.table) / batch_size)
         self.total = config.total_updates or (config.total_epochs or 0) * epoch
+        self.engine = Engine(
+            algorithm, lambda: self.table.sample(batch_size), config.engine, self.total
+        )
 
     @property
     def tick(self) -> int:

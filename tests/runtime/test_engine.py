@@ -1,0 +1,57 @@
+"""How updates are executed changes the speed, not the result."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from rl_training.experiment.errors import ConfigError
+from rl_training.runtime import engine
+from rl_training.runtime.engine import COMPILE_FROM_UPDATES, Engine, choose_mode
+
+from ..contract.small_runs import small_config, small_learner
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
+)
+
+
+@needs_compiler
+def test_compiled_and_eager_agree() -> None:
+    """One graph, sampling outside it; the same batches give the same weights."""
+    states = {}
+    for mode in ("eager", "compile"):
+        algorithm, table = small_learner(small_config("iql", algo_kwargs={"grad_clip": 1.0}))
+        torch.manual_seed(0)
+        runner = Engine(algorithm, lambda table=table: table.sample(32), mode, 30)
+        metrics = runner.run(30)
+        states[mode] = algorithm.state_dict()
+        assert int(algorithm.update_count) == 30
+        assert set(algorithm.losses) <= set(metrics)
+    for name, value in states["eager"].items():
+        assert torch.allclose(
+            value.double(), states["compile"][name].double(), rtol=1e-3, atol=1e-5
+        ), name
+
+
+def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert choose_mode("eager", CPU, 10**9) == ("eager", "asked for")
+    assert choose_mode("compile", CPU, 1) == ("compile", "asked for")
+    assert choose_mode("auto", CPU, COMPILE_FROM_UPDATES)[0] == "compile"
+    mode, reason = choose_mode("auto", CPU, COMPILE_FROM_UPDATES - 1)
+    assert mode == "eager"
+    assert "50,000" in reason
+    assert choose_mode("auto", CUDA, 10**9)[0] == "eager"
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
+    mode, reason = choose_mode("auto", CPU, 10**9)
+    assert mode == "eager"
+    assert "compiler" in reason
+    with pytest.raises(ConfigError, match=r"engine: 'compile' needs a C\+\+ compiler"):
+        choose_mode("compile", CPU, 1)

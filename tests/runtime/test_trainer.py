@@ -1,0 +1,171 @@
+"""The shared controls, as a user meets them in a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl_training import BC, Callback
+from rl_training.runtime.callbacks import EvalEvent, SaveEvent, StepEvent, TrainResult
+
+
+def agent(tmp_path: Path, **options: Any) -> BC:
+    defaults: dict[str, Any] = {
+        "dataset": {"kind": "scripted", "name": "pendulum-mixed", "max_episodes": 4},
+        "output_dir": str(tmp_path),
+        "tensorboard": False,
+        "eval_episodes": 1,
+        "hidden_sizes": [8],
+        "batch_size": 16,
+    }
+    return BC("Pendulum-v1", **{**defaults, **options})
+
+
+def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_intervals_fire_at_their_ticks_and_the_end_is_evaluated(tmp_path: Path) -> None:
+    learner = agent(tmp_path, eval_interval=30, log_interval=25, checkpoint_interval=40)
+    result = learner.learn(100, progress=False)
+    assert [e["tick"] for e in events(result.run_dir, "eval")] == [30, 60, 90, 100]
+    assert [e["tick"] for e in events(result.run_dir, "train")] == [25, 50, 75, 100]
+    assert result.stop_reason == "budget of 100 updates spent"
+    assert result.updates == 100
+    stored = json.loads((result.run_dir / "result.json").read_text())
+    assert stored["status"] == "finished"
+    assert stored["versions"]["torch"] == torch.__version__
+    assert stored["last_eval_tick"] == 100
+
+
+def test_budget_in_epochs(tmp_path: Path) -> None:
+    result = agent(tmp_path, total_epochs=2, batch_size=64).learn(progress=False)
+    assert result.updates == 2 * -(-800 // 64), "an epoch reads 4 episodes of 200 steps once"
+
+
+def test_learning_rate_follows_the_schedule(tmp_path: Path) -> None:
+    learner = agent(
+        tmp_path, lr_schedule={"kind": "linear", "warmup": 0.5}, log_interval=10, lr=1e-2
+    )
+    result = learner.learn(20, progress=False)
+    # the rate in force during the update before the tick
+    rates = {e["tick"]: e["lr/policy"] for e in events(result.run_dir, "train")}
+    assert rates[10] == pytest.approx(1e-2 * 0.9, rel=1e-5)
+    assert rates[20] == pytest.approx(1e-2 * (1 - 9 / 10), rel=1e-5)
+
+
+def test_early_stopping_at_a_target(tmp_path: Path) -> None:
+    learner = agent(tmp_path, eval_interval=10, early_stopping={"target": -1e9})
+    result = learner.learn(100, progress=False)
+    assert result.updates == 10
+    assert result.stop_reason.startswith("early stopping: eval/return_mean reached the target")
+
+
+def test_keep_last_and_the_true_best(tmp_path: Path) -> None:
+    scores = {}
+
+    class Remember(Callback):
+        def on_eval(self, event: EvalEvent) -> None:
+            scores[event.tick] = event.result.return_mean
+
+    learner = agent(tmp_path, eval_interval=7, checkpoint_interval=10, keep_last=2, lr=0.05)
+    result = learner.learn(60, progress=False, callbacks=[Remember()])
+    kept = {int(path.name) for path in (result.run_dir / "checkpoints").iterdir()}
+    best = max(scores, key=lambda tick: (scores[tick], -tick))
+    assert best in kept
+    assert kept - {best} <= {50, 60, *scores}
+    assert len(kept) <= 3
+    assert result.best_tick == best
+    assert result.best_score == scores[best]
+    assert BC.load(result.run_dir, checkpoint="best").evaluate(1).return_mean == scores[best]
+
+
+def test_callbacks_see_typed_events_can_stop_and_cannot_disturb(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Nosy(Callback):
+        def on_step(self, event: StepEvent) -> None:
+            torch.rand(1000)  # must not change the run
+            seen.append(event)
+            if event.tick >= 50:
+                event.request_stop("seen enough")
+
+        def on_save(self, event: SaveEvent) -> None:
+            seen.append(event)
+
+        def on_end(self, event: TrainResult) -> None:
+            seen.append(event)
+
+    stopped = agent(tmp_path, log_interval=10).learn(100, progress=False, callbacks=[Nosy()])
+    assert stopped.stop_reason == "seen enough"
+    assert stopped.updates == 50
+    assert {type(event) for event in seen} == {StepEvent, SaveEvent, TrainResult}
+    quiet = agent(tmp_path, log_interval=10).learn(50, progress=False)
+    policies = [BC.load(r.run_dir).algorithm.state_dict() for r in (stopped, quiet)]
+    assert all(torch.equal(policies[0][key], policies[1][key]) for key in policies[0])
+
+
+def test_a_failing_callback_is_the_users_error_and_is_recorded(tmp_path: Path) -> None:
+    class Broken(Callback):
+        def on_step(self, event: StepEvent) -> None:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError):
+        agent(tmp_path).learn(10, progress=False, callbacks=[Broken()])
+    (run,) = tmp_path.iterdir()
+    assert json.loads((run / "result.json").read_text())["status"] == "failed"
+
+
+def test_learn_again_goes_on_in_the_same_run(tmp_path: Path) -> None:
+    learner = agent(tmp_path)
+    first = learner.learn(30, progress=False)
+    second = learner.learn(60, progress=False)
+    assert first.run_dir == second.run_dir
+    assert second.updates == 60
+    straight = agent(tmp_path).learn(60, progress=False)
+    states = [BC.load(r.run_dir).algorithm.state_dict() for r in (second, straight)]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_a_run_leaves_the_callers_randomness_and_threads_alone(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    threads = torch.get_num_threads()
+    agent(tmp_path, threads=2).learn(5, progress=False)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_tensorboard_curves_continue_after_a_resume(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    learner = agent(tmp_path, tensorboard=True, log_interval=10)
+    run_dir = learner.learn(30, progress=False).run_dir
+    BC.resume(run_dir, progress=False, total_updates=60)
+    curves = EventAccumulator(str(run_dir / "tensorboard"))
+    curves.Reload()
+    steps = [event.step for event in curves.Scalars("train/policy_loss")]
+    assert steps == [10, 20, 30, 40, 50, 60]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_data_in_memory_are_kept_with_the_run_and_resumed(tmp_path: Path, mixed: bool) -> None:
+    from rl_training import TransitionDataset, load_transition_dataset
+
+    good = load_transition_dataset("pendulum-expert").take_episodes(3)
+    data = good
+    if mixed:
+        bad = load_transition_dataset("pendulum-random").take_episodes(3)
+        data = TransitionDataset.concatenate([good, bad], [1.0, 3.0])
+    options = {"dataset": data, "checkpoint_interval": 7}
+    whole = agent(tmp_path / "a", **options).learn(40, progress=False)
+    cut = agent(tmp_path / "b", **options).learn(20, progress=False)
+    resumed = BC.resume(cut.run_dir, progress=False, total_updates=40)
+    states = [BC.load(whole.run_dir).algorithm.state_dict(), resumed.algorithm.state_dict()]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
