@@ -22,6 +22,7 @@ from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
     DataSource,
     MixPart,
+    Schedule,
     TrainConfig,
     _section_in,
     load_config,
@@ -73,6 +74,8 @@ def parsed_default(text: str) -> Any:
 def plain(value: Any) -> Any:
     if value is PydanticUndefined:
         return REQUIRED
+    if isinstance(value, Schedule):
+        return value.kind
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from rl_training.api.algorithms import BC as BC
     from rl_training.api.algorithms import CQL as CQL
     from rl_training.api.algorithms import CRR as CRR
+    from rl_training.api.algorithms import DQN as DQN
+    from rl_training.api.algorithms import FQF as FQF
     from rl_training.api.algorithms import IQL as IQL
+    from rl_training.api.algorithms import IQN as IQN
     from rl_training.api.algorithms import MARWIL as MARWIL
+    from rl_training.api.algorithms import PPO as PPO
+    from rl_training.api.algorithms import QRDQN as QRDQN
+    from rl_training.api.algorithms import SAC as SAC
     from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
     from rl_training.api.managed import load as load
     from rl_training.data.dataset import TransitionDataset as TransitionDataset
@@ -31,7 +37,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "api.algorithms": ("AWAC", "AWR", "BC", "CQL", "CRR", "IQL", "MARWIL"),
+    "api.algorithms": (
+        "AWAC",
+        "AWR",
+        "BC",
+        "CQL",
+        "CRR",
+        "DQN",
+        "FQF",
+        "IQL",
+        "IQN",
+        "MARWIL",
+        "PPO",
+        "QRDQN",
+        "SAC",
+    ),
     "api.managed": ("ManagedAlgorithm", "load"),
     "data.dataset": ("TransitionDataset",),
     "data.sources": ("load_transition_dataset",),

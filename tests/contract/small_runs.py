@@ -4,56 +4,88 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from rl_training.data.rollout import RolloutBatch
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.table import TransitionTable
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.config import DatasetConfig, TrainConfig
+from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.build import build_algorithm
 
 TASKS = {"box": ("Pendulum-v1", "pendulum-mixed"), "discrete": ("CartPole-v1", "cartpole-mixed")}
+LOOP_KNOBS: dict[str, dict[str, Any]] = {
+    "offline": {},
+    "off_policy": {"learning_starts": 12, "buffer_capacity": 200},
+    "on_policy": {"rollout_steps": 16, "epochs": 2, "batch_size": 16},
+}
 
 
-def small_config(algo: str, kind: str = "box", **changes: Any) -> TrainConfig:
-    """A run of a few quick updates on scripted data."""
-    env_id, name = TASKS[kind]
-    knobs = {"batch_size": 32, "hidden_sizes": [8, 8], **changes.pop("algo_kwargs", {})}
+def default_kind(algo: str) -> str:
+    """The action kind to try an algorithm on where one is enough."""
+    return min(algorithm_class(algo).action_kinds)
+
+
+def data_section(kind: str) -> dict[str, Any]:
+    # shifted, so that advantages of both signs occur from the first update on
+    rewards = {"scale": 0.1, "shift": 0.3}
+    return {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 6, "rewards": rewards}
+
+
+def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainConfig:
+    """A run of a few quick updates, on scripted data or in the environment."""
+    kind = kind or default_kind(algo)
+    family = algorithm_class(algo).loop
+    small = {"batch_size": 32, "hidden_sizes": [8, 8], **LOOP_KNOBS[family]}
+    knobs = {**small, **changes.pop("algo_kwargs", {})}
     values: dict[str, Any] = {
         "algo": algo,
-        "env_id": env_id,
-        # shifted, so that advantages of both signs occur from the first update on
-        "dataset": {
-            "kind": "scripted",
-            "name": name,
-            "max_episodes": 6,
-            "rewards": {"scale": 0.1, "shift": 0.3},
-        },
-        "total_updates": 10,
+        "env_id": TASKS[kind][0],
         "eval_episodes": 1,
         "tensorboard": False,
         "device": "cpu",
     }
+    if family == "offline":
+        values |= {"dataset": data_section(kind), "total_updates": 10}
+    else:
+        values |= {"total_timesteps": 64}
     return TrainConfig(**{**values, **changes, "algo_kwargs": knobs})
 
 
-def small_learner(config: TrainConfig) -> tuple[Any, TransitionTable]:
-    """The algorithm of a config and its data, ready for `step(table.sample(...))`."""
-    dataset = load_transition_dataset(config.dataset, env_id=config.env_id)
+class RolloutSource:
+    """Steps that the learner itself would have taken in states of a data set."""
+
+    def __init__(self, algorithm: Any, table: TransitionTable) -> None:
+        self.algorithm, self.table = algorithm, table
+
+    def sample(self, size: int) -> RolloutBatch:
+        obs = self.table.sample(size).obs
+        action, log_prob, value = self.algorithm.collect(obs)
+        advantage = torch.randn_like(value)
+        # an older policy's probabilities, so that ratios differ from one
+        old = log_prob + 0.1 * torch.randn_like(log_prob)
+        return RolloutBatch(obs, action, old, value, advantage, advantage + value)
+
+
+def small_learner(config: TrainConfig) -> tuple[Any, Any]:
+    """The algorithm of a config and a source of batches, for `step(source.sample(32))`."""
+    kind = next(kind for kind, (env_id, _) in TASKS.items() if env_id == config.env_id)
+    section = config.dataset or DatasetConfig.parse(data_section(kind))
+    dataset = load_transition_dataset(section, env_id=config.env_id)
     algorithm = build_algorithm(config, dataset.spaces)
     table = TransitionTable(
         dataset,
         algorithm.update_count.device,
         gamma=algorithm.gamma,
         with_returns=algorithm.needs_returns,
-        at_truncation=config.dataset.returns.at_truncation,
-        normalize_observations=config.dataset.normalize_observations,
+        at_truncation=section.returns.at_truncation,
+        normalize_observations=section.normalize_observations,
     )
-    return algorithm, table
+    return algorithm, RolloutSource(algorithm, table) if algorithm.loop == "on_policy" else table
 
 
 def cases() -> list[tuple[str, str]]:
     """Every (algorithm, action kind) pair that is supported."""
-    from rl_training.experiment.registry import algorithm_names
-
     return [
         (name, kind)
         for name in algorithm_names()

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.runtime.build import build_loop
 
 from .small_runs import small_config, small_learner
+
+VALUE_BASED = ("dqn", "qr_dqn", "iqn", "fqf")
 
 # Values at which a knob must bite, and the other knobs it needs to be alive.
 PROBES: dict[tuple[str, str], Any] = {
@@ -20,11 +23,35 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "gamma"): 0.5,
     ("*", "max_weight"): 1.01,
     ("cql", "lagrange_gap"): 1.0,
-    ("cql", "target_entropy"): -7.0,
+    ("*", "target_entropy"): -7.0,
+    ("sac", "fixed_temperature"): 0.5,
+    ("*", "buffer_capacity"): 16,
+    ("*", "learning_starts"): 20,
+    ("*", "rollout_steps"): 32,
+    ("*", "target_update_interval"): 2,
+    ("*", "epsilon_end"): 0.9,
+    ("*", "epsilon_fraction"): 1.0,
+    ("iqn", "n_action_quantiles"): 1,
+    ("*", "train_frequency"): 5,
+    ("*", "clip_schedule"): {"kind": "linear"},
+    ("*", "entropy_schedule"): {"kind": "linear"},
+    ("ppo", "entropy_coef"): 0.5,
+    ("ppo", "clip"): 0.001,
+    ("ppo", "value_clip"): 1e-3,
+    ("ppo", "target_kl"): 1e-9,
+    ("ppo", "batch_size"): 8,
 }
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("cql", "lagrange_lr"): {"lagrange_gap": 1.0},
     ("crr", "beta"): {"weight_type": "exp"},
+    ("iqn", "n_action_quantiles"): {"lr": 0.05},
+    **{(algo, "double"): {"lr": 0.05} for algo in VALUE_BASED},
+    **{(algo, "priority_alpha"): {"prioritized": True} for algo in VALUE_BASED},
+    **{(algo, "priority_beta"): {"prioritized": True} for algo in VALUE_BASED},
+    **{(algo, "epsilon_start"): {"epsilon_fraction": 1.0} for algo in VALUE_BASED},
+    ("ppo", "clip_schedule"): {"clip": 0.001},
+    ("ppo", "target_kl"): {"epochs": 4},
+    ("ppo", "entropy_schedule"): {"entropy_coef": 0.5},
 }
 
 
@@ -46,8 +73,13 @@ def fingerprint(algo: str, knobs: dict[str, Any]) -> str:
     config = small_config(algo, algo_kwargs=knobs)
     algorithm, table = small_learner(config)
     torch.manual_seed(0)
-    for _ in range(4):
-        algorithm.step(table.sample(config.params.batch_size))
+    if algorithm.loop == "offline":
+        for _ in range(4):
+            algorithm.step(table.sample(config.params.batch_size))
+    else:
+        loop = build_loop(config, algorithm)
+        loop.advance(config.total_timesteps)
+        loop.close()
     digest = hashlib.sha256()
     for tensor in algorithm.state_dict().values():
         digest.update(tensor.numpy().tobytes())

@@ -96,6 +96,7 @@ def test_state_is_complete_by_construction(algo: str, kind: str) -> None:
     original, table = small_learner(config)
     for _ in range(3):
         original.step(table.sample(32))
+    batches = [table.sample(32) for _ in range(3)]
     copy, _ = small_learner(config.replace(seed=99))
     state = deepcopy(original.training_state())
     torch.manual_seed(5)
@@ -103,8 +104,8 @@ def test_state_is_complete_by_construction(algo: str, kind: str) -> None:
     streams = []
     for algorithm in (original, copy):
         torch.manual_seed(7)
-        for _ in range(3):
-            algorithm.step(table.sample(32))
+        for batch in batches:
+            algorithm.step(batch)
         streams.append(algorithm.training_state())
     assert_same_state(streams[0], streams[1])
 

@@ -120,6 +120,7 @@ def test_the_hash_covers_what_is_learned_and_nothing_else() -> None:
     config = TrainConfig(**BASE)
     changes: dict[str, Any] = {
         "total_updates": 20,
+        "total_timesteps": 20,
         "eval_interval": 3,
         "eval_episodes": 3,
         "final_eval": False,

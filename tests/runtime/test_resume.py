@@ -19,9 +19,10 @@ import torch
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.experiment.checkpoint import read_checkpoint
-from rl_training.experiment.registry import algorithm_names
+from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.callbacks import StepEvent
 
+from ..contract.small_runs import LOOP_KNOBS, TASKS, default_kind
 from ..contract.test_updates import assert_same_state
 
 # Every job is a process of its own, forked from a clean server that has only imported
@@ -61,13 +62,14 @@ def run(
 
 
 def config_for(algo: str, folder: Path, **changes: Any) -> dict[str, Any]:
-    return {
+    """Ticks at which nothing else happens lie between all intervals; three environments."""
+    kind = default_kind(algo)
+    family = algorithm_class(algo).loop
+    values: dict[str, Any] = {
         "algo": algo,
-        "env_id": "Pendulum-v1",
+        "env_id": TASKS[kind][0],
         "seed": 3,
         "device": "cpu",
-        "dataset": {"kind": "scripted", "name": "pendulum-mixed", "max_episodes": 8},
-        "total_updates": 61,
         "eval_interval": 20,
         "eval_episodes": 1,
         "checkpoint_interval": 13,
@@ -77,8 +79,16 @@ def config_for(algo: str, folder: Path, **changes: Any) -> dict[str, Any]:
         "tensorboard": False,
         "output_dir": str(folder),
         "algo_kwargs": {"hidden_sizes": [8, 8], "batch_size": 16},
-        **changes,
     }
+    if family == "offline":
+        values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
+        values |= {"total_updates": 61}
+    else:
+        values |= {"total_timesteps": 61, "num_envs": 3}
+        values["algo_kwargs"] |= LOOP_KNOBS[family]
+    if family == "on_policy":
+        values["algo_kwargs"] |= {"rollout_steps": 4, "batch_size": 6, "normalize_rewards": True}
+    return {**values, **changes}
 
 
 def only_run(folder: Path) -> Path:

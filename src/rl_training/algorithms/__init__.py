@@ -16,6 +16,13 @@ _EXPORTS = {
     "iql": ("IQLAlgorithm", "IQL", "iql_loss", "iql_policy_loss", "iql_value_loss"),
     "awac": ("AWACAlgorithm", "AWAC", "awac_loss"),
     "cql": ("CQLAlgorithm", "CQL", "cql_loss"),
+    "sac": ("SACAlgorithm", "SAC", "sac_loss"),
+    "dqn": ("DQNAlgorithm", "DQN", "dqn_loss"),
+    "qr_dqn": ("QRDQNAlgorithm", "QRDQN"),
+    "iqn": ("IQNAlgorithm", "IQN"),
+    "fqf": ("FQFAlgorithm", "FQF", "fqf_fraction_loss"),
+    "value_based": ("quantile_huber_loss",),
+    "ppo": ("PPOAlgorithm", "PPO", "ppo_loss"),
     "base": ("Act", "Algorithm", "Params"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}

@@ -18,6 +18,7 @@ from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
     HiddenSizes,
+    Interval,
     Positive,
     Rate,
     Section,
@@ -56,6 +57,19 @@ class TargetNetworkParams(DiscountedParams):
     """Learning rate of the critics."""
 
 
+class OffPolicyParams(DiscountedParams):
+    """Knobs of the loop that learns from a replay of its own experience."""
+
+    buffer_capacity: Count = 1_000_000
+    """Transitions the replay holds; the oldest are overwritten."""
+    learning_starts: Interval = 1_000
+    """Environment steps with random actions before the first update."""
+    train_frequency: Count = 1
+    """Environment steps between two rounds of updates."""
+    gradient_updates_per_step: Positive = 1.0
+    """Updates per environment step; fractions are kept exactly over time."""
+
+
 class Act(NamedTuple):
     """Actions in inner units, and what a recurrent policy carries to the next step."""
 
@@ -84,7 +98,10 @@ class Algorithm(nn.Module):
     """Metrics of `update` that are watched for NaN and infinity."""
 
     update_count: Tensor
+    fraction: Tensor
     nonfinite_at: Tensor
+    last_td_errors: Tensor
+    """(B,) of the newest update, for prioritised replay; only value-based algorithms have it."""
 
     def __init__(self, spaces: Spaces, params: Any, normalize_observations: bool = False) -> None:
         super().__init__()
@@ -98,6 +115,8 @@ class Algorithm(nn.Module):
         self.normalizer = ObservationNormalizer(spaces.obs_dim, normalize_observations)
         self.optimizers: dict[str, FusedAdam] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
+        # Share of the budget spent; online loops set it before acting, for schedules.
+        self.register_buffer("fraction", torch.zeros(()), persistent=False)
         # First update at which each loss was not finite, -1 while all were: read by the
         # trainer at its ticks, so that no update has to wait for the host.
         never = torch.full((len(self.losses),), -1, dtype=torch.int64)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, TargetNetworkParams
-from rl_training.algorithms.critics import policy_td_target
+from rl_training.algorithms.critics import policy_td_target, soft_policy_loss, temperature_loss
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
@@ -132,21 +132,15 @@ class CQLAlgorithm(Algorithm):
         temperature = self.log_temperature.detach().exp()
         metrics: Metrics = {"temperature": temperature}
 
-        def policy_loss() -> Loss:
-            action, log_prob = model.policy.rsample(batch.obs, self.normal(*shape))
-            q = model.critics(batch.obs, action).amin(0)
-            loss = (temperature * log_prob - q).mean()
-            return Loss(loss, {"policy_loss": loss, "entropy": -log_prob.mean()})
-
-        metrics |= self.minimize(policy_loss, "policy")
-        entropy = metrics["entropy"]
-
-        def temperature_loss() -> Loss:
-            loss = self.log_temperature * (entropy - self.target_entropy)
-            return Loss(loss, {"temperature_loss": loss})
-
-        metrics |= self.minimize(temperature_loss, "temperature")
-
+        noise = self.normal(*shape)
+        metrics |= self.minimize(
+            lambda: soft_policy_loss(model.policy, model.critics, batch.obs, noise, temperature),
+            "policy",
+        )
+        metrics |= self.minimize(
+            lambda: temperature_loss(self.log_temperature, metrics["entropy"], self.target_entropy),
+            "temperature",
+        )
         target, next_log_prob = policy_td_target(
             model.policy, self.target_critics, batch, self.normal(*shape)
         )

@@ -30,6 +30,28 @@ def td_loss(critics: EnsembleCritic, batch: Batch, target: Tensor) -> tuple[Loss
     return Loss(loss, {"critic_loss": loss, "q_mean": q.mean()}), q
 
 
+def soft_policy_loss(
+    policy: TanhGaussianPolicy,
+    critics: EnsembleCritic,
+    obs: Tensor,
+    noise: Tensor,
+    temperature: Tensor | float,
+) -> Loss:
+    """mean(temperature log pi(a|s) - min_i Q_i(s, a)) at the policy's own actions; SAC, eq. 7.
+
+    `noise` is (B, A). The metric `entropy` is the policy's, estimated by the same actions.
+    """
+    action, log_prob = policy.rsample(obs, noise)
+    loss = (temperature * log_prob - critics(obs, action).amin(0)).mean()
+    return Loss(loss, {"policy_loss": loss, "entropy": -log_prob.mean()})
+
+
+def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Loss:
+    """log temperature * (entropy - target): falls while the policy is more random than asked."""
+    loss = log_temperature * (entropy.detach() - target_entropy)
+    return Loss(loss, {"temperature_loss": loss})
+
+
 def data_and_policy(
     policy: TanhGaussianPolicy, critics: EnsembleCritic, batch: Batch, noise: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -47,6 +47,42 @@ class CQL(ManagedAlgorithm):
     algo = "cql"
 
 
+class SAC(ManagedAlgorithm):
+    """Soft actor-critic."""
+
+    algo = "sac"
+
+
+class DQN(ManagedAlgorithm):
+    """Deep Q-learning, with double, dueling, prioritised and n-step options."""
+
+    algo = "dqn"
+
+
+class QRDQN(ManagedAlgorithm):
+    """Quantile-regression DQN."""
+
+    algo = "qr_dqn"
+
+
+class IQN(ManagedAlgorithm):
+    """Implicit quantile networks."""
+
+    algo = "iqn"
+
+
+class FQF(ManagedAlgorithm):
+    """Fully parameterised quantile function."""
+
+    algo = "fqf"
+
+
+class PPO(ManagedAlgorithm):
+    """Proximal policy optimisation."""
+
+    algo = "ppo"
+
+
 MANAGED: dict[str, type[ManagedAlgorithm]] = {
-    cls.algo: cls for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL)
+    cls.algo: cls for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL, SAC, DQN, QRDQN, IQN, FQF, PPO)
 }

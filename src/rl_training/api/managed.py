@@ -136,6 +136,7 @@ class ManagedAlgorithm:
         self,
         total_updates: int | None = None,
         *,
+        total_timesteps: int | None = None,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
         **options: Any,
@@ -145,6 +146,8 @@ class ManagedAlgorithm:
         Options are run-time keys such as `eval_interval`. Called again, it goes on in the
         same run folder, for example with a larger budget.
         """
+        if total_timesteps is not None:
+            options |= {"total_timesteps": total_timesteps}
         if total_updates is not None:
             options |= {"total_updates": total_updates, "total_epochs": None}
         elif options.get("total_epochs") is not None:

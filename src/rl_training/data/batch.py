@@ -10,9 +10,9 @@ from torch import Tensor
 class Batch(NamedTuple):
     """B transitions on the training device.
 
-    `discount` is gamma, and 0 only where the next state is terminal, so every
-    one-step target reads `reward + discount * next_value`; a time limit never ends a
-    return. Where an episode was cut by a time limit, its return-to-go continues as
+    `discount` is gamma (gamma^n for n-step rewards), and 0 only where the next state is
+    terminal, so every target reads `reward + discount * next_value`; a time limit never
+    ends a return. Where an episode was cut by a time limit, its return-to-go continues as
     `returns_to_go + bootstrap_discount * value(final_obs)`.
     """
 
@@ -24,3 +24,6 @@ class Batch(NamedTuple):
     returns_to_go: Tensor | None = None  # (B,)
     bootstrap_discount: Tensor | None = None  # (B,) gamma^(steps to the cut), 0 where none
     final_obs: Tensor | None = None  # (B, O) last observation of the episode
+    # (B,) rows of a replay buffer, for priorities fed back; hides tuple.index, which nobody needs
+    index: Tensor | None = None  # type: ignore[assignment]
+    weight: Tensor | None = None  # (B,) importance weights of prioritised sampling

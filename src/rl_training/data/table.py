@@ -43,8 +43,9 @@ class TransitionTable:
         self.obs_mean = obs.mean(0, dtype=np.float64).astype(np.float32)
         self.obs_std = obs.std(0, dtype=np.float64).astype(np.float32) + np.float32(1e-3)
         if normalize_observations:
-            obs = (obs - self.obs_mean) / self.obs_std
-            next_obs = (next_obs - self.obs_mean) / self.obs_std
+            # as ObservationNormalizer does when acting
+            obs = np.clip((obs - self.obs_mean) / self.obs_std, -10.0, 10.0)
+            next_obs = np.clip((next_obs - self.obs_mean) / self.obs_std, -10.0, 10.0)
         action = spaces.from_env(dataset.actions).reshape(len(dataset), -1)
         discount = np.where(dataset.terminations, 0.0, gamma)
         columns = [obs, next_obs, action, dataset.rewards[:, None], discount[:, None]]

@@ -235,20 +235,26 @@ class TrainConfig(Section):
     """Budget in gradient updates (offline)."""
     total_epochs: Count | None = None
     """Budget in passes over the data set, instead of total_updates (offline)."""
+    total_timesteps: Count | None = None
+    """Budget in environment steps (online)."""
+    num_envs: Count = 1
+    """Environments that are stepped together (online)."""
+    vectorization: Literal["sync", "async"] = "sync"
+    """In this process, which suits quick environments, or each in a process of its own (online)."""
     eval_interval: Interval = 0
-    """Evaluate every so many updates; 0 evaluates only at the end."""
+    """Evaluate every so many updates or environment steps; 0 evaluates only at the end."""
     eval_episodes: Count = 10
     """Episodes per evaluation."""
     final_eval: bool = True
     """Evaluate when the run ends."""
     checkpoint_interval: Interval = 0
-    """Save every so many updates; 0 saves only the best and the last."""
+    """Save every so many updates or environment steps; 0 saves only the best and the last."""
     keep_last: Count = 2
     """Newest checkpoints that are kept."""
     keep_best: bool = True
     """Save and keep the checkpoint with the best evaluation."""
     log_interval: Count = 500
-    """Write training metrics every so many updates."""
+    """Write training metrics every so many updates or environment steps."""
     lr_schedule: Schedule = Schedule()
     """Learning-rate factor over the run, for every optimiser."""
     early_stopping: EarlyStoppingConfig | None = None
@@ -334,6 +340,7 @@ CHANGEABLE_ON_RESUME = frozenset(
     {
         "total_updates",
         "total_epochs",
+        "total_timesteps",
         "eval_interval",
         "eval_episodes",
         "final_eval",

@@ -18,6 +18,12 @@ _ALGORITHMS: dict[str, str] = {
     "iql": "rl_training.algorithms.iql:IQLAlgorithm",
     "awac": "rl_training.algorithms.awac:AWACAlgorithm",
     "cql": "rl_training.algorithms.cql:CQLAlgorithm",
+    "sac": "rl_training.algorithms.sac:SACAlgorithm",
+    "dqn": "rl_training.algorithms.dqn:DQNAlgorithm",
+    "qr_dqn": "rl_training.algorithms.qr_dqn:QRDQNAlgorithm",
+    "iqn": "rl_training.algorithms.iqn:IQNAlgorithm",
+    "fqf": "rl_training.algorithms.fqf:FQFAlgorithm",
+    "ppo": "rl_training.algorithms.ppo:PPOAlgorithm",
 }
 
 

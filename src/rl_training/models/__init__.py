@@ -9,10 +9,11 @@ from rl_training.models.actor_critic import (
     policy_for,
 )
 from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_
-from rl_training.models.normalizer import ObservationNormalizer
+from rl_training.models.normalizer import ObservationNormalizer, RewardScale
 from rl_training.models.policies import (
     CategoricalPolicy,
     DeterministicPolicy,
+    GaussianPolicy,
     Policy,
     TanhGaussianPolicy,
 )
@@ -24,11 +25,13 @@ __all__ = [
     "DeterministicPolicy",
     "EnsembleCritic",
     "EnsembleMLP",
+    "GaussianPolicy",
     "MLPIQLModel",
     "MLPSACModel",
     "MovingMoments",
     "ObservationNormalizer",
     "Policy",
+    "RewardScale",
     "TanhGaussianPolicy",
     "ValueNetwork",
     "frozen_copy",

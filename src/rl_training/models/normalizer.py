@@ -1,4 +1,4 @@
-"""Observation standardisation that travels with the policy."""
+"""Standardisation that travels with the policy."""
 
 from __future__ import annotations
 
@@ -9,21 +9,71 @@ from torch import Tensor, nn
 class ObservationNormalizer(nn.Module):
     """(obs - mean) / std with statistics that are part of the checkpoint.
 
-    Inactive, it is the identity and costs nothing.
+    They are set once from a data set, or follow the observations by `observe`. Inactive,
+    it is the identity and costs nothing.
     """
 
     mean: Tensor
     std: Tensor
+    count: Tensor
 
     def __init__(self, obs_dim: int, active: bool) -> None:
         super().__init__()
         self.active = active
         self.register_buffer("mean", torch.zeros(obs_dim))
         self.register_buffer("std", torch.ones(obs_dim))
+        self.register_buffer("count", torch.zeros(()))
 
     def set_statistics(self, mean: Tensor, std: Tensor) -> None:
         self.mean.copy_(mean)
         self.std.copy_(std)
 
+    @torch.no_grad()
+    def observe(self, obs: Tensor) -> None:
+        """Take (B, O) further observations into the statistics; a no-op while inactive."""
+        if self.active:
+            self.mean, variance, self.count = merged_moments(
+                self.mean, self.std.square(), self.count, obs
+            )
+            self.std = variance.clamp(min=1e-8).sqrt()
+
     def forward(self, obs: Tensor) -> Tensor:
-        return (obs - self.mean) / self.std if self.active else obs
+        return ((obs - self.mean) / self.std).clamp(-10.0, 10.0) if self.active else obs
+
+
+class RewardScale(nn.Module):
+    """Rewards divided by the deviation of the discounted return, as it is seen so far."""
+
+    returns: Tensor
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.register_buffer("returns", torch.zeros(num_envs))
+        for name, value in (("mean", 0.0), ("variance", 1.0), ("count", 0.0)):
+            self.register_buffer(name, torch.tensor(value))
+
+    @torch.no_grad()
+    def scaled(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """(E,) rewards of one vector step in the current scale, which they have moved."""
+        self.returns = self.returns * self.gamma + reward
+        self.mean, self.variance, self.count = merged_moments(
+            self.mean, self.variance, self.count, self.returns
+        )
+        self.returns = torch.where(ended, 0.0, self.returns)
+        return (reward / (self.variance + 1e-8).sqrt()).clamp(-10.0, 10.0)
+
+
+def merged_moments(
+    mean: Tensor, variance: Tensor, count: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and count after the rows of `x` joined (Chan, Golub and LeVeque 1979)."""
+    size = x.shape[0]
+    total = count + size
+    delta = x.mean(0) - mean
+    squares = variance * count + x.var(0, correction=0) * size
+    squares = squares + delta.square() * count * size / total
+    return mean + delta * size / total, squares / total, total

@@ -95,6 +95,41 @@ class TanhGaussianPolicy(Policy):
         return (gaussian - torch.log1p(-action.square())).sum(-1)
 
 
+class GaussianPolicy(Policy):
+    """A diagonal Gaussian with one learned deviation for all states, clipped when it acts.
+
+    Policy gradients need densities of the actions as drawn, which may leave [-1, 1]: `draw`
+    gives those, and the environment's map clips them.
+    """
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.net = MLP(obs_dim, hidden_sizes, action_dim)
+        self.log_std = nn.Parameter(torch.zeros(action_dim))
+
+    def mode(self, obs: Tensor) -> Tensor:
+        mean: Tensor = self.net(obs)
+        return mean.clamp(-1.0, 1.0)
+
+    def sample(self, obs: Tensor) -> Tensor:
+        return self.draw(obs).clamp(-1.0, 1.0)
+
+    def draw(self, obs: Tensor) -> Tensor:
+        """A random action before it is clipped."""
+        mean: Tensor = self.net(obs)
+        return mean + self.log_std.exp() * torch.randn_like(mean)
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.log_prob_and_entropy(obs, action)[0]
+
+    def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) log-densities of actions and (B,) entropies, from one pass."""
+        z = (action - self.net(obs)) * torch.exp(-self.log_std)
+        log_prob = (-0.5 * z.square() - self.log_std - _HALF_LOG_TAU).sum(-1)
+        entropy = (self.log_std + _HALF_LOG_TAU + 0.5).sum()
+        return log_prob, entropy.expand_as(log_prob)
+
+
 class CategoricalPolicy(Policy):
     """Softmax over Discrete actions."""
 
@@ -110,14 +145,23 @@ class CategoricalPolicy(Policy):
         logits: Tensor = self.net(obs)
         return logits.argmax(-1)
 
+    def draw(self, obs: Tensor) -> Tensor:
+        """A random action."""
+        return self.sample(obs)
+
     def sample(self, obs: Tensor) -> Tensor:
         probabilities = self(obs).exp()
         flat = probabilities.reshape(-1, probabilities.shape[-1])
         return torch.multinomial(flat, 1).reshape(probabilities.shape[:-1])
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        chosen: Tensor = self(obs).gather(-1, action.unsqueeze(-1))
-        return chosen.squeeze(-1)
+        return self.log_prob_and_entropy(obs, action)[0]
+
+    def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) log-probabilities of actions and (B,) entropies, from one pass."""
+        log_probs = self(obs)
+        chosen: Tensor = log_probs.gather(-1, action.unsqueeze(-1))
+        return chosen.squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)
 
 
 class DeterministicPolicy(Policy):

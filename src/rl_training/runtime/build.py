@@ -22,7 +22,9 @@ from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.evaluation import untouched_randomness
 from rl_training.runtime.loops import Loop
+from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import OfflineLoop
+from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 ONE_THREAD_UP_TO_WIDTH = 512
 """Layers this narrow are fastest on one core: threads cost more than they save."""
@@ -64,27 +66,35 @@ def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
 def build_loop(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None = None
 ) -> Loop:
-    """The loop of the algorithm's family, with its data loaded and checked.
+    """The loop of the algorithm's family, with what it needs made and checked.
 
     `dataset` is data that are in memory already; the config's processing applies to them.
     """
+    if algorithm.loop == "off_policy":
+        return OffPolicyLoop(config, algorithm)
+    if algorithm.loop == "on_policy":
+        return OnPolicyLoop(config, algorithm)
+    return OfflineLoop(config, algorithm, _training_data(config, algorithm, dataset))
+
+
+def _training_data(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> TransitionDataset:
     if config.total_updates is None and config.total_epochs is None:
         raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
-    if dataset is None:
-        if config.dataset is None:
-            raise ConfigError(
-                f"dataset: {config.algo} learns from data; add for example "
-                "'dataset: {kind: npz, path: data.npz}'"
-            )
-        dataset = load_transition_dataset(
-            config.dataset,
-            env_id=config.env_id,
-            env_kwargs=config.env_kwargs,
-            spaces=algorithm.spaces,
+    if config.dataset is None:
+        raise ConfigError(
+            f"dataset: {config.algo} learns from data; add for example "
+            "'dataset: {kind: npz, path: data.npz}'"
         )
-    elif config.dataset is not None:
-        dataset = apply_reward_processing(dataset, config.dataset.rewards)
-    return OfflineLoop(config, algorithm, dataset)
+    if dataset is not None:
+        return apply_reward_processing(dataset, config.dataset.rewards)
+    return load_transition_dataset(
+        config.dataset,
+        env_id=config.env_id,
+        env_kwargs=config.env_kwargs,
+        spaces=algorithm.spaces,
+    )
 
 
 def choose_threads(config: TrainConfig) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.batch import Batch
 from rl_training.experiment.errors import ConfigError
 
 COMPILE_FROM_UPDATES = 50_000
@@ -18,15 +18,20 @@ costs about 40 seconds at the start: from here on it pays."""
 
 
 class Engine:
-    """Draws a batch and updates, k times per call.
+    """Draws a batch and updates, k times per call; `learned` is told of each batch after it.
 
     `mode` is what runs and `reason` why; a run keeps its mode when it is resumed.
     """
 
     def __init__(
-        self, algorithm: Algorithm, draw: Callable[[], Batch], mode: str, total_updates: int
+        self,
+        algorithm: Algorithm,
+        draw: Callable[[], Any],
+        mode: str,
+        total_updates: int,
+        learned: Callable[[Any], None] | None = None,
     ) -> None:
-        self.draw = draw
+        self.draw, self.learned = draw, learned
         self.mode, self.reason = choose_mode(mode, algorithm.update_count.device, total_updates)
         self._step = algorithm.step
         if self.mode == "compile":
@@ -39,7 +44,10 @@ class Engine:
         """`updates` updates; the metrics of the last one."""
         metrics: Metrics = {}
         for _ in range(updates):
-            metrics = self._step(self.draw())
+            batch = self.draw()
+            metrics = self._step(batch)
+            if self.learned is not None:
+                self.learned(batch)
         return metrics
 
 

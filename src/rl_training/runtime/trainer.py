@@ -152,6 +152,7 @@ class Trainer:
             self.console.stop()
             self.log.close()
             self.evaluator.close()
+            self.loop.close()
 
     def _still_running(self) -> bool:
         if self.stop_reason is None and self.loop.tick >= self.loop.total:
@@ -222,6 +223,7 @@ class Trainer:
 
     def _log_training(self, metrics: Metrics) -> None:
         values = {f"train/{name}": float(value) for name, value in metrics.items()}
+        values |= self.loop.report()
         for name, optimizer in self.algorithm.optimizers.items():
             values[f"lr/{name}"] = float(optimizer.lr)
         elapsed = self._elapsed()
@@ -301,7 +303,7 @@ class Trainer:
                 "score": self._score(self.last_eval.metrics())
                 if evaluated_here and self.last_eval
                 else None,
-                "exact": True,
+                "exact": all(getattr(part, "exact", True) for part in self._components().values()),
             },
         )
         self.last_saved_tick = tick
@@ -359,6 +361,9 @@ class Trainer:
             for name, component in self._components().items():
                 component.load_training_state(parts[name])
             self.resumed_at = self.last_saved_tick = self.loop.tick
+            for part in self._components().values():
+                for note in getattr(part, "notes", ()):
+                    self.console.say(f"warning: {note}")
             return
         self.console.say("no usable checkpoint in this run: starting from the beginning")
         self.resumed_at = -1
@@ -367,7 +372,7 @@ class Trainer:
         old, schedule = info.manifest["config"], self.config.lr_schedule
         if schedule.is_constant or schedule.over:
             return
-        for key in ("total_updates", "total_epochs"):
+        for key in ("total_updates", "total_epochs", "total_timesteps"):
             if old[key] != getattr(self.config, key):
                 raise ConfigError(
                     f"{key}: changing the budget on resume would stretch lr_schedule, whose "

@@ -33,7 +33,16 @@ class Loop(Protocol):
         """The budget on that clock."""
 
     def advance(self, ticks: int) -> Metrics:
-        """Move the clock on by exactly `ticks`; the newest metrics."""
+        """Move the clock on by `ticks`, or by the few more that one step may take.
+
+        The newest metrics, which are empty while nothing has been learned.
+        """
+
+    def report(self) -> dict[str, float]:
+        """What else there is to log, since the last report."""
 
     def components(self) -> dict[str, Component]:
         """Everything beside the algorithm that has to be saved."""
+
+    def close(self) -> None:
+        """Let go of what the loop holds: environments, processes."""

@@ -57,6 +57,12 @@ class OfflineLoop:
         self.progress.updates += ticks
         return metrics
 
+    def report(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
     def components(self) -> dict[str, Component]:
         return {"data": self.fingerprint}
 

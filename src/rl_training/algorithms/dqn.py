@@ -1,0 +1,104 @@
+"""Deep Q-learning, with double, dueling, prioritised and n-step variants as options.
+
+Mnih et al. 2015, doi:10.1038/nature14236; double: van Hasselt et al. 2016,
+arXiv:1509.06461; dueling: Wang et al. 2016, arXiv:1511.06581; prioritised: Schaul et al.
+2016, arXiv:1511.05952.
+
+Kept: target network copied every so many updates, errors clipped by a Huber loss,
+epsilon-greedy actions with a linear decay, proportional priorities with annealed
+correction. Changed: Adam instead of RMSProp; observations are vectors, so the network is
+a multi-layer perceptron.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Act, Algorithm
+from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.algorithms.value_based import (
+    ValueParams,
+    epsilon,
+    epsilon_greedy,
+    huber,
+    keep_td_errors,
+    of_action,
+    td_target,
+    update_target,
+    weighted_mean,
+)
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.models import Policy, frozen_copy
+from rl_training.models.value_networks import QNetwork
+
+
+class DQNParams(ValueParams):
+    pass
+
+
+def dqn_loss(q: Tensor, td_target: Tensor, weight: Tensor | None = None, *, kappa: float) -> Loss:
+    """mean(weight * Huber(target - Q(s, a))); inputs (B,), `weight` that of prioritised replay.
+
+    `td_errors`, (B,), is |target - Q(s, a)|.
+    """
+    assert q.dim() == 1, q.shape
+    assert q.shape == td_target.shape, (q.shape, td_target.shape)
+    error = td_target.detach() - q
+    loss = weighted_mean(huber(error, kappa), weight)
+    return Loss(loss, {"td_loss": loss, "q_mean": q.mean(), "td_errors": error.abs()})
+
+
+class DQNAlgorithm(Algorithm):
+    """Deep Q-learning."""
+
+    Params: ClassVar[Any] = DQNParams
+    loop: ClassVar[str] = "off_policy"
+    paper: ClassVar[str] = "Mnih et al. 2015"
+    summary: ClassVar[str] = "Q-learning with replay and a target network"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    losses: ClassVar[tuple[str, ...]] = ("td_loss",)
+
+    last_td_errors: Tensor
+
+    def __init__(
+        self, spaces: Spaces, params: DQNParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.network = QNetwork(
+            spaces.obs_dim, spaces.action_dim, params.hidden_sizes, params.dueling
+        )
+        self.target_network = frozen_copy(self.network)
+        self.add_optimizer("q", self.network.parameters(), params.lr)
+        self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
+
+    @property
+    def policy(self) -> Policy:
+        return self.network
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
+        action = self.network.mode(self.normalizer(obs))
+        if explore:
+            share = epsilon(self.fraction, self.params)
+            action = epsilon_greedy(action, self.spaces.action_dim, share)
+        return Act(action, carry)
+
+    def update(self, batch: Batch) -> Metrics:
+        p: DQNParams = self.params
+        with torch.no_grad():
+            next_q = self.target_network(batch.next_obs)
+            judge = self.network(batch.next_obs) if p.double else next_q
+            target = td_target(batch, of_action(next_q, judge.argmax(-1)))
+
+        def loss() -> Loss:
+            q = of_action(self.network(batch.obs), batch.action)
+            return dqn_loss(q, target, batch.weight, kappa=p.kappa)
+
+        metrics = keep_td_errors(self.last_td_errors, self.minimize(loss, "q"))
+        due = self.update_count % p.target_update_interval == 0
+        update_target(self.target_network, self.network, due)
+        return metrics

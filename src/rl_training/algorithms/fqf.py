@@ -1,0 +1,158 @@
+"""Fully parameterised quantile function.
+
+Yang, Zhao, Lin, Qin, Bian and Liu 2019, arXiv:1911.02140.
+
+Kept: fractions proposed by one layer on the detached features, quantiles by IQN's network,
+Q as the sum of the quantiles at the fractions' midpoints times the fractions' widths, the
+closed-form gradient of the 1-Wasserstein error as the fractions' only signal, an optimiser
+of their own, entropy against collapse. Changed:
+- Fractions learn by Adam at a rate at which they move; the published RMSProp rate of
+  2.5e-9 leaves them where they start.
+- Quantiles are learned at the fractions themselves as well as at their midpoints. The
+  gradient of the fractions reads them there, and where nothing trains them they are
+  whatever the network interpolates: fractions then move, but not to where they belong
+  (docs/algorithms/fqf.md has figures).
+- The target's fractions are those that the target network proposes for s', and a target
+  quantile counts by its fraction's width, so that the target's mean is the Q(s', a') that
+  chose a'. The paper takes the fractions of s and counts all alike, which bends the
+  distribution once fractions are unequal.
+Added as options: double, dueling (per quantile), prioritised and n-step replay.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Act, Algorithm
+from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.algorithms.value_based import (
+    ValueParams,
+    epsilon,
+    epsilon_greedy,
+    keep_td_errors,
+    of_action,
+    quantile_huber_loss,
+    td_target,
+    update_target,
+)
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, NonNegative, Positive
+from rl_training.models import Policy, frozen_copy
+from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
+
+
+class FQFParams(ValueParams):
+    n_fractions: Annotated[int, Field(ge=2)] = 32
+    """Fractions proposed per state."""
+    num_cosines: Count = 64
+    """Cosines that embed a fraction."""
+    fraction_lr: Positive = 1e-4
+    """Learning rate of the proposed fractions."""
+    entropy_coef: NonNegative = 1e-3
+    """Weight of the fractions' entropy, which keeps them from collapsing onto a few."""
+
+
+def fqf_fraction_loss(
+    taus: Tensor, quantiles_at_taus: Tensor, quantiles_hat: Tensor, *, entropy_coef: float
+) -> Loss:
+    """The 1-Wasserstein error of N steps as a function of the fractions; FQF, eq. 5.
+
+    `taus`, (B, N + 1), run from 0 to 1; `quantiles_at_taus`, (B, N - 1), are F at the inner
+    ones and `quantiles_hat`, (B, N), F at the midpoints. The loss is linear in the fractions
+    and has the error's gradient, 2 F(tau_i) - F(tau_hat_i) - F(tau_hat_{i-1}); its value
+    means nothing. No gradient reaches the quantiles.
+    """
+    n = quantiles_hat.shape[-1]
+    assert taus.shape[-1] == n + 1, (taus.shape, quantiles_hat.shape)
+    assert quantiles_at_taus.shape[-1] == n - 1, (quantiles_at_taus.shape, quantiles_hat.shape)
+    assert taus.shape[:-1] == quantiles_at_taus.shape[:-1] == quantiles_hat.shape[:-1]
+    slope = 2.0 * quantiles_at_taus - quantiles_hat[..., 1:] - quantiles_hat[..., :-1]
+    loss = (slope.detach() * taus[..., 1:-1]).sum(-1).mean()
+    widths = taus.diff(dim=-1)
+    entropy = -(widths * widths.clamp(min=1e-8).log()).sum(-1).mean()
+    equal = torch.linspace(0.0, 1.0, n + 1, dtype=taus.dtype, device=taus.device)
+    return Loss(
+        loss - entropy_coef * entropy,
+        {
+            "fraction_loss": loss,
+            "fraction_entropy": entropy,
+            "fraction_shift": (taus - equal).abs().amax(-1).mean(),
+        },
+    )
+
+
+class FQFAlgorithm(Algorithm):
+    """Fully parameterised quantile function."""
+
+    Params: ClassVar[Any] = FQFParams
+    loop: ClassVar[str] = "off_policy"
+    paper: ClassVar[str] = "Yang et al. 2019"
+    summary: ClassVar[str] = "Q-learning of the return's quantiles at learned fractions"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    losses: ClassVar[tuple[str, ...]] = ("quantile_loss", "fraction_loss")
+
+    last_td_errors: Tensor
+
+    def __init__(
+        self, spaces: Spaces, params: FQFParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.network = MLPFQFNetwork(
+            spaces.obs_dim,
+            spaces.action_dim,
+            params.n_fractions,
+            params.num_cosines,
+            params.hidden_sizes,
+            params.dueling,
+        )
+        self.target_network = frozen_copy(self.network)
+        self.add_optimizer("quantiles", self.network.quantile_parameters(), params.lr)
+        self.add_optimizer("fractions", self.network.fractions.parameters(), params.fraction_lr)
+        self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
+
+    @property
+    def policy(self) -> Policy:
+        return self.network
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
+        action = self.network.mode(self.normalizer(obs))
+        if explore:
+            share = epsilon(self.fraction, self.params)
+            action = epsilon_greedy(action, self.spaces.action_dim, share)
+        return Act(action, carry)
+
+    def update(self, batch: Batch) -> Metrics:
+        p: FQFParams = self.params
+        network, n = self.network, p.n_fractions
+        with torch.no_grad():
+            following: FQFOutput = self.target_network(batch.next_obs)
+            next_q = network.q_values(batch.next_obs) if p.double else following.q_values
+            target = td_target(batch, of_action(following.quantiles_hat, next_q.argmax(-1)))
+
+        def loss() -> Loss:
+            features = network.features(batch.obs)
+            taus, tau_hats = network.propose(features)
+            at = torch.cat([tau_hats, taus[:, 1:-1].detach()], dim=-1)
+            quantiles = of_action(network.quantiles(features, at), batch.action)
+            quantiles_hat, quantiles_at_taus = quantiles[:, :n], quantiles[:, n:]
+            quantile = quantile_huber_loss(
+                quantiles, target, at, batch.weight, following.widths, kappa=p.kappa
+            )
+            fraction = fqf_fraction_loss(
+                taus, quantiles_at_taus, quantiles_hat, entropy_coef=p.entropy_coef
+            )
+            q_mean = (taus.diff(dim=-1) * quantiles_hat).sum(-1).mean()
+            metrics = {**quantile.metrics, **fraction.metrics, "q_mean": q_mean}
+            return Loss(quantile.total + fraction.total, metrics)
+
+        # one pass for both: neither loss has a gradient for the other's parameters
+        metrics = keep_td_errors(self.last_td_errors, self.minimize(loss, "quantiles", "fractions"))
+        due = self.update_count % p.target_update_interval == 0
+        update_target(self.target_network, network, due)
+        return metrics

@@ -1,0 +1,193 @@
+"""Proximal policy optimisation.
+
+Schulman, Wolski, Dhariwal, Radford and Klimov 2017, arXiv:1707.06347.
+
+Kept: the clipped surrogate, generalised advantages, several epochs of minibatches over
+each rollout. From the authors' code: orthogonal initialisation (gain 0.01 for the
+policy's last layer, 1 for the value's), advantage normalisation per minibatch, optional
+clipped value loss, gradient clipping, running observation and reward normalisation as
+options. Policy and value have networks and gradient norms of their own. A time limit
+bootstraps with the value of the true final state.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Algorithm, DiscountedParams
+from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.data.rollout import RolloutBatch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import (
+    Count,
+    Fraction,
+    HiddenSizes,
+    NonNegative,
+    Positive,
+    Schedule,
+)
+from rl_training.models import (
+    CategoricalPolicy,
+    GaussianPolicy,
+    Policy,
+    ValueNetwork,
+    orthogonal_init_,
+)
+
+
+class PPOParams(DiscountedParams):
+    batch_size: Count = 64
+    """Steps per minibatch; must divide rollout_steps times the number of environments."""
+    hidden_sizes: HiddenSizes = (64, 64)
+    """Widths of the hidden layers of policy and value network."""
+    grad_clip: Positive | None = 0.5
+    """Largest gradient norm per network."""
+    rollout_steps: Count = 2048
+    """Steps per environment between two rounds of updates."""
+    epochs: Count = 10
+    """Passes over each rollout."""
+    gae_lambda: Fraction = 0.95
+    """Between one-step (0) and whole-return (1) advantages."""
+    clip: Positive = 0.2
+    """How far the probability ratio may move before its gradient is cut."""
+    clip_schedule: Schedule = Schedule()
+    """Factor on clip over the run."""
+    value_clip: Positive | None = None
+    """How far the value may move from the rollout's before its gradient is cut; off by default."""
+    value_coef: Positive = 0.5
+    """Weight of the value loss, and factor of the value network's learning rate."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    entropy_schedule: Schedule = Schedule()
+    """Factor on entropy_coef over the run."""
+    normalize_advantages: bool = True
+    """Standardise advantages within each minibatch."""
+    target_kl: Positive | None = None
+    """Skip the rest of the epochs once the policy has moved 1.5 times this far; off by default."""
+    normalize_observations: bool = False
+    """Standardise observations by running statistics, which the policy carries."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    lr: Positive = 3e-4
+    """Learning rate of the policy."""
+
+
+def ppo_loss(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantage: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    old_value: Tensor,
+    returns: Tensor,
+    *,
+    clip: Tensor | float,
+    value_clip: float | None,
+    value_coef: float,
+    entropy_coef: Tensor | float,
+) -> Loss:
+    """-mean(min(r A, clip(r, 1 - c, 1 + c) A)) + value_coef * value loss - entropy bonus.
+
+    All inputs (B,); r is exp(log_prob - old_log_prob). The value loss is half the mean
+    squared error to the returns; with `value_clip`, the larger of the errors of the value
+    and of the value kept within that distance of `old_value`.
+    """
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    bound = torch.as_tensor(clip, dtype=ratio.dtype, device=ratio.device)
+    clipped = torch.minimum(torch.maximum(ratio, 1.0 - bound), 1.0 + bound)
+    policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    error = (value - returns).square()
+    if value_clip is not None:
+        near = old_value + (value - old_value).clamp(-value_clip, value_clip)
+        error = torch.maximum(error, (near - returns).square())
+    value_loss = 0.5 * error.mean()
+    entropy_mean = entropy.mean()
+    with torch.no_grad():
+        kl = (ratio - 1.0 - log_ratio).mean()
+        outside = ((ratio - 1.0).abs() > bound).float().mean()
+    return Loss(
+        policy_loss + value_coef * value_loss - entropy_coef * entropy_mean,
+        {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy_mean,
+            "approx_kl": kl,
+            "clip_fraction": outside,
+        },
+    )
+
+
+class PPOAlgorithm(Algorithm):
+    """Proximal policy optimisation."""
+
+    Params: ClassVar[Any] = PPOParams
+    loop: ClassVar[str] = "on_policy"
+    paper: ClassVar[str] = "Schulman et al. 2017"
+    summary: ClassVar[str] = "robust policy gradients where steps are cheap"
+    losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+
+    clip: Tensor
+    entropy_coef: Tensor
+
+    def __init__(
+        self, spaces: Spaces, params: PPOParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations or params.normalize_observations)
+        head = CategoricalPolicy if spaces.is_discrete else GaussianPolicy
+        self.actor = head(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.value = ValueNetwork(spaces.obs_dim, params.hidden_sizes)
+        orthogonal_init_(self)
+        for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):
+            last = cast(nn.Linear, net.layers[-1])
+            nn.init.orthogonal_(last.weight, gain)
+        self.register_buffer("clip", torch.tensor(params.clip), persistent=False)
+        self.register_buffer("entropy_coef", torch.tensor(params.entropy_coef), persistent=False)
+        self.add_optimizer("policy", self.actor.parameters(), params.lr)
+        # Adam cancels a factor on the loss of a separate network, so the factor moves its rate
+        rate = params.lr * params.value_coef / 0.5
+        self.add_optimizer("value", self.value.parameters(), rate)
+
+    @property
+    def policy(self) -> Policy:
+        return self.actor
+
+    @torch.no_grad()
+    def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Action, its log-probability, and the state's value, for (E, O) seen observations."""
+        action = self.actor.sample(obs)
+        return action, self.actor.log_prob(obs, action), self.value(obs)
+
+    def follow_schedules(self, fraction: float) -> None:
+        """Set clip range and entropy weight for this share of the budget."""
+        p: PPOParams = self.params
+        self.clip.fill_(p.clip * p.clip_schedule(fraction))
+        self.entropy_coef.fill_(p.entropy_coef * p.entropy_schedule(fraction))
+
+    def update(self, batch: RolloutBatch) -> Metrics:  # type: ignore[override]
+        p: PPOParams = self.params
+        advantage = batch.advantage
+        if p.normalize_advantages:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+        def loss() -> Loss:
+            log_prob, entropy = self.actor.log_prob_and_entropy(batch.obs, batch.action)
+            return ppo_loss(
+                log_prob,
+                batch.log_prob,
+                advantage,
+                entropy,
+                self.value(batch.obs),
+                batch.value,
+                batch.returns,
+                clip=self.clip,
+                value_clip=p.value_clip,
+                value_coef=p.value_coef,
+                entropy_coef=self.entropy_coef,
+            )
+
+        return self.minimize(loss, "policy", "value")

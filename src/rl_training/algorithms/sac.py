@@ -1,0 +1,130 @@
+"""Soft actor-critic.
+
+Haarnoja, Zhou, Abbeel and Levine 2018, arXiv:1801.01290; temperature as in
+Haarnoja et al. 2018, arXiv:1812.05905.
+
+Kept: twin critics whose minimum serves target and policy, entropy in the target,
+tanh-Gaussian policy, automatic temperature (its logarithm is what is tuned, as in the
+authors' code) with target entropy -|A|, soft target updates. Order: critics, policy with
+the new critics, temperature, targets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Algorithm, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.critics import (
+    policy_td_target,
+    soft_policy_loss,
+    td_loss,
+    temperature_loss,
+)
+from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Finite, Positive
+from rl_training.models import MLPSACModel, Policy, frozen_copy
+
+
+class SACParams(OffPolicyParams, TargetNetworkParams):
+    fixed_temperature: Positive | None = None
+    """Weight of the entropy, held constant; tuned automatically by default."""
+    target_entropy: Finite | None = None
+    """Entropy the temperature aims at; minus the number of action components by default."""
+    temperature_lr: Positive = 3e-4
+    """Learning rate of the temperature."""
+
+
+class SACLosses(NamedTuple):
+    """The three objectives, each for its own parameters."""
+
+    critics: Loss
+    policy: Loss
+    temperature: Loss
+
+
+def sac_loss(
+    q: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    next_q: Tensor,
+    next_log_prob: Tensor,
+    log_prob: Tensor,
+    q_policy: Tensor,
+    log_temperature: Tensor,
+    *,
+    target_entropy: float,
+) -> SACLosses:
+    """The three SAC objectives at one set of inputs, for a training loop of your own.
+
+    `q`, `next_q` and `q_policy` are (members, B): online critics at the data's actions,
+    target critics at the policy's next actions, online critics at the policy's actions; the
+    others are (B,) and `log_temperature` a scalar. `SACAlgorithm` takes the same losses one
+    after the other, so that each sees the step before it.
+    """
+    temperature = log_temperature.detach().exp()
+    next_value = next_q.amin(0) - temperature * next_log_prob
+    td = critic_loss(q, (reward + discount * next_value).detach())
+    policy = (temperature * log_prob - q_policy.amin(0)).mean()
+    return SACLosses(
+        Loss(td, {"critic_loss": td}),
+        Loss(policy, {"policy_loss": policy}),
+        temperature_loss(log_temperature, -log_prob.mean(), target_entropy),
+    )
+
+
+class SACAlgorithm(Algorithm):
+    """Soft actor-critic."""
+
+    Params: ClassVar[Any] = SACParams
+    loop: ClassVar[str] = "off_policy"
+    paper: ClassVar[str] = "Haarnoja et al. 2018"
+    summary: ClassVar[str] = "sample-efficient continuous control with an entropy bonus"
+    losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
+
+    def __init__(
+        self, spaces: Spaces, params: SACParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.target_critics = frozen_copy(self.model.critics)
+        self.target_entropy = (
+            -float(spaces.action_dim) if params.target_entropy is None else params.target_entropy
+        )
+        start = torch.tensor(params.fixed_temperature or 1.0).log()
+        self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
+        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
+        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
+        if params.fixed_temperature is None:
+            self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        policy, critics = self.model.policy, self.model.critics
+        shape = (batch.reward.shape[0], self.spaces.action_dim)
+        temperature = self.log_temperature.detach().exp()
+        target, next_log_prob = policy_td_target(
+            policy, self.target_critics, batch, self.normal(*shape)
+        )
+        target = target - batch.discount * temperature * next_log_prob
+        metrics = self.minimize(lambda: td_loss(critics, batch, target)[0], "critics")
+        noise = self.normal(*shape)
+        metrics |= self.minimize(
+            lambda: soft_policy_loss(policy, critics, batch.obs, noise, temperature), "policy"
+        )
+        if self.params.fixed_temperature is None:
+            metrics |= self.minimize(
+                lambda: temperature_loss(
+                    self.log_temperature, metrics["entropy"], self.target_entropy
+                ),
+                "temperature",
+            )
+        soft_update(self.target_critics, critics, self.params.tau)
+        return metrics | {"temperature": temperature}

@@ -1,0 +1,266 @@
+"""A run's own experience: a ring of transitions on the training device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.data.batch import Batch
+from rl_training.data.priorities import Priorities, prefix, require_memory
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.errors import CheckpointError, ConfigError
+
+__all__ = ["Priorities", "ReplayBuffer"]
+
+
+class ReplayBuffer:
+    """The newest transitions, drawn uniformly or by priority.
+
+    `capacity` transitions, rounded down to whole vector steps. A transition is one packed
+    row, so a batch is a single gather; row `step * num_envs + env` belongs to environment
+    `env`. Draws are device work of fixed shape without a host sync, from the device's
+    generator.
+
+    **n-step returns are complete before they are stored.** The last `n_step` vector steps
+    wait on the host, where each new reward is added to every window it belongs to; a window
+    ends with its n-th reward or with its episode, and its row enters the ring when its step
+    is `n_step - 1` vector steps old. So every stored row stands alone: none reaches over an
+    episode's end or the ring's write head, the ring may overwrite anything, and drawing
+    costs the same for every n. The price: the newest `n_step - 1` vector steps cannot be
+    drawn yet and do not count in `len`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        spaces: Spaces,
+        device: torch.device,
+        *,
+        gamma: float,
+        n_step: int = 1,
+        priorities: Priorities | None = None,
+    ) -> None:
+        least = num_envs * (n_step + 1)
+        if capacity < least:
+            raise ConfigError(
+                f"algo_kwargs.buffer_capacity: {capacity:,} is too small for {num_envs} "
+                f"environments and {n_step}-step returns; set at least {least:,}"
+            )
+        self.steps = capacity // num_envs
+        self.capacity = self.steps * num_envs
+        if priorities is not None and priorities.capacity < self.capacity:
+            raise ValueError(f"{priorities.capacity} priorities for {self.capacity} transitions")
+        held = 0 if priorities is None else priorities.memory_needed(priorities.capacity)
+        needed = self.memory_needed(self.capacity, spaces, prioritised=priorities is not None)
+        require_memory("a replay", self.capacity, needed, device, held)
+        self.num_envs, self.n_step, self.gamma = num_envs, n_step, gamma
+        self.priorities = priorities
+        self.discrete = spaces.is_discrete
+        self.widths = _widths(spaces)
+        # Not zeroed: memory is taken as it fills, and nothing unwritten is ever drawn.
+        self.rows = torch.empty(self.capacity, sum(self.widths), device=device)
+        self._cursor = 0  # vector step to write next
+        self._filled = 0  # vector steps in the ring
+        # The number of rows for draws that must not ask the host; on the CPU the same memory.
+        self._size = np.zeros(1)
+        self._device_size = torch.from_numpy(self._size).to(device)
+        self._make_window(spaces)
+        by_step = self.rows.view(self.steps, num_envs, -1)
+        self._ring = by_step
+        self._host_ring: NDArray[Any] | None = by_step.numpy() if device.type == "cpu" else None
+
+    def _make_window(self, spaces: Spaces) -> None:
+        """Host memory for the rows that are being made, one slot per vector step."""
+        n = self.n_step
+        self._window = np.zeros((n, self.num_envs, sum(self.widths)), np.float32)
+        self._window_tensor = torch.from_numpy(self._window)
+        parts = np.split(self._window, np.cumsum(self.widths)[:-1].tolist(), axis=2)
+        self._obs, self._next_obs, self._action = parts[:3]
+        self._reward, self._discount = parts[3][..., 0], parts[4][..., 0]
+        if spaces.is_discrete:
+            self._action = self._action[..., 0]
+        self._newest = n - 1  # slot of the last vector step
+        self._waiting = 0  # slots with a row that is not in the ring yet
+        self._open = np.zeros((n, self.num_envs), np.bool_)  # windows that still grow
+        # [newest slot, slot] -> gamma^k for the k vector steps that lie between the two.
+        age = (np.arange(n)[:, None] - np.arange(n)) % n
+        self._reward_scale = (self.gamma**age).astype(np.float32)[..., None]
+        self._next_scale = (self.gamma ** (age + 1)).astype(np.float32)[..., None]
+
+    @staticmethod
+    def memory_needed(capacity: int, spaces: Spaces, *, prioritised: bool = False) -> int:
+        """Bytes that a replay of `capacity` transitions takes on its device."""
+        rows = 4 * capacity * sum(_widths(spaces))
+        return rows + (Priorities.memory_needed(capacity) if prioritised else 0)
+
+    def __len__(self) -> int:
+        """Transitions that can be drawn."""
+        return self._filled * self.num_envs
+
+    # --- storing ------------------------------------------------------------------------------
+
+    def add(
+        self,
+        obs: NDArray[Any],
+        action: NDArray[Any],
+        reward: NDArray[Any],
+        next_obs: NDArray[Any],
+        terminated: NDArray[Any],
+        truncated: NDArray[Any],
+    ) -> None:
+        """Store one step of every environment.
+
+        (num_envs, O) observations, `next_obs` being the one the step returned even where it
+        ended the episode; actions in inner units, (num_envs, A) or (num_envs,) for Discrete;
+        (num_envs,) rewards and boolean flags. The arrays are copied.
+        """
+        if self.n_step == 1:
+            slot = 0
+            self._next_obs[0] = next_obs
+            self._reward[0] = reward
+            discount = self._discount[0]
+            discount.fill(self.gamma)
+            discount[terminated] = 0.0
+        else:
+            slot = self._newest = (self._newest + 1) % self.n_step
+            self._grow_windows(reward, next_obs, terminated, truncated)
+        self._obs[slot] = obs
+        self._action[slot] = action
+        if self._waiting < self.n_step - 1:
+            self._waiting += 1
+        else:
+            self._store((slot + 1) % self.n_step)
+
+    def _grow_windows(
+        self,
+        reward: NDArray[Any],
+        next_obs: NDArray[Any],
+        terminated: NDArray[Any],
+        truncated: NDArray[Any],
+    ) -> None:
+        """Begin a window in the newest slot, and let this step into all that are open."""
+        newest, still_open = self._newest, self._open
+        still_open[newest] = True
+        self._reward[newest] = 0.0
+        self._reward += self._reward_scale[newest] * still_open * reward
+        discount = self._next_scale[newest] * np.logical_not(terminated)
+        np.copyto(self._discount, discount, where=still_open)
+        np.copyto(self._next_obs, next_obs, where=still_open[..., None])
+        still_open &= np.logical_not(np.logical_or(terminated, truncated))
+
+    def _store(self, slot: int) -> None:
+        """Write a slot's rows over the oldest vector step of the ring."""
+        cursor, host_ring = self._cursor, self._host_ring
+        if host_ring is not None:
+            host_ring[cursor] = self._window[slot]
+        else:
+            # From pageable memory: the driver has taken its copy when the call returns, so the
+            # slot may be reused, and the host does not wait for the updates queued before.
+            self._ring[cursor].copy_(self._window_tensor[slot], non_blocking=True)
+        if self.priorities is not None:
+            self.priorities.insert(cursor * self.num_envs, self.num_envs)
+        self._cursor = cursor + 1 if cursor + 1 < self.steps else 0
+        if self._filled < self.steps:
+            self._set_filled(self._filled + 1)
+
+    def _set_filled(self, vector_steps: int) -> None:
+        self._filled = vector_steps
+        self._size[0] = vector_steps * self.num_envs
+        if self._host_ring is None:
+            self._device_size.fill_(vector_steps * self.num_envs)
+
+    def cut(self, envs: NDArray[Any]) -> None:
+        """End the open windows of environments (a boolean mask) whose episode was given up
+        without a flag, as a truncation would: the next `add` begins another episode there."""
+        self._open[:, envs] = False
+
+    # --- drawing ------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int) -> Batch:
+        """Transitions drawn with replacement; prioritised ones carry `index` and `weight`."""
+        if not self._filled:
+            raise ConfigError(
+                f"algo_kwargs.learning_starts: nothing can be drawn from the replay before "
+                f"{self.n_step * self.num_envs} environment steps; set at least that many"
+            )
+        if self.priorities is not None:
+            index, weight = self.priorities.draw(batch_size)
+            return self.gather(index)._replace(index=index, weight=weight)
+        # Doubles: times any size they stay below it, and every row is as likely as the next.
+        u = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
+        return self.gather((u * self._device_size).long())
+
+    def gather(self, index: Tensor) -> Batch:
+        """The transitions at given rows."""
+        obs, next_obs, action, reward, discount = torch.split(
+            self.rows.index_select(0, index), self.widths, dim=1
+        )
+        return Batch(
+            obs=obs,
+            action=action.squeeze(1).long() if self.discrete else action,
+            reward=reward.squeeze(1),
+            next_obs=next_obs,
+            discount=discount.squeeze(1),
+        )
+
+    def feed_back(self, index: Tensor, td_errors: Tensor) -> None:
+        """Set the priorities of drawn rows, before the next `add`; ignored where sampling is
+        uniform."""
+        if self.priorities is not None:
+            self.priorities.update(index, td_errors)
+
+    # --- state --------------------------------------------------------------------------------
+
+    def _layout(self) -> dict[str, Any]:
+        return {
+            "capacity": self.capacity,
+            "num_envs": self.num_envs,
+            "n_step": self.n_step,
+            "gamma": self.gamma,
+            "widths": list(self.widths),
+            "prioritised": self.priorities is not None,
+        }
+
+    def training_state(self) -> dict[str, Any]:
+        """The filled part and the open windows. Shares memory with a buffer that is full:
+        write it before the next `add`."""
+        return {
+            "layout": self._layout(),
+            "rows": prefix(self.rows, len(self)),
+            "cursor": self._cursor,
+            "window": self._window_tensor.clone(),
+            "open": torch.from_numpy(self._open.copy()),
+            "newest": self._newest,
+            "waiting": self._waiting,
+            "priorities": None if self.priorities is None else self.priorities.training_state(),
+        }
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        """Continue from `training_state` of a buffer built with the same arguments."""
+        saved, own = state["layout"], self._layout()
+        differs = [key for key in own if saved.get(key) != own[key]]
+        if differs:
+            key = differs[0]
+            raise CheckpointError(
+                f"the checkpoint's replay has {key} {saved.get(key)}, but the run's has "
+                f"{own[key]}; resume with the configuration it was saved with"
+            )
+        rows = state["rows"]
+        self.rows[: len(rows)].copy_(rows)
+        self._set_filled(len(rows) // self.num_envs)
+        self._cursor = state["cursor"]
+        self._window_tensor.copy_(state["window"])
+        self._open[...] = state["open"].cpu().numpy()
+        self._newest, self._waiting = state["newest"], state["waiting"]
+        if self.priorities is not None:
+            self.priorities.load_training_state(state["priorities"])
+
+
+def _widths(spaces: Spaces) -> list[int]:
+    """Columns of obs, next_obs, action, reward and discount."""
+    return [spaces.obs_dim, spaces.obs_dim, 1 if spaces.is_discrete else spaces.action_dim, 1, 1]

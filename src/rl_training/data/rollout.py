@@ -1,0 +1,45 @@
+"""Experience of the current policy, and the advantages computed from it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class RolloutBatch(NamedTuple):
+    """B steps of a rollout, each with what the policy that took it thought of it."""
+
+    obs: Tensor  # (B, O) as the networks saw it
+    action: Tensor  # (B, A) as drawn, or (B,) int64
+    log_prob: Tensor  # (B,)
+    value: Tensor  # (B,)
+    advantage: Tensor  # (B,)
+    returns: Tensor  # (B,) advantage + value
+
+
+def generalized_advantages(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """GAE (Schulman et al. 2016) over (T, E) steps, E environments side by side.
+
+    `next_value` is the value of the state that followed each step: of the true final state
+    where the episode ended. Termination cuts the value, both ends cut the recursion.
+    """
+    delta = reward + gamma * torch.where(terminated, 0.0, next_value) - value
+    goes_on = torch.logical_not(torch.logical_or(terminated, truncated)).to(delta.dtype)
+    carried = gamma * gae_lambda * goes_on
+    advantages = torch.empty_like(delta)
+    following = torch.zeros_like(delta[0])
+    for t in range(delta.shape[0] - 1, -1, -1):
+        following = delta[t] + carried[t] * following
+        advantages[t] = following
+    return advantages

@@ -1,0 +1,104 @@
+"""An environment whose every number says where it came from, and that fails on request."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+PROBE_ID = "rl_training/Probe-v0"
+_HALF = 1 << 16
+
+
+class ProbeEnv(gym.Env[NDArray[Any], Any]):
+    """Transitions that can be checked after the fact.
+
+    The observation is (seed // 65536, seed % 65536, step, last action...), with zeros for
+    the action after a reset; seeds below 2**40 are exact in float32. The reward of step t
+    (from 1) is t. `decode` reads an observation back.
+
+    An episode ends by `terminate_at`, `truncate_at`, or both at once, where they are equal;
+    `jitter` k makes it up to k steps longer, by its seed, so that a vector of probes does not
+    end in unison. The failures `fail_at` (raises), `nan_at` (in `nan_in`), `shape_at` (an
+    observation of another shape) and `die_at` (the process is gone) happen at that step, 0
+    being the reset, and only in the episode of `only_seed` where that is given.
+    """
+
+    def __init__(
+        self,
+        actions: Literal["box", "discrete"] = "box",
+        action_dim: int = 2,
+        low: float = -2.0,
+        high: float = 3.0,
+        start: int = 0,
+        terminate_at: int | None = None,
+        truncate_at: int | None = None,
+        jitter: int = 0,
+        fail_at: int | None = None,
+        nan_at: int | None = None,
+        nan_in: Literal["observation", "reward"] = "observation",
+        shape_at: int | None = None,
+        die_at: int | None = None,
+        only_seed: int | None = None,
+    ) -> None:
+        self.action_space: gym.Space[Any]
+        if actions == "discrete":
+            self.action_space = gym.spaces.Discrete(action_dim, start=start)
+        else:
+            self.action_space = gym.spaces.Box(low, high, (action_dim,), np.float32)
+        self._action_size = 1 if actions == "discrete" else action_dim
+        shape = (3 + self._action_size,)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
+        self._terminate_at, self._truncate_at, self._jitter = terminate_at, truncate_at, jitter
+        self._fail_at, self._die_at, self._shape_at = fail_at, die_at, shape_at
+        self._nan_at, self._nan_in, self._only_seed = nan_at, nan_in, only_seed
+        self._seed = 0
+        self._step = 0
+
+    @staticmethod
+    def decode(obs: NDArray[Any]) -> tuple[int, int, NDArray[Any]]:
+        """Seed, step and last action of an observation."""
+        return int(obs[0]) * _HALF + int(obs[1]), int(obs[2]), obs[3:]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        # Unseeded, as in an autoreset nobody asked for: a seed that no run gives out.
+        self._seed = -1 if seed is None else seed
+        self._step = 0
+        return self._observe(np.zeros(self._action_size, np.float32)), {}
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        obs = self._observe(np.asarray(action, np.float32).reshape(-1))
+        reward = float(self._step)
+        if self._due(self._nan_at) and self._nan_in == "reward":
+            reward = float("nan")
+        return obs, reward, self._ends(self._terminate_at), self._ends(self._truncate_at), {}
+
+    def _observe(self, action: NDArray[Any]) -> NDArray[Any]:
+        if self._due(self._die_at):
+            os._exit(3)
+        if self._due(self._fail_at):
+            raise ValueError("the probe was told to fail")
+        high, low = divmod(self._seed, _HALF)
+        obs = np.concatenate([[high, low, self._step], action]).astype(np.float32)
+        if self._due(self._nan_at) and self._nan_in == "observation":
+            obs[2] = np.nan
+        return obs[:1] if self._due(self._shape_at) else obs
+
+    def _ends(self, at: int | None) -> bool:
+        return at is not None and self._step >= at + self._seed % (self._jitter + 1)
+
+    def _due(self, at: int | None) -> bool:
+        return at == self._step and self._only_seed in (None, self._seed)
+
+
+def register_probe() -> None:
+    """Make `rl_training/Probe-v0` known to Gymnasium, once."""
+    if PROBE_ID not in gym.registry:
+        gym.register(id=PROBE_ID, entry_point=f"{__name__}:ProbeEnv")

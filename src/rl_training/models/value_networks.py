@@ -1,0 +1,260 @@
+"""Action values of Discrete tasks: plain, by fixed quantiles, and by quantiles at any fraction.
+
+Values of one state stand in the last axis, one per action; quantiles in the axis before it.
+Leading axes of the observations pass through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.models.mlp import MLP
+from rl_training.models.policies import Policy
+
+
+class GreedyPolicy(Policy):
+    """Takes the action of the largest value; the base of the networks of this file."""
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        """(B, A) expected returns."""
+        raise NotImplementedError
+
+    def mode(self, obs: Tensor) -> Tensor:
+        return self.q_values(obs).argmax(-1)
+
+    def sample(self, obs: Tensor) -> Tensor:
+        """The same action: exploration is the algorithm's, not the policy's."""
+        return self.mode(obs)
+
+
+class Features(nn.Module):
+    """ReLU layers of `sizes`, the last one included."""
+
+    def __init__(self, in_dim: int, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.net = MLP(in_dim, sizes[:-1], sizes[-1])
+        self.out_dim = sizes[-1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return F.relu(self.net(obs), inplace=True)
+
+
+class ActionHead(nn.Module):
+    """(..., outputs, A) values from (..., in) features.
+
+    Dueling (Wang et al. 2016, eq. 9): a state value plus advantages whose mean over the
+    actions is 0, each from a stream of its own.
+    """
+
+    def __init__(
+        self, in_dim: int, sizes: Sequence[int], num_actions: int, outputs: int, dueling: bool
+    ) -> None:
+        super().__init__()
+        self.shape = (outputs, num_actions)
+        self.actions = MLP(in_dim, sizes, outputs * num_actions)
+        self.value = MLP(in_dim, sizes, outputs) if dueling else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        per_action: Tensor = self.actions(features).unflatten(-1, self.shape)
+        if self.value is None:
+            return per_action
+        value: Tensor = self.value(features)
+        return value.unsqueeze(-1) + per_action - per_action.mean(-1, keepdim=True)
+
+
+class CosineEmbedding(nn.Module):
+    """ReLU(Linear(cos(pi i tau))), i = 1..num_cosines: a fraction as a vector; IQN, eq. 4."""
+
+    frequencies: Tensor
+
+    def __init__(self, num_cosines: int, out_dim: int) -> None:
+        super().__init__()
+        frequencies = math.pi * torch.arange(1, num_cosines + 1, dtype=torch.float32)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.layer = nn.Linear(num_cosines, out_dim)
+
+    def forward(self, taus: Tensor) -> Tensor:
+        return F.relu(self.layer(torch.cos(taus.unsqueeze(-1) * self.frequencies)), inplace=True)
+
+
+def split_sizes(hidden_sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Hidden layers of the features and of the head: the last one is the head's.
+
+    A single layer belongs to the features, and the head is linear.
+    """
+    if len(hidden_sizes) == 1:
+        return hidden_sizes, ()
+    return hidden_sizes[:-1], hidden_sizes[-1:]
+
+
+class QNetwork(GreedyPolicy):
+    """Q(s, a) for all actions, (B, A)."""
+
+    def __init__(
+        self, obs_dim: int, num_actions: int, hidden_sizes: Sequence[int], dueling: bool
+    ) -> None:
+        super().__init__()
+        below, above = split_sizes(hidden_sizes)
+        self.features = Features(obs_dim, below)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        values: Tensor = self.head(self.features(obs))
+        return values.squeeze(-2)
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        q: Tensor = self(obs)
+        return q
+
+
+class QuantileNetwork(GreedyPolicy):
+    """Quantiles of the return at the midpoints of `n_quantiles` equal fractions, (B, N, A)."""
+
+    tau_hats: Tensor
+
+    def __init__(
+        self,
+        obs_dim: int,
+        num_actions: int,
+        n_quantiles: int,
+        hidden_sizes: Sequence[int],
+        dueling: bool,
+    ) -> None:
+        super().__init__()
+        below, above = split_sizes(hidden_sizes)
+        self.features = Features(obs_dim, below)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, n_quantiles, dueling)
+        self.register_buffer("tau_hats", midpoints(n_quantiles), persistent=False)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        quantiles: Tensor = self.head(self.features(obs))
+        return quantiles
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        quantiles: Tensor = self(obs)
+        return quantiles.mean(-2)
+
+
+class ImplicitQuantileNetwork(GreedyPolicy):
+    """Quantiles of the return at any fractions: (B, N, A) from (B, O) and (B, N).
+
+    It acts by the mean over the midpoints of `n_action_quantiles` equal fractions.
+    """
+
+    action_taus: Tensor
+
+    def __init__(
+        self,
+        obs_dim: int,
+        num_actions: int,
+        n_action_quantiles: int,
+        num_cosines: int,
+        hidden_sizes: Sequence[int],
+        dueling: bool,
+    ) -> None:
+        super().__init__()
+        below, above = split_sizes(hidden_sizes)
+        self.features = Features(obs_dim, below)
+        self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+        self.register_buffer("action_taus", midpoints(n_action_quantiles), persistent=False)
+
+    def forward(self, obs: Tensor, taus: Tensor) -> Tensor:
+        return self.quantiles(self.features(obs), taus)
+
+    def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
+        """`forward` from what `features` returned."""
+        return _quantiles_at(features, taus, self.embedding, self.head)
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        return self.q_of(self.features(obs))
+
+    def q_of(self, features: Tensor) -> Tensor:
+        """`q_values` from what `features` returned."""
+        return self.quantiles(features, self.action_taus).mean(-2)
+
+
+class FQFOutput(NamedTuple):
+    """Proposed fractions of (B, O) states and the quantiles at their midpoints."""
+
+    quantiles_hat: Tensor  # (B, N, A) at tau_hats
+    taus: Tensor  # (B, N + 1) from 0 to 1; gradients reach the fraction layer only
+    tau_hats: Tensor  # (B, N) midpoints of neighbouring taus, detached
+
+    @property
+    def widths(self) -> Tensor:
+        """(B, N) share of the distribution that each quantile stands for, detached."""
+        return self.taus.detach().diff(dim=-1)
+
+    @property
+    def q_values(self) -> Tensor:
+        """(B, A) sum over i of (tau_{i+1} - tau_i) F(tau_hat_i); FQF, eq. 2."""
+        return (self.widths.unsqueeze(-1) * self.quantiles_hat).sum(-2)
+
+
+class MLPFQFNetwork(GreedyPolicy):
+    """Fractions proposed from the state alone, and quantiles at any fractions."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        num_actions: int,
+        n_fractions: int,
+        num_cosines: int,
+        hidden_sizes: Sequence[int],
+        dueling: bool,
+    ) -> None:
+        super().__init__()
+        below, above = split_sizes(hidden_sizes)
+        self.features = Features(obs_dim, below)
+        self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+        self.fractions = nn.Linear(self.features.out_dim, n_fractions)
+        # near 0, so that fractions start out equal
+        nn.init.xavier_uniform_(self.fractions.weight, gain=0.01)
+        nn.init.zeros_(self.fractions.bias)
+
+    def forward(self, obs: Tensor) -> FQFOutput:
+        features = self.features(obs)
+        taus, tau_hats = self.propose(features)
+        return FQFOutput(self.quantiles(features, tau_hats), taus, tau_hats)
+
+    def propose(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Fractions (B, N + 1) and their midpoints (B, N); no gradient reaches the features."""
+        widths = self.fractions(features.detach()).softmax(-1)
+        # both ends exactly, whatever the sum rounds to
+        taus = F.pad(F.pad(widths.cumsum(-1)[..., :-1], (1, 0), value=0.0), (0, 1), value=1.0)
+        tau_hats = 0.5 * (taus[..., 1:] + taus[..., :-1]).detach()
+        return taus, tau_hats
+
+    def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
+        """(B, N, A) quantiles at (B, N) fractions from what `features` returned."""
+        return _quantiles_at(features, taus, self.embedding, self.head)
+
+    def quantile_parameters(self) -> list[nn.Parameter]:
+        """Everything but the fraction layer."""
+        parts = (self.features, self.embedding, self.head)
+        return [parameter for part in parts for parameter in part.parameters()]
+
+    def q_values(self, obs: Tensor) -> Tensor:
+        output: FQFOutput = self(obs)
+        return output.q_values
+
+
+def midpoints(n: int) -> Tensor:
+    """(i + 1/2) / n for i = 0..n-1."""
+    return (torch.arange(n, dtype=torch.float32) + 0.5) / n
+
+
+def _quantiles_at(
+    features: Tensor, taus: Tensor, embedding: CosineEmbedding, head: ActionHead
+) -> Tensor:
+    """head(features * embedding(taus)): the state times the fraction, element by element."""
+    values: Tensor = head(features.unsqueeze(-2) * embedding(taus))
+    return values.squeeze(-2)

@@ -1,0 +1,157 @@
+"""PPO: loss and advantages against NumPy, clipping, schedules, normalisation, bad knobs."""
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.algorithms.ppo import ppo_loss
+from rl_training.data.rollout import RolloutBatch, generalized_advantages
+from rl_training.models import ObservationNormalizer, RewardScale
+
+from .helpers import f64, make_learner, random_arrays
+
+NAMES = ("log_prob", "old_log_prob", "advantage", "entropy", "value", "old_value", "returns")
+KNOBS = {"clip": 0.2, "value_clip": None, "value_coef": 0.5, "entropy_coef": 0.01}
+
+
+def oracle(x, clip, value_clip, value_coef, entropy_coef):
+    """Row by row, as the paper writes it."""
+    surrogate, errors = [], []
+    for i in range(len(x["log_prob"])):
+        ratio = np.exp(x["log_prob"][i] - x["old_log_prob"][i])
+        a = x["advantage"][i]
+        kept = min(max(ratio, 1 - clip), 1 + clip)
+        surrogate.append(min(ratio * a, kept * a))
+        v, old, target = x["value"][i], x["old_value"][i], x["returns"][i]
+        error = (v - target) ** 2
+        if value_clip is not None:
+            near = old + np.clip(v - old, -value_clip, value_clip)
+            error = max(error, (near - target) ** 2)
+        errors.append(error)
+    policy, value = -np.mean(surrogate), 0.5 * np.mean(errors)
+    return policy + value_coef * value - entropy_coef * x["entropy"].mean(), policy, value
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("value_clip", [None, 0.3])
+@pytest.mark.parametrize("clip", [0.05, 0.5])
+def test_loss(seed, value_clip, clip):
+    arrays = random_arrays(seed, **dict.fromkeys(NAMES, 64))
+    knobs = {**KNOBS, "clip": clip, "value_clip": value_clip}
+    loss = ppo_loss(**{k: torch.as_tensor(v) for k, v in arrays.items()}, **knobs)
+    total, policy, value = oracle({k: np.asarray(v) for k, v in arrays.items()}, **knobs)
+    assert f64(loss.total) == pytest.approx(total, rel=1e-6)
+    assert f64(loss.metrics["policy_loss"]) == pytest.approx(policy, rel=1e-6)
+    assert f64(loss.metrics["value_loss"]) == pytest.approx(value, rel=1e-6)
+
+
+def test_no_gradient_past_the_clip():
+    """A ratio that has gone far enough in the good direction is left alone."""
+    log_prob = torch.tensor([0.5, -0.5, 0.5, -0.5], requires_grad=True)
+    zeros = torch.zeros(4)
+    advantage = torch.tensor([1.0, -1.0, -1.0, 1.0])
+    ppo_loss(log_prob, zeros, advantage, zeros, zeros, zeros, zeros, **KNOBS).total.backward()
+    assert (log_prob.grad[:2] == 0).all()
+    assert (log_prob.grad[2:] != 0).all()
+
+
+def test_generalized_advantages_by_hand():
+    """Three environments: one runs on, one terminates, one is cut in the middle."""
+    rng = np.random.default_rng(0)
+    reward, value, next_value = rng.normal(size=(3, 6, 3))
+    terminated, truncated = np.zeros((2, 6, 3), bool)
+    terminated[2, 1] = truncated[3, 2] = True
+    gamma, lam = 0.9, 0.7
+    expected = np.zeros((6, 3))
+    for e in range(3):
+        for t in range(6):
+            factor = 1.0
+            for k in range(t, 6):
+                bootstrap = 0.0 if terminated[k, e] else next_value[k, e]
+                expected[t, e] += factor * (reward[k, e] + gamma * bootstrap - value[k, e])
+                if terminated[k, e] or truncated[k, e]:
+                    break
+                factor *= gamma * lam
+    found = generalized_advantages(
+        *(torch.as_tensor(x) for x in (reward, value, next_value, terminated, truncated)),
+        gamma=gamma,
+        gae_lambda=lam,
+    )
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
+
+
+def test_lambda_one_is_the_return_and_zero_the_td_error():
+    reward = torch.ones(4, 1).double()
+    value = torch.arange(4.0).double().unsqueeze(1)
+    next_value = torch.cat([value[1:], torch.tensor([[7.0]]).double()])
+    flags = torch.zeros(4, 1, dtype=torch.bool)
+    one = generalized_advantages(reward, value, next_value, flags, flags, gamma=0.5, gae_lambda=1.0)
+    returns = 1 + 0.5 * (1 + 0.5 * (1 + 0.5 * (1 + 0.5 * 7.0)))
+    assert float(one[0]) == pytest.approx(returns - 0.0)
+    zero = generalized_advantages(
+        reward, value, next_value, flags, flags, gamma=0.5, gae_lambda=0.0
+    )
+    torch.testing.assert_close(zero, reward + 0.5 * next_value - value)
+
+
+def rollout(learner, size=64):
+    obs = torch.randn(size, learner.spaces.obs_dim)
+    action, log_prob, value = learner.collect(obs)
+    advantage = torch.randn(size)
+    return RolloutBatch(obs, action, log_prob, value, advantage, advantage + value)
+
+
+def test_first_update_sees_ratio_one():
+    learner = make_learner("ppo")
+    metrics = learner.step(rollout(learner))
+    assert float(metrics["approx_kl"]) == pytest.approx(0.0, abs=1e-6)
+    assert float(metrics["clip_fraction"]) == 0.0
+
+
+def test_better_actions_become_likelier():
+    learner = make_learner("ppo", lr=1e-2, entropy_coef=0.0)
+    batch = rollout(learner)
+    for _ in range(20):
+        learner.step(batch)
+    moved = learner.policy.log_prob(batch.obs, batch.action) - batch.log_prob
+    good = batch.advantage > batch.advantage.mean()
+    assert moved[good].mean() > moved[~good].mean()
+
+
+def test_schedules_reach_clip_and_entropy():
+    linear = {"kind": "linear"}
+    learner = make_learner("ppo", entropy_coef=0.1, clip_schedule=linear, entropy_schedule=linear)
+    learner.follow_schedules(0.25)
+    assert float(learner.clip) == pytest.approx(0.2 * 0.75)
+    assert float(learner.entropy_coef) == pytest.approx(0.1 * 0.75)
+
+
+def test_initialisation_is_orthogonal_with_a_small_policy_head():
+    learner = make_learner("ppo", hidden_sizes=[64, 64])
+    weight = learner.actor.net.layers[1].weight
+    torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(64), rtol=1e-4, atol=1e-4)
+    assert learner.actor.net.layers[-1].weight.norm(dim=1).max() < 0.011
+
+
+def test_running_observation_statistics():
+    data = np.random.default_rng(0).normal(3.0, 5.0, size=(400, 2)).astype(np.float32)
+    normalizer = ObservationNormalizer(2, active=True)
+    for chunk in np.split(data, [1, 7, 100]):
+        normalizer.observe(torch.from_numpy(chunk))
+    np.testing.assert_allclose(normalizer.mean.numpy(), data.mean(0), rtol=1e-3)
+    np.testing.assert_allclose(normalizer.std.numpy(), data.std(0), rtol=1e-2)
+
+
+def test_reward_scale_divides_by_the_deviation_of_the_return():
+    scale = RewardScale(2, gamma=0.9)
+    rng = np.random.default_rng(0)
+    running, seen = np.zeros(2), []
+    for t in range(200):
+        reward = rng.normal(2.0, 3.0, size=2).astype(np.float32)
+        ended = np.array([t % 10 == 9, False])
+        out = scale.scaled(torch.from_numpy(reward), torch.from_numpy(ended))
+        running = running * 0.9 + reward
+        seen.append(running.copy())
+        deviation = np.concatenate(seen).std()
+        running[ended] = 0.0
+    np.testing.assert_allclose(out.numpy(), np.clip(reward / deviation, -10, 10), rtol=1e-2)
