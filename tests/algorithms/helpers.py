@@ -14,6 +14,7 @@ from rl_training.data.spaces import Spaces
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.build import build_algorithm
 
 SEEDS_AND_SIZES = [(0, 1), (1, 2), (2, 33), (3, 256)]
@@ -227,14 +228,11 @@ def gradient_reaches(loss_fn, inputs, name, **knobs):
 
 def make_config(algo, env_id="Pendulum-v1", seed=0, **knobs):
     name = "pendulum-mixed" if env_id == "Pendulum-v1" else "cartpole-mixed"
+    offline = {"dataset": {"kind": "scripted", "name": name}, "total_updates": 10}
+    online = {"total_timesteps": 10_000}
+    family = offline if algorithm_class(algo).loop == "offline" else online
     return TrainConfig(
-        algo=algo,
-        env_id=env_id,
-        seed=seed,
-        device="cpu",
-        dataset={"kind": "scripted", "name": name},
-        total_updates=10,
-        algo_kwargs=knobs,
+        algo=algo, env_id=env_id, seed=seed, device="cpu", algo_kwargs=knobs, **family
     )
 
 

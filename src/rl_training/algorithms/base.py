@@ -24,7 +24,7 @@ from rl_training.experiment.config import (
     Section,
     TrainConfig,
 )
-from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.models import ObservationNormalizer, Policy
 
 
@@ -129,7 +129,16 @@ class Algorithm(nn.Module):
 
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
-        """Refuse combinations that only this algorithm's family can judge."""
+        """Refuse keys that this algorithm's family would not read."""
+        if cls.loop == "offline":
+            unread = ("total_timesteps", "num_envs", "vectorization")
+            why = "learns from data alone, without an environment"
+        else:
+            unread = ("dataset", "total_updates", "total_epochs")
+            why = "learns in the environment, by total_timesteps"
+        for key in unread:
+            if getattr(config, key) != TrainConfig.model_fields[key].default:
+                raise ConfigError(f"{key}: {cls.name()} {why}; remove this key")
 
     @property
     def gamma(self) -> float:

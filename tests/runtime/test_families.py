@@ -1,0 +1,77 @@
+"""Keys of one family are refused by the other, and online runs say what they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training import BC, DQN, PPO, SAC, RLTrainingError
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [
+        (SAC, {"dataset": "pendulum-mixed"}, "dataset: SAC learns in the environment"),
+        (SAC, {"total_updates": 5}, "total_updates: SAC learns in the environment"),
+        (PPO, {"total_epochs": 5}, "total_epochs: PPO learns in the environment"),
+        (BC, {"total_timesteps": 5}, "total_timesteps: BC learns from data alone"),
+        (BC, {"num_envs": 2}, "num_envs: BC learns from data alone"),
+        (BC, {"vectorization": "async"}, "vectorization: BC learns from data alone"),
+    ],
+)
+def test_keys_of_the_other_family(cls: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RLTrainingError, match=message):
+        cls("Pendulum-v1", **options)
+
+
+@pytest.mark.parametrize(
+    ("cls", "env_id", "options", "message"),
+    [
+        (SAC, "Pendulum-v1", {}, "total_timesteps: sac learns in the environment; give a budget"),
+        (PPO, "CartPole-v1", {}, "total_timesteps: ppo learns in the environment; give a budget"),
+        (SAC, "Pendulum-v1", {"total_timesteps": 500}, "algo_kwargs.learning_starts: 1,000"),
+        (
+            DQN,
+            "CartPole-v1",
+            {"total_timesteps": 9000, "buffer_capacity": 10**12},
+            "algo_kwargs.buffer_capacity: a replay of",
+        ),
+        (
+            PPO,
+            "CartPole-v1",
+            {"total_timesteps": 9000, "rollout_steps": 10, "batch_size": 64},
+            "algo_kwargs.batch_size: 64 does not divide a rollout of 10 steps",
+        ),
+    ],
+)
+def test_online_runs_refuse_before_a_folder_exists(
+    cls: Any, env_id: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    agent = cls(env_id, output_dir=str(tmp_path), **options)
+    with pytest.raises(RLTrainingError, match=message):
+        agent.learn(progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cls", [SAC, DQN, PPO])
+def test_an_online_run_in_python(cls: Any, tmp_path: Path) -> None:
+    env_id = "Pendulum-v1" if cls is SAC else "CartPole-v1"
+    knobs = {"rollout_steps": 32} if cls is PPO else {"learning_starts": 32}
+    agent = cls(
+        env_id,
+        num_envs=2,
+        hidden_sizes=[8],
+        batch_size=16,
+        eval_episodes=1,
+        tensorboard=False,
+        output_dir=str(tmp_path),
+        **knobs,
+    )
+    result = agent.learn(total_timesteps=128, progress=False)
+    assert result.env_steps == 128
+    assert result.updates > 0
+    assert result.return_mean is not None
+    again = cls.load(result.run_dir)
+    assert again.evaluate(1).return_mean == agent.evaluate(1).return_mean
