@@ -65,7 +65,7 @@ def speed_report(records: Records, _: Path) -> Section:
     )
     limits = (
         "What limits the ratio of CRR and CQL: both libraries have to compute the same matrix "
-        "products, and no library of ours makes those faster. CQL's critics see 31 actions per "
+        "products, which take most of the time. CQL's critics see 31 actions per "
         "state, 6.6 GFLOP per update, about 39 ms of the 62 ms it takes at the 170 GFLOP/s this "
         "core reaches in float32; with d3rlpy at about 80 ms, twice its speed would need less "
         "than the products alone. CRR is between: its ratio lies around 1.9 to 2.0 from run to "
