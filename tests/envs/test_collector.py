@@ -149,7 +149,7 @@ def test_a_failure_in_a_later_episode_is_named_as_such() -> None:
     collector.close()
 
 
-def test_a_step_costs_no_more_than_in_stable_baselines3() -> None:
+def test_a_step_costs_about_what_it_does_in_stable_baselines3() -> None:
     """Although ours seeds every episode, logs the actions and checks every number."""
     vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
     num_envs, steps = 4, 250
