@@ -68,8 +68,8 @@ def speed_report(records: Records, _: Path) -> Section:
         "products, which take most of the time. CQL's critics see 31 actions per "
         "state, 6.6 GFLOP per update, about 39 ms of the 62 ms it takes at the 170 GFLOP/s this "
         "core reaches in float32; with d3rlpy at about 80 ms, twice its speed would need less "
-        "than the products alone. CRR is between: its ratio lies around 1.9 to 2.0 from run to "
-        "run."
+        "than the products alone. CRR lies between: it was measured twice, 1.86 while a linter ran "
+        "beside it and 1.94 on its own, which is the row above; both miss."
     )
     loads = [record.result.get("load_before", 0.0) for record in records.all]
     busy = f"\n\nLoad average before the jobs: up to {max(loads):.1f}." if loads else ""
