@@ -25,7 +25,7 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
-from rl_training.models import ObservationNormalizer, Policy
+from rl_training.models import ImageEncoder, ObservationNormalizer, Observed, Policy
 
 
 class Params(Section):
@@ -93,6 +93,7 @@ class Algorithm(nn.Module):
     summary: ClassVar[str]
     """One line for `rl-training list`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector"})
     needs_returns: ClassVar[bool] = False
     losses: ClassVar[tuple[str, ...]] = ()
     """Metrics of `update` that are watched for NaN and infinity."""
@@ -110,9 +111,20 @@ class Algorithm(nn.Module):
                 f"{self.name()} takes {' or '.join(sorted(self.action_kinds))} actions, but the "
                 f"task has {spaces.describe()}; choose another algorithm ('rl-training list')"
             )
+        if spaces.is_image and "image" not in self.observation_kinds:
+            raise EnvironmentSetupError(
+                f"{self.name()} takes vector observations, but the task has {spaces.describe()}; "
+                "choose an algorithm for images, such as dqn or ppo, or wrap the environment"
+            )
+        if spaces.is_image and normalize_observations:
+            raise ConfigError(
+                "normalize_observations: images are divided by 255 and need no statistics; "
+                "remove this key"
+            )
         self.spaces = spaces
         self.params = params
-        self.normalizer = ObservationNormalizer(spaces.obs_dim, normalize_observations)
+        width = 0 if spaces.is_image else spaces.obs_dim
+        self.normalizer = ObservationNormalizer(width, normalize_observations)
         self.optimizers: dict[str, FusedAdam] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
         # Share of the budget spent; online loops set it before acting, for schedules.
@@ -131,7 +143,12 @@ class Algorithm(nn.Module):
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse keys that this algorithm's family would not read."""
         if cls.loop == "offline":
-            unread = ("total_timesteps", "num_envs", "vectorization")
+            unread: tuple[str, ...] = (
+                "total_timesteps",
+                "num_envs",
+                "vectorization",
+                "train_env_kwargs",
+            )
             why = "learns from data alone, without an environment"
         else:
             unread = ("dataset", "total_updates", "total_epochs")
@@ -139,6 +156,12 @@ class Algorithm(nn.Module):
         for key in unread:
             if getattr(config, key) != TrainConfig.model_fields[key].default:
                 raise ConfigError(f"{key}: {cls.name()} {why}; remove this key")
+
+    def observed(self) -> Observed:
+        """What one network of this task looks at; an encoder of its own for images."""
+        if self.spaces.is_image:
+            return ImageEncoder(self.spaces.image_shape, self.spaces.frame_stack)
+        return self.spaces.obs_dim
 
     @property
     def gamma(self) -> float:
@@ -168,7 +191,7 @@ class Algorithm(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
-        """Inner actions for (B, O) raw observations."""
+        """Inner actions for a batch of raw observations."""
         obs = self.normalizer(obs)
         return Act(self.policy.sample(obs) if explore else self.policy.mode(obs), carry)
 

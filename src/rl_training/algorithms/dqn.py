@@ -17,22 +17,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    ValueAlgorithm,
     ValueParams,
-    epsilon,
-    epsilon_greedy,
     huber,
-    keep_td_errors,
     of_action,
     td_target,
-    update_target,
     weighted_mean,
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
-from rl_training.models import Policy, frozen_copy
+from rl_training.models import Observed
 from rl_training.models.value_networks import QNetwork
 
 
@@ -52,42 +48,28 @@ def dqn_loss(q: Tensor, td_target: Tensor, weight: Tensor | None = None, *, kapp
     return Loss(loss, {"td_loss": loss, "q_mean": q.mean(), "td_errors": error.abs()})
 
 
-class DQNAlgorithm(Algorithm):
+class DQNAlgorithm(ValueAlgorithm):
     """Deep Q-learning."""
 
     Params: ClassVar[Any] = DQNParams
-    loop: ClassVar[str] = "off_policy"
     paper: ClassVar[str] = "Mnih et al. 2015"
     summary: ClassVar[str] = "Q-learning with replay and a target network"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     losses: ClassVar[tuple[str, ...]] = ("td_loss",)
 
-    last_td_errors: Tensor
+    network: QNetwork
+    target_network: QNetwork
 
     def __init__(
         self, spaces: Spaces, params: DQNParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.network = QNetwork(
-            spaces.obs_dim, spaces.action_dim, params.hidden_sizes, params.dueling
-        )
-        self.target_network = frozen_copy(self.network)
         self.add_optimizer("q", self.network.parameters(), params.lr)
-        self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
 
-    @property
-    def policy(self) -> Policy:
-        return self.network
+    def make_network(self, observed: Observed) -> QNetwork:
+        p: DQNParams = self.params
+        return QNetwork(observed, self.spaces.action_dim, p.hidden_sizes, p.dueling)
 
-    @torch.no_grad()
-    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
-        action = self.network.mode(self.normalizer(obs))
-        if explore:
-            share = epsilon(self.fraction, self.params)
-            action = epsilon_greedy(action, self.spaces.action_dim, share)
-        return Act(action, carry)
-
-    def update(self, batch: Batch) -> Metrics:
+    def learn(self, batch: Batch) -> Metrics:
         p: DQNParams = self.params
         with torch.no_grad():
             next_q = self.target_network(batch.next_obs)
@@ -98,7 +80,4 @@ class DQNAlgorithm(Algorithm):
             q = of_action(self.network(batch.obs), batch.action)
             return dqn_loss(q, target, batch.weight, kappa=p.kappa)
 
-        metrics = keep_td_errors(self.last_td_errors, self.minimize(loss, "q"))
-        due = self.update_count % p.target_update_interval == 0
-        update_target(self.target_network, self.network, due)
-        return metrics
+        return self.minimize(loss, "q")

@@ -27,22 +27,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    ValueAlgorithm,
     ValueParams,
-    epsilon,
-    epsilon_greedy,
-    keep_td_errors,
     of_action,
     quantile_huber_loss,
     td_target,
-    update_target,
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative, Positive
-from rl_training.models import Policy, frozen_copy
+from rl_training.models import Observed
 from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
 
 
@@ -86,48 +82,36 @@ def fqf_fraction_loss(
     )
 
 
-class FQFAlgorithm(Algorithm):
+class FQFAlgorithm(ValueAlgorithm):
     """Fully parameterised quantile function."""
 
     Params: ClassVar[Any] = FQFParams
-    loop: ClassVar[str] = "off_policy"
     paper: ClassVar[str] = "Yang et al. 2019"
     summary: ClassVar[str] = "Q-learning of the return's quantiles at learned fractions"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     losses: ClassVar[tuple[str, ...]] = ("quantile_loss", "fraction_loss")
 
-    last_td_errors: Tensor
+    network: MLPFQFNetwork
+    target_network: MLPFQFNetwork
 
     def __init__(
         self, spaces: Spaces, params: FQFParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.network = MLPFQFNetwork(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.n_fractions,
-            params.num_cosines,
-            params.hidden_sizes,
-            params.dueling,
-        )
-        self.target_network = frozen_copy(self.network)
         self.add_optimizer("quantiles", self.network.quantile_parameters(), params.lr)
         self.add_optimizer("fractions", self.network.fractions.parameters(), params.fraction_lr)
-        self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
 
-    @property
-    def policy(self) -> Policy:
-        return self.network
+    def make_network(self, observed: Observed) -> MLPFQFNetwork:
+        p: FQFParams = self.params
+        return MLPFQFNetwork(
+            observed,
+            self.spaces.action_dim,
+            p.n_fractions,
+            p.num_cosines,
+            p.hidden_sizes,
+            p.dueling,
+        )
 
-    @torch.no_grad()
-    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
-        action = self.network.mode(self.normalizer(obs))
-        if explore:
-            share = epsilon(self.fraction, self.params)
-            action = epsilon_greedy(action, self.spaces.action_dim, share)
-        return Act(action, carry)
-
-    def update(self, batch: Batch) -> Metrics:
+    def learn(self, batch: Batch) -> Metrics:
         p: FQFParams = self.params
         network, n = self.network, p.n_fractions
         with torch.no_grad():
@@ -152,7 +136,4 @@ class FQFAlgorithm(Algorithm):
             return Loss(quantile.total + fraction.total, metrics)
 
         # one pass for both: neither loss has a gradient for the other's parameters
-        metrics = keep_td_errors(self.last_td_errors, self.minimize(loss, "quantiles", "fractions"))
-        due = self.update_count % p.target_update_interval == 0
-        update_target(self.target_network, network, due)
-        return metrics
+        return self.minimize(loss, "quantiles", "fractions")

@@ -16,24 +16,19 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    ValueAlgorithm,
     ValueParams,
-    epsilon,
-    epsilon_greedy,
-    keep_td_errors,
     of_action,
     quantile_huber_loss,
     td_target,
-    update_target,
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count
-from rl_training.models import Policy, frozen_copy
+from rl_training.models import Observed
 from rl_training.models.value_networks import ImplicitQuantileNetwork
 
 
@@ -48,47 +43,35 @@ class IQNParams(ValueParams):
     """Cosines that embed a fraction."""
 
 
-class IQNAlgorithm(Algorithm):
+class IQNAlgorithm(ValueAlgorithm):
     """Implicit quantile networks."""
 
     Params: ClassVar[Any] = IQNParams
-    loop: ClassVar[str] = "off_policy"
     paper: ClassVar[str] = "Dabney et al. 2018"
     summary: ClassVar[str] = "Q-learning of the return's whole quantile function"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     losses: ClassVar[tuple[str, ...]] = ("quantile_loss",)
 
-    last_td_errors: Tensor
+    network: ImplicitQuantileNetwork
+    target_network: ImplicitQuantileNetwork
 
     def __init__(
         self, spaces: Spaces, params: IQNParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.network = ImplicitQuantileNetwork(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.n_action_quantiles,
-            params.num_cosines,
-            params.hidden_sizes,
-            params.dueling,
-        )
-        self.target_network = frozen_copy(self.network)
         self.add_optimizer("quantiles", self.network.parameters(), params.lr)
-        self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
 
-    @property
-    def policy(self) -> Policy:
-        return self.network
+    def make_network(self, observed: Observed) -> ImplicitQuantileNetwork:
+        p: IQNParams = self.params
+        return ImplicitQuantileNetwork(
+            observed,
+            self.spaces.action_dim,
+            p.n_action_quantiles,
+            p.num_cosines,
+            p.hidden_sizes,
+            p.dueling,
+        )
 
-    @torch.no_grad()
-    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
-        action = self.network.mode(self.normalizer(obs))
-        if explore:
-            share = epsilon(self.fraction, self.params)
-            action = epsilon_greedy(action, self.spaces.action_dim, share)
-        return Act(action, carry)
-
-    def update(self, batch: Batch) -> Metrics:
+    def learn(self, batch: Batch) -> Metrics:
         p: IQNParams = self.params
         network, target_network, size = self.network, self.target_network, batch.reward.shape[0]
         taus = self.uniform(size, p.n_quantiles)
@@ -106,7 +89,4 @@ class IQNAlgorithm(Algorithm):
             )
             return Loss(total, {**metrics, "q_mean": quantiles.mean()})
 
-        metrics = keep_td_errors(self.last_td_errors, self.minimize(loss, "quantiles"))
-        due = self.update_count % p.target_update_interval == 0
-        update_target(target_network, network, due)
-        return metrics
+        return self.minimize(loss, "quantiles")

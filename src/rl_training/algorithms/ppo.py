@@ -130,6 +130,7 @@ class PPOAlgorithm(Algorithm):
     summary: ClassVar[str] = "robust policy gradients where steps are cheap"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
 
     clip: Tensor
     entropy_coef: Tensor
@@ -139,8 +140,8 @@ class PPOAlgorithm(Algorithm):
     ) -> None:
         super().__init__(spaces, params, normalize_observations or params.normalize_observations)
         head = CategoricalPolicy if spaces.is_discrete else GaussianPolicy
-        self.actor = head(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
-        self.value = ValueNetwork(spaces.obs_dim, params.hidden_sizes)
+        self.actor = head(self.observed(), spaces.action_dim, params.hidden_sizes)
+        self.value = ValueNetwork(self.observed(), params.hidden_sizes)
         orthogonal_init_(self)
         for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):
             last = cast(nn.Linear, net.layers[-1])
@@ -158,7 +159,7 @@ class PPOAlgorithm(Algorithm):
 
     @torch.no_grad()
     def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Action, its log-probability, and the state's value, for (E, O) seen observations."""
+        """Action, its log-probability, and the state's value, for seen observations."""
         action = self.actor.sample(obs)
         return action, self.actor.log_prob(obs, action), self.value(obs)
 

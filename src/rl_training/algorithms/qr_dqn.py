@@ -13,24 +13,19 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    ValueAlgorithm,
     ValueParams,
-    epsilon,
-    epsilon_greedy,
-    keep_td_errors,
     of_action,
     quantile_huber_loss,
     td_target,
-    update_target,
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count
-from rl_training.models import Policy, frozen_copy
+from rl_training.models import Observed
 from rl_training.models.value_networks import QuantileNetwork
 
 
@@ -39,46 +34,30 @@ class QRDQNParams(ValueParams):
     """Quantiles of the return per action."""
 
 
-class QRDQNAlgorithm(Algorithm):
+class QRDQNAlgorithm(ValueAlgorithm):
     """Quantile-regression DQN."""
 
     Params: ClassVar[Any] = QRDQNParams
-    loop: ClassVar[str] = "off_policy"
     paper: ClassVar[str] = "Dabney et al. 2018"
     summary: ClassVar[str] = "Q-learning of the return's distribution at fixed quantiles"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     losses: ClassVar[tuple[str, ...]] = ("quantile_loss",)
 
-    last_td_errors: Tensor
+    network: QuantileNetwork
+    target_network: QuantileNetwork
 
     def __init__(
         self, spaces: Spaces, params: QRDQNParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.network = QuantileNetwork(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.n_quantiles,
-            params.hidden_sizes,
-            params.dueling,
-        )
-        self.target_network = frozen_copy(self.network)
         self.add_optimizer("quantiles", self.network.parameters(), params.lr)
-        self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
 
-    @property
-    def policy(self) -> Policy:
-        return self.network
+    def make_network(self, observed: Observed) -> QuantileNetwork:
+        p: QRDQNParams = self.params
+        return QuantileNetwork(
+            observed, self.spaces.action_dim, p.n_quantiles, p.hidden_sizes, p.dueling
+        )
 
-    @torch.no_grad()
-    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
-        action = self.network.mode(self.normalizer(obs))
-        if explore:
-            share = epsilon(self.fraction, self.params)
-            action = epsilon_greedy(action, self.spaces.action_dim, share)
-        return Act(action, carry)
-
-    def update(self, batch: Batch) -> Metrics:
+    def learn(self, batch: Batch) -> Metrics:
         p: QRDQNParams = self.params
         with torch.no_grad():
             next_quantiles = self.target_network(batch.next_obs)
@@ -92,7 +71,4 @@ class QRDQNAlgorithm(Algorithm):
             )
             return Loss(total, {**metrics, "q_mean": quantiles.mean()})
 
-        metrics = keep_td_errors(self.last_td_errors, self.minimize(loss, "quantiles"))
-        due = self.update_count % p.target_update_interval == 0
-        update_target(self.target_network, self.network, due)
-        return metrics
+        return self.minimize(loss, "quantiles")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import OffPolicyParams
+from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count, Fraction, Positive, Rate
+from rl_training.models import Observed, Policy, frozen_copy
+from rl_training.models.value_networks import GreedyPolicy
 
 
 class ValueParams(OffPolicyParams):
@@ -123,13 +129,53 @@ def quantile_huber_loss(
     return Loss(total, {"quantile_loss": total, "td_errors": td_errors})
 
 
-def keep_td_errors(last_td_errors: Tensor, metrics: Metrics) -> Metrics:
-    """Move the (B,) `td_errors` into `last_td_errors`, in place; their mean stays a metric."""
-    td_errors = metrics.pop("td_errors")
-    if last_td_errors.shape != td_errors.shape:  # a batch of another size than the knob's
-        last_td_errors.resize_(td_errors.shape)
-    last_td_errors.copy_(td_errors)
-    return {**metrics, "td_error_mean": td_errors.mean()}
+class ValueAlgorithm(Algorithm):
+    """An online network, its copy for targets, and epsilon-greedy exploration."""
+
+    loop: ClassVar[str] = "off_policy"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
+
+    last_td_errors: Tensor
+    network: GreedyPolicy
+    target_network: GreedyPolicy
+
+    def __init__(
+        self, spaces: Spaces, params: ValueParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.network = self.make_network(self.observed())
+        self.target_network = frozen_copy(self.network)
+        self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
+
+    @abstractmethod
+    def make_network(self, observed: Observed) -> GreedyPolicy: ...
+
+    @abstractmethod
+    def learn(self, batch: Batch) -> Metrics:
+        """One step of the online network; the metrics include `td_errors`, (B,)."""
+
+    @property
+    def policy(self) -> Policy:
+        return self.network
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
+        action = self.network.mode(self.normalizer(obs))
+        if explore:
+            share = epsilon(self.fraction, self.params)
+            action = epsilon_greedy(action, self.spaces.action_dim, share)
+        return Act(action, carry)
+
+    def update(self, batch: Batch) -> Metrics:
+        metrics = self.learn(batch)
+        td_errors = metrics.pop("td_errors")
+        if self.last_td_errors.shape != td_errors.shape:  # a batch of another size than the knob's
+            self.last_td_errors.resize_(td_errors.shape)
+        self.last_td_errors.copy_(td_errors)
+        due = self.update_count % self.params.target_update_interval == 0
+        update_target(self.target_network, self.network, due)
+        return {**metrics, "td_error_mean": td_errors.mean()}
 
 
 @torch.no_grad()

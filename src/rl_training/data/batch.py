@@ -16,14 +16,15 @@ class Batch(NamedTuple):
     `returns_to_go + bootstrap_discount * value(final_obs)`.
     """
 
-    obs: Tensor  # (B, O) as the networks see it: normalised where the run normalises
+    # (B, O) as the networks see it, normalised where the run normalises; images (B, ...) uint8
+    obs: Tensor
     action: Tensor  # (B, A) in [-1, 1], or (B,) int64 for Discrete
     reward: Tensor  # (B,) processed
-    next_obs: Tensor  # (B, O)
+    next_obs: Tensor  # as obs
     discount: Tensor  # (B,)
     returns_to_go: Tensor | None = None  # (B,)
     bootstrap_discount: Tensor | None = None  # (B,) gamma^(steps to the cut), 0 where none
-    final_obs: Tensor | None = None  # (B, O) last observation of the episode
+    final_obs: Tensor | None = None  # as obs, last observation of the episode
     # (B,) rows of a replay buffer, for priorities fed back; hides tuple.index, which nobody needs
     index: Tensor | None = None  # type: ignore[assignment]
     weight: Tensor | None = None  # (B,) importance weights of prioritised sampling

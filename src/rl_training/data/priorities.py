@@ -66,6 +66,15 @@ class Priorities:
         stop = start + count
         self._filled = max(self._filled, stop)
         self._levels[-1][start:stop].copy_(self.max_priority)
+        self._sum_up(start, stop)
+
+    def remove(self, start: int, count: int) -> None:
+        """Rows start..start+count-1 hold nothing any more and are not drawn."""
+        self._levels[-1][start : start + count].zero_()
+        self._sum_up(start, start + count)
+
+    def _sum_up(self, start: int, stop: int) -> None:
+        """Renew the sums above a stretch of leaves."""
         for family, parents in zip(
             reversed(self._families[1:]), reversed(self._levels[:-1]), strict=True
         ):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.data.batch import Batch
+from rl_training.data.frames import FrameStore
 from rl_training.data.priorities import Priorities, prefix, require_memory
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import CheckpointError, ConfigError
@@ -32,6 +33,10 @@ class ReplayBuffer:
     episode's end or the ring's write head, the ring may overwrite anything, and drawing
     costs the same for every n. The price: the newest `n_step - 1` vector steps cannot be
     drawn yet and do not count in `len`.
+
+    Images are stored apart, each frame once; rows hold the numbers of their frames. Where
+    episodes are so short that their extra frames fill that memory, the oldest transitions
+    go before `capacity` is reached.
     """
 
     def __init__(
@@ -56,7 +61,8 @@ class ReplayBuffer:
         if priorities is not None and priorities.capacity < self.capacity:
             raise ValueError(f"{priorities.capacity} priorities for {self.capacity} transitions")
         held = 0 if priorities is None else priorities.memory_needed(priorities.capacity)
-        needed = self.memory_needed(self.capacity, spaces, prioritised=priorities is not None)
+        prioritised = priorities is not None
+        needed = self.memory_needed(self.capacity, spaces, num_envs, n_step, prioritised)
         require_memory("a replay", self.capacity, needed, device, held)
         self.num_envs, self.n_step, self.gamma = num_envs, n_step, gamma
         self.priorities = priorities
@@ -66,10 +72,19 @@ class ReplayBuffer:
         self.rows = torch.empty(self.capacity, sum(self.widths), device=device)
         self._cursor = 0  # vector step to write next
         self._filled = 0  # vector steps in the ring
+        self._used = 0  # vector steps of the ring that were ever written
         # The number of rows for draws that must not ask the host; on the CPU the same memory.
         self._size = np.zeros(1)
         self._device_size = torch.from_numpy(self._size).to(device)
         self._make_window(spaces)
+        self.frames: FrameStore | None = None
+        if spaces.is_image:
+            frames = FrameStore.frames_for(self.capacity, num_envs, spaces, n_step)
+            self.frames = FrameStore(frames, num_envs, spaces, device)
+            # Per vector step: frames written before its oldest one.
+            self._frames_before = np.zeros(self.steps, np.int64)
+            self._window_frames_before = np.zeros(n_step, np.int64)
+            self._device_first = torch.zeros((), dtype=torch.int64, device=device)
         by_step = self.rows.view(self.steps, num_envs, -1)
         self._ring = by_step
         self._host_ring: NDArray[Any] | None = by_step.numpy() if device.type == "cpu" else None
@@ -93,10 +108,19 @@ class ReplayBuffer:
         self._next_scale = (self.gamma ** (age + 1)).astype(np.float32)[..., None]
 
     @staticmethod
-    def memory_needed(capacity: int, spaces: Spaces, *, prioritised: bool = False) -> int:
+    def memory_needed(
+        capacity: int,
+        spaces: Spaces,
+        num_envs: int = 1,
+        n_step: int = 1,
+        prioritised: bool = False,
+    ) -> int:
         """Bytes that a replay of `capacity` transitions takes on its device."""
-        rows = 4 * capacity * sum(_widths(spaces))
-        return rows + (Priorities.memory_needed(capacity) if prioritised else 0)
+        needed = 4 * capacity * sum(_widths(spaces))
+        if spaces.is_image:
+            frames = FrameStore.frames_for(capacity, num_envs, spaces, n_step)
+            needed += FrameStore.memory_needed(frames, spaces)
+        return needed + (Priorities.memory_needed(capacity) if prioritised else 0)
 
     def __len__(self) -> int:
         """Transitions that can be drawn."""
@@ -115,10 +139,15 @@ class ReplayBuffer:
     ) -> None:
         """Store one step of every environment.
 
-        (num_envs, O) observations, `next_obs` being the one the step returned even where it
+        (num_envs, ...) observations, `next_obs` being the one the step returned even where it
         ended the episode; actions in inner units, (num_envs, A) or (num_envs,) for Discrete;
         (num_envs,) rewards and boolean flags. The arrays are copied.
         """
+        frames_before = 0
+        if self.frames is not None:
+            ended = np.logical_or(terminated, truncated)
+            obs, next_obs, frames_before = self.frames.add(obs, next_obs, ended)
+            self._forget_lost_frames()
         if self.n_step == 1:
             slot = 0
             self._next_obs[0] = next_obs
@@ -131,6 +160,8 @@ class ReplayBuffer:
             self._grow_windows(reward, next_obs, terminated, truncated)
         self._obs[slot] = obs
         self._action[slot] = action
+        if self.frames is not None:
+            self._window_frames_before[slot] = frames_before
         if self._waiting < self.n_step - 1:
             self._waiting += 1
         else:
@@ -164,20 +195,43 @@ class ReplayBuffer:
             self._ring[cursor].copy_(self._window_tensor[slot], non_blocking=True)
         if self.priorities is not None:
             self.priorities.insert(cursor * self.num_envs, self.num_envs)
+        if self.frames is not None:
+            self._frames_before[cursor] = self._window_frames_before[slot]
+        self._used = max(self._used, cursor + 1)
         self._cursor = cursor + 1 if cursor + 1 < self.steps else 0
         if self._filled < self.steps:
             self._set_filled(self._filled + 1)
+        elif self.frames is not None:
+            self._set_filled(self._filled)  # the first row has moved on
+
+    def _forget_lost_frames(self) -> None:
+        """Drop the oldest vector steps whose frames have just been overwritten."""
+        assert self.frames is not None
+        oldest = self.frames.oldest
+        while self._filled and self._frames_before[self._first] < oldest:
+            if self.priorities is not None:
+                self.priorities.remove(self._first * self.num_envs, self.num_envs)
+            self._set_filled(self._filled - 1)
+
+    @property
+    def _first(self) -> int:
+        """The oldest vector step of the ring."""
+        return (self._cursor - self._filled) % self.steps
 
     def _set_filled(self, vector_steps: int) -> None:
         self._filled = vector_steps
         self._size[0] = vector_steps * self.num_envs
         if self._host_ring is None:
             self._device_size.fill_(vector_steps * self.num_envs)
+        if self.frames is not None:
+            self._device_first.fill_(self._first * self.num_envs)
 
     def cut(self, envs: NDArray[Any]) -> None:
         """End the open windows of environments (a boolean mask) whose episode was given up
         without a flag, as a truncation would: the next `add` begins another episode there."""
         self._open[:, envs] = False
+        if self.frames is not None:
+            self.frames.begin(envs)
 
     # --- drawing ------------------------------------------------------------------------------
 
@@ -193,13 +247,18 @@ class ReplayBuffer:
             return self.gather(index)._replace(index=index, weight=weight)
         # Doubles: times any size they stay below it, and every row is as likely as the next.
         u = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
-        return self.gather((u * self._device_size).long())
+        index = (u * self._device_size).long()
+        if self.frames is not None:  # rows in use need not begin at the first
+            index = (index + self._device_first) % self.capacity
+        return self.gather(index)
 
     def gather(self, index: Tensor) -> Batch:
         """The transitions at given rows."""
         obs, next_obs, action, reward, discount = torch.split(
             self.rows.index_select(0, index), self.widths, dim=1
         )
+        if self.frames is not None:
+            obs, next_obs = self.frames.images(obs), self.frames.images(next_obs)
         return Batch(
             obs=obs,
             action=action.squeeze(1).long() if self.discrete else action,
@@ -231,13 +290,22 @@ class ReplayBuffer:
         write it before the next `add`."""
         return {
             "layout": self._layout(),
-            "rows": prefix(self.rows, len(self)),
+            "rows": prefix(self.rows, self._used * self.num_envs),
+            "filled": self._filled,
             "cursor": self._cursor,
             "window": self._window_tensor.clone(),
             "open": torch.from_numpy(self._open.copy()),
             "newest": self._newest,
             "waiting": self._waiting,
             "priorities": None if self.priorities is None else self.priorities.training_state(),
+            "frames": None if self.frames is None else self._frames_state(self.frames),
+        }
+
+    def _frames_state(self, frames: FrameStore) -> dict[str, Any]:
+        return {
+            "store": frames.training_state(),
+            "before": torch.from_numpy(self._frames_before[: self._used].copy()),
+            "window_before": torch.from_numpy(self._window_frames_before.copy()),
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -252,15 +320,22 @@ class ReplayBuffer:
             )
         rows = state["rows"]
         self.rows[: len(rows)].copy_(rows)
-        self._set_filled(len(rows) // self.num_envs)
+        self._used = len(rows) // self.num_envs
         self._cursor = state["cursor"]
+        self._set_filled(state["filled"])
         self._window_tensor.copy_(state["window"])
         self._open[...] = state["open"].cpu().numpy()
         self._newest, self._waiting = state["newest"], state["waiting"]
         if self.priorities is not None:
             self.priorities.load_training_state(state["priorities"])
+        if self.frames is not None:
+            frames = state["frames"]
+            self.frames.load_training_state(frames["store"])
+            self._frames_before[: self._used] = frames["before"].numpy()
+            self._window_frames_before[...] = frames["window_before"].numpy()
 
 
 def _widths(spaces: Spaces) -> list[int]:
-    """Columns of obs, next_obs, action, reward and discount."""
-    return [spaces.obs_dim, spaces.obs_dim, 1 if spaces.is_discrete else spaces.action_dim, 1, 1]
+    """Columns of obs, next_obs, action, reward and discount; images by their frames' numbers."""
+    width = spaces.frame_stack if spaces.is_image else spaces.obs_dim
+    return [width, width, 1 if spaces.is_discrete else spaces.action_dim, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -13,34 +14,59 @@ from rl_training.experiment.errors import EnvironmentSetupError
 
 @dataclass(frozen=True)
 class Spaces:
-    """Flat observations and Box or Discrete actions.
+    """Flat or image observations and Box or Discrete actions.
 
     Inside the package Box actions live in [-1, 1]; `to_env` and `from_env` are the
     affine map to the environment's units. Discrete actions are 0..n-1 inside and
-    start..start+n-1 outside.
+    start..start+n-1 outside. Observations are the same inside and outside: (obs_dim,)
+    float32, or uint8 images of `image_shape`, whose first axis counts `frame_stack` frames
+    where the environment stacks them.
     """
 
-    obs_dim: int
+    obs_dim: int  # numbers in an observation
     action_kind: Literal["box", "discrete"]
     action_dim: int  # components of a Box action, or the number of Discrete actions
     action_low: tuple[float, ...] = ()  # Box only
     action_high: tuple[float, ...] = ()
     action_start: int = 0  # Discrete only
+    image_shape: tuple[int, ...] = ()  # empty for vectors
+    frame_stack: int = 1
+
+    @classmethod
+    def of(cls, env: gym.Env[Any, Any]) -> Spaces:
+        """The spaces of an environment; frames stacked by Gymnasium's wrapper are known."""
+        try:
+            stack = int(env.get_wrapper_attr("stack_size"))
+        except AttributeError:
+            stack = 1
+        return cls.from_gymnasium(env.observation_space, env.action_space, stack)
 
     @classmethod
     def from_gymnasium(
-        cls, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+        cls,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        frame_stack: int = 1,
     ) -> Spaces:
-        if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 1:
+        image_shape = _image_shape(observation_space, frame_stack)
+        shape = observation_space.shape or ()
+        if not image_shape and (
+            not isinstance(observation_space, gym.spaces.Box) or len(shape) != 1
+        ):
             raise EnvironmentSetupError(
                 f"observation space {observation_space} is not supported: expected a flat "
-                "Box of shape (n,); wrap the environment, for example with "
+                "Box of shape (n,) or uint8 images; wrap the environment, for example with "
                 "gymnasium.wrappers.FlattenObservation"
             )
-        obs_dim = int(observation_space.shape[0])
+        seen: dict[str, Any] = {"obs_dim": math.prod(shape)}
+        if image_shape:
+            seen |= {"image_shape": image_shape, "frame_stack": frame_stack}
         if isinstance(action_space, gym.spaces.Discrete):
             return cls(
-                obs_dim, "discrete", int(action_space.n), action_start=int(action_space.start)
+                action_kind="discrete",
+                action_dim=int(action_space.n),
+                action_start=int(action_space.start),
+                **seen,
             )
         if not isinstance(action_space, gym.spaces.Box) or len(action_space.shape) != 1:
             raise EnvironmentSetupError(
@@ -55,12 +81,24 @@ class Spaces:
                 "low < high; wrap it with gymnasium.wrappers.RescaleAction"
             )
         return cls(
-            obs_dim,
-            "box",
-            int(action_space.shape[0]),
-            tuple(float(x) for x in low),
-            tuple(float(x) for x in high),
+            action_kind="box",
+            action_dim=int(action_space.shape[0]),
+            action_low=tuple(float(x) for x in low),
+            action_high=tuple(float(x) for x in high),
+            **seen,
         )
+
+    @property
+    def is_image(self) -> bool:
+        return bool(self.image_shape)
+
+    @property
+    def obs_shape(self) -> tuple[int, ...]:
+        return self.image_shape or (self.obs_dim,)
+
+    @property
+    def obs_dtype(self) -> type[np.uint8] | type[np.float32]:
+        return np.uint8 if self.is_image else np.float32
 
     @property
     def is_discrete(self) -> bool:
@@ -72,7 +110,7 @@ class Spaces:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Spaces:
         values = dict(values)
-        for key in ("action_low", "action_high"):
+        for key in ("action_low", "action_high", "image_shape"):
             values[key] = tuple(values.get(key, ()))
         return cls(**values)
 
@@ -96,6 +134,15 @@ class Spaces:
         return np.clip(inner, -bound, bound)
 
     def describe(self) -> str:
-        if self.is_discrete:
-            return f"observations ({self.obs_dim},), Discrete({self.action_dim}) actions"
-        return f"observations ({self.obs_dim},), Box({self.action_dim},) actions"
+        actions = f"Discrete({self.action_dim})" if self.is_discrete else f"Box({self.action_dim},)"
+        return (
+            f"{'images' if self.is_image else 'observations'} {self.obs_shape}, {actions} actions"
+        )
+
+
+def _image_shape(space: gym.Space[Any], frame_stack: int) -> tuple[int, ...]:
+    """Shape of image observations, (): none. A frame has two axes, or three with its channels."""
+    if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
+        return ()
+    axes_of_a_frame = len(space.shape) - (frame_stack > 1)
+    return tuple(int(n) for n in space.shape) if axes_of_a_frame in (2, 3) else ()

@@ -8,6 +8,7 @@ from rl_training.models.actor_critic import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.encoders import ImageEncoder, Observed
 from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_
 from rl_training.models.normalizer import ObservationNormalizer, RewardScale
 from rl_training.models.policies import (
@@ -26,10 +27,12 @@ __all__ = [
     "EnsembleCritic",
     "EnsembleMLP",
     "GaussianPolicy",
+    "ImageEncoder",
     "MLPIQLModel",
     "MLPSACModel",
     "MovingMoments",
     "ObservationNormalizer",
+    "Observed",
     "Policy",
     "RewardScale",
     "TanhGaussianPolicy",

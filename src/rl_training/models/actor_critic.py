@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.mlp import MLP, EnsembleMLP
+from rl_training.models.encoders import Observed, mlp_on
+from rl_training.models.mlp import EnsembleMLP
 from rl_training.models.policies import CategoricalPolicy, Policy, TanhGaussianPolicy
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -18,9 +19,9 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 class ValueNetwork(nn.Module):
     """V(s), shape (B,)."""
 
-    def __init__(self, obs_dim: int, hidden_sizes: Sequence[int]) -> None:
+    def __init__(self, observed: Observed, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
-        self.net = MLP(obs_dim, hidden_sizes, 1)
+        self.net = mlp_on(observed, hidden_sizes, 1)
 
     def forward(self, obs: Tensor) -> Tensor:
         out: Tensor = self.net(obs)

@@ -68,9 +68,10 @@ class EnsembleMLP(nn.Module):
 def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:
     """Orthogonal weights of one gain on every layer and zero biases, member by member."""
     for layer in module.modules():
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.orthogonal_(layer.weight, gain)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
         elif isinstance(layer, EnsembleMLP):
             for weight, bias in zip(layer.weights, layer.biases, strict=True):
                 for member in weight.data:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.models.encoders import Observed, mlp_on
 from rl_training.models.mlp import MLP
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
@@ -102,9 +103,9 @@ class GaussianPolicy(Policy):
     gives those, and the environment's map clips them.
     """
 
-    def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]) -> None:
+    def __init__(self, observed: Observed, action_dim: int, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
-        self.net = MLP(obs_dim, hidden_sizes, action_dim)
+        self.net = mlp_on(observed, hidden_sizes, action_dim)
         self.log_std = nn.Parameter(torch.zeros(action_dim))
 
     def mode(self, obs: Tensor) -> Tensor:
@@ -133,9 +134,9 @@ class GaussianPolicy(Policy):
 class CategoricalPolicy(Policy):
     """Softmax over Discrete actions."""
 
-    def __init__(self, obs_dim: int, num_actions: int, hidden_sizes: Sequence[int]) -> None:
+    def __init__(self, observed: Observed, num_actions: int, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
-        self.net = MLP(obs_dim, hidden_sizes, num_actions)
+        self.net = mlp_on(observed, hidden_sizes, num_actions)
 
     def forward(self, obs: Tensor) -> Tensor:
         """(B, actions) log-probabilities."""

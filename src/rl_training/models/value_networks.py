@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.models.encoders import ImageEncoder, Observed
 from rl_training.models.mlp import MLP
 from rl_training.models.policies import Policy
 
@@ -36,9 +37,9 @@ class GreedyPolicy(Policy):
 class Features(nn.Module):
     """ReLU layers of `sizes`, the last one included."""
 
-    def __init__(self, in_dim: int, sizes: Sequence[int]) -> None:
+    def __init__(self, obs_dim: int, sizes: Sequence[int]) -> None:
         super().__init__()
-        self.net = MLP(in_dim, sizes[:-1], sizes[-1])
+        self.net = MLP(obs_dim, sizes[:-1], sizes[-1])
         self.out_dim = sizes[-1]
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -83,25 +84,29 @@ class CosineEmbedding(nn.Module):
         return F.relu(self.layer(torch.cos(taus.unsqueeze(-1) * self.frequencies)), inplace=True)
 
 
-def split_sizes(hidden_sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Hidden layers of the features and of the head: the last one is the head's.
+def features_and_head(
+    observed: Observed, hidden_sizes: Sequence[int]
+) -> tuple[Features | ImageEncoder, Sequence[int]]:
+    """The features that a fraction is multiplied into, and the head's hidden layers.
 
-    A single layer belongs to the features, and the head is linear.
+    The last hidden layer is the head's, or all of them where convolutions are the features.
+    A single layer on vectors belongs to the features, and the head is linear.
     """
+    if isinstance(observed, ImageEncoder):
+        return observed, hidden_sizes
     if len(hidden_sizes) == 1:
-        return hidden_sizes, ()
-    return hidden_sizes[:-1], hidden_sizes[-1:]
+        return Features(observed, hidden_sizes), ()
+    return Features(observed, hidden_sizes[:-1]), hidden_sizes[-1:]
 
 
 class QNetwork(GreedyPolicy):
     """Q(s, a) for all actions, (B, A)."""
 
     def __init__(
-        self, obs_dim: int, num_actions: int, hidden_sizes: Sequence[int], dueling: bool
+        self, observed: Observed, num_actions: int, hidden_sizes: Sequence[int], dueling: bool
     ) -> None:
         super().__init__()
-        below, above = split_sizes(hidden_sizes)
-        self.features = Features(obs_dim, below)
+        self.features, above = features_and_head(observed, hidden_sizes)
         self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -120,15 +125,14 @@ class QuantileNetwork(GreedyPolicy):
 
     def __init__(
         self,
-        obs_dim: int,
+        observed: Observed,
         num_actions: int,
         n_quantiles: int,
         hidden_sizes: Sequence[int],
         dueling: bool,
     ) -> None:
         super().__init__()
-        below, above = split_sizes(hidden_sizes)
-        self.features = Features(obs_dim, below)
+        self.features, above = features_and_head(observed, hidden_sizes)
         self.head = ActionHead(self.features.out_dim, above, num_actions, n_quantiles, dueling)
         self.register_buffer("tau_hats", midpoints(n_quantiles), persistent=False)
 
@@ -151,7 +155,7 @@ class ImplicitQuantileNetwork(GreedyPolicy):
 
     def __init__(
         self,
-        obs_dim: int,
+        observed: Observed,
         num_actions: int,
         n_action_quantiles: int,
         num_cosines: int,
@@ -159,8 +163,7 @@ class ImplicitQuantileNetwork(GreedyPolicy):
         dueling: bool,
     ) -> None:
         super().__init__()
-        below, above = split_sizes(hidden_sizes)
-        self.features = Features(obs_dim, below)
+        self.features, above = features_and_head(observed, hidden_sizes)
         self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
         self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
         self.register_buffer("action_taus", midpoints(n_action_quantiles), persistent=False)
@@ -203,7 +206,7 @@ class MLPFQFNetwork(GreedyPolicy):
 
     def __init__(
         self,
-        obs_dim: int,
+        observed: Observed,
         num_actions: int,
         n_fractions: int,
         num_cosines: int,
@@ -211,8 +214,7 @@ class MLPFQFNetwork(GreedyPolicy):
         dueling: bool,
     ) -> None:
         super().__init__()
-        below, above = split_sizes(hidden_sizes)
-        self.features = Features(obs_dim, below)
+        self.features, above = features_and_head(observed, hidden_sizes)
         self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
         self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
         self.fractions = nn.Linear(self.features.out_dim, n_fractions)

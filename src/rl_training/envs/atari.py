@@ -1,0 +1,238 @@
+"""Atari games as agents are trained on them: few small frames, chosen at a human's pace."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import FrameStackObservation
+from numpy.typing import NDArray
+
+from rl_training.experiment.errors import ConfigError, MissingExtraError, did_you_mean
+
+ATARI_ID = "rl_training/Atari-v0"
+
+
+class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
+    """One small frame per `frame_skip` frames of the emulator.
+
+    An action is held for `frame_skip` frames, and each pixel is the brighter one of the last
+    two, since sprites flicker; the picture is reduced to `screen_size` squared by averaging
+    areas. Every episode starts from one state of the emulator and is decided by its seed and
+    its actions: the seed draws 1 to `noop_max` idle frames, and at each frame the action
+    before it stays in force with `repeat_action_probability`. With `fire`, games that wait
+    for the fire button at the start or after a lost life have it pressed. `life_loss` ends
+    the episode at a lost life (the next one begins a new game, so that an episode is its seed
+    and its actions); `clip_rewards` hands out their sign. The last two are meant for training
+    only: `train_env_kwargs`.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        frame_skip: int,
+        noop_max: int,
+        repeat_action_probability: float,
+        screen_size: int,
+        grayscale: bool,
+        fire: bool,
+        life_loss: bool,
+        clip_rewards: bool,
+    ) -> None:
+        super().__init__(env)
+        emulator: Any = env.unwrapped
+        self._ale = emulator.ale
+        # A seeded reset loads the game anew, which takes a tenth of a second; a state that is
+        # restored takes microseconds and holds everything, the emulator's generator included.
+        emulator.seed_game(0)
+        emulator.load_game()
+        self._ale.reset_game()
+        self._start = self._ale.cloneSystemState()
+        self._generator = np.random.default_rng()
+        self._sticky = repeat_action_probability
+        self._actions = list(emulator._action_set)
+        buttons = type(self._actions[0])
+        self._noop_button, self._fire_button = buttons.NOOP, buttons.FIRE
+        self._in_force = self._noop_button
+        self._frame_skip, self._noop_max = frame_skip, noop_max
+        self._life_loss, self._clip = life_loss, clip_rewards
+        self._fire = fire and self._fire_button in self._actions
+        height, width = self._ale.getScreenDims()
+        channels = () if grayscale else (3,)
+        self._read = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
+        self._screens = np.zeros((2, height, width, *channels), np.uint8)
+        self._start_screen = self._read()
+        self._rows = _Stretches(height, screen_size)
+        self._columns = _Stretches(width, screen_size)
+        shape = (screen_size, screen_size, *channels)
+        self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
+        self._lives = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        if seed is not None:
+            self._generator = np.random.default_rng(seed)
+        self._ale.restoreSystemState(self._start)
+        self._in_force = self._noop_button
+        idle = self._generator.integers(1, self._noop_max + 1) if self._noop_max else 0
+        for _ in range(idle):
+            self._before_the_episode(self._noop_button)
+        self._lives = self._ale.lives()
+        if self._fire:
+            self._before_the_episode(self._fire_button)
+        if idle or self._fire:
+            self._look(0)
+        else:  # a restored state shows nothing before its first frame
+            self._screens[0] = self._start_screen
+        self._screens[1] = self._screens[0]
+        return self._small_frame(), {}
+
+    def step(self, action: int) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        ale, reward = self._ale, 0.0
+        wanted = self._actions[action]
+        obeyed = [True] * self._frame_skip
+        if self._sticky:
+            obeyed = (self._generator.random(self._frame_skip) >= self._sticky).tolist()
+        for left in reversed(range(self._frame_skip)):
+            if obeyed[left]:
+                self._in_force = wanted
+            reward += ale.act(self._in_force)
+            if left < 2:
+                self._look(left)
+            if ale.game_over():
+                self._look(0)
+                break
+        terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
+        lives = ale.lives()
+        if lives < self._lives and not (terminated or truncated):
+            terminated = self._life_loss
+            if self._fire and not terminated:
+                ale.act(self._fire_button)
+        self._lives = lives
+        if self._clip:
+            reward = float(np.sign(reward))
+        return self._small_frame(), float(reward), terminated, truncated, {}
+
+    def _before_the_episode(self, button: Any) -> None:
+        """One frame; a game that ends in it starts over."""
+        self._ale.act(button)
+        if self._ale.game_over():
+            self._ale.restoreSystemState(self._start)
+
+    def _look(self, which: int) -> None:
+        self._read(self._screens[which])
+
+    def _small_frame(self) -> NDArray[Any]:
+        screen = self._screens[0] if self._frame_skip == 1 else self._screens.max(0)
+        small = self._columns.means(self._rows.means(screen.astype(np.float32), 0), 1)
+        frame: NDArray[Any] = np.rint(small).astype(np.uint8)
+        return frame
+
+
+def make_atari(
+    game: str,
+    frame_skip: int = 4,
+    noop_max: int = 30,
+    screen_size: int = 84,
+    grayscale: bool = True,
+    frame_stack: int = 4,
+    fire: bool = True,
+    life_loss: bool = False,
+    clip_rewards: bool = False,
+    repeat_action_probability: float = 0.25,
+    full_action_space: bool = False,
+    max_frames: int = 108_000,
+    render_mode: str | None = None,
+) -> gym.Env[Any, Any]:
+    """A game by its name, such as "breakout" or "SpaceInvaders", as `AtariFrames` shows it.
+
+    `repeat_action_probability` 0.25 is the sticky actions of Machado et al. 2018; 0 is what
+    the first papers used.
+    """
+    try:
+        ale_py: Any = importlib.import_module("ale_py")
+        known = importlib.import_module("ale_py.roms").get_all_rom_ids()
+    except ImportError:
+        raise MissingExtraError("ale-py", "atari", f"environment '{ATARI_ID}'") from None
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(game)).lower()
+    if name not in known:
+        raise ConfigError(
+            f"env_kwargs.game: there is no Atari game '{game}'{did_you_mean(name, known)}; "
+            "use the name of a ROM, such as breakout or space_invaders"
+        )
+    limits = {
+        "frame_skip": (frame_skip, 1),
+        "noop_max": (noop_max, 0),
+        "screen_size": (screen_size, 8),
+        "frame_stack": (frame_stack, 1),
+        "max_frames": (max_frames, 1),
+    }
+    for key, (value, least) in limits.items():
+        if not isinstance(value, int) or value < least:
+            raise ConfigError(
+                f"env_kwargs.{key}: expected a whole number, at least {least}, got {value!r}"
+            )
+    if not 0.0 <= repeat_action_probability < 1.0:
+        raise ConfigError(
+            "env_kwargs.repeat_action_probability: expected a number from 0 to below 1, got "
+            f"{repeat_action_probability}"
+        )
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
+    env: gym.Env[Any, Any] = AtariFrames(
+        ale_py.AtariEnv(
+            name,
+            obs_type="ram",  # of which nothing is seen
+            frameskip=1,
+            repeat_action_probability=0.0,  # by the episode's own generator instead
+            full_action_space=full_action_space,
+            max_num_frames_per_episode=max_frames,
+            render_mode=render_mode,
+        ),
+        frame_skip=frame_skip,
+        noop_max=noop_max,
+        repeat_action_probability=repeat_action_probability,
+        screen_size=screen_size,
+        grayscale=grayscale,
+        fire=fire,
+        life_loss=life_loss,
+        clip_rewards=clip_rewards,
+    )
+    return FrameStackObservation(env, frame_stack) if frame_stack > 1 else env
+
+
+def register_atari() -> None:
+    """Make `rl_training/Atari-v0` known to Gymnasium."""
+    if ATARI_ID not in gym.registry:
+        gym.register(
+            ATARI_ID,
+            entry_point=f"{__name__}:make_atari",
+            disable_env_checker=True,
+            order_enforce=False,
+        )
+
+
+class _Stretches:
+    """An axis of `length` pixels cut into `parts` equal stretches.
+
+    Their means are differences of running sums at the cuts. A matrix product would be as
+    short, but its library may start threads, which stall where processes share cores.
+    """
+
+    def __init__(self, length: int, parts: int) -> None:
+        cuts = np.linspace(0.0, length, parts + 1)
+        self._below = np.minimum(cuts.astype(int), length - 1)  # whole pixels before a cut
+        self._share = (cuts - self._below).astype(np.float32)  # of the pixel that it divides
+        self._scale = np.float32(parts / length)
+
+    def means(self, values: NDArray[Any], axis: int) -> NDArray[Any]:
+        values = np.moveaxis(values, axis, 0)
+        sums = np.zeros((len(values) + 1, *values.shape[1:]), np.float32)
+        np.cumsum(values, 0, out=sums[1:])
+        share = self._share.reshape(-1, *(1,) * (values.ndim - 1))
+        at_cuts = sums[self._below] + share * values[self._below]
+        return np.moveaxis((at_cuts[1:] - at_cuts[:-1]) * self._scale, 0, axis)

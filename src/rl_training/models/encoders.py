@@ -1,0 +1,78 @@
+"""From images to features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.models.mlp import MLP
+
+NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of Mnih et al. 2015, for images of at least 36 pixels."""
+SMALL_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 1))
+"""For smaller images, down to 9 pixels."""
+
+
+class ImageEncoder(nn.Module):
+    """ReLU convolutions over uint8 images; (..., *image_shape) to (..., out_dim).
+
+    Frames of a stack, the first axis where `frame_stack` > 1, are channels, and so are a
+    frame's colours, which come first or last in it: whichever of the two axes is shorter.
+    """
+
+    def __init__(self, image_shape: Sequence[int], frame_stack: int = 1) -> None:
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+        frame = self.image_shape[1:] if frame_stack > 1 else self.image_shape
+        self.channels_last = len(frame) == 3 and frame[-1] < frame[0]
+        height, width = frame[:2] if self.channels_last or len(frame) == 2 else frame[1:]
+        colours = math.prod(frame) // (height * width)
+        self.stacked = (frame_stack, colours, height, width)
+        layers = NATURE_CONVOLUTIONS if min(height, width) >= 36 else SMALL_CONVOLUTIONS
+        channels = frame_stack * colours
+        self.convolutions = nn.ModuleList()
+        for out_channels, kernel, stride in layers:
+            self.convolutions.append(nn.Conv2d(channels, out_channels, kernel, stride))
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            channels = out_channels
+        self.out_dim = channels * height * width
+
+    def forward(self, images: Tensor) -> Tensor:
+        leading = images.shape[: images.dim() - len(self.image_shape)]
+        stack, colours, height, width = self.stacked
+        if self.channels_last:
+            images = images.reshape(-1, stack, height, width, colours).movedim(-1, 2)
+        x = images.reshape(-1, stack * colours, height, width).to(self.dtype) / 255.0
+        for layer in self.convolutions:
+            x = F.relu(layer(x), inplace=True)
+        return x.reshape(*leading, self.out_dim)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.convolutions[0].weight.dtype  # type: ignore[return-value]
+
+
+class EncodedMLP(MLP):
+    """An MLP on what an encoder makes of images."""
+
+    def __init__(self, encoder: ImageEncoder, hidden_sizes: Sequence[int], out_dim: int) -> None:
+        super().__init__(encoder.out_dim, hidden_sizes, out_dim)
+        self.encoder = encoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(self.encoder(images))
+
+
+Observed = int | ImageEncoder
+"""What a network looks at: vectors of a length, or images through an encoder of its own."""
+
+
+def mlp_on(observed: Observed, hidden_sizes: Sequence[int], out_dim: int) -> MLP:
+    """The MLP that takes such observations."""
+    if isinstance(observed, ImageEncoder):
+        return EncodedMLP(observed, hidden_sizes, out_dim)
+    return MLP(observed, hidden_sizes, out_dim)

@@ -1,0 +1,109 @@
+"""Networks on images: layouts, and every algorithm that takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training import ManagedAlgorithm, TrainConfig
+from rl_training.data.spaces import Spaces
+from rl_training.envs.catch import CATCH_ID
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, RLTrainingError
+from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.models import ImageEncoder
+
+from ..contract.small_runs import LOOP_KNOBS
+
+ON_IMAGES = [n for n in algorithm_names() if "image" in algorithm_class(n).observation_kinds]
+
+
+def agent(algo: str, env_id: str = CATCH_ID, **changes: Any) -> ManagedAlgorithm:
+    family = algorithm_class(algo).loop
+    knobs = {"hidden_sizes": [16], **LOOP_KNOBS[family], **changes.pop("algo_kwargs", {})}
+    values = {
+        "total_timesteps": 64,
+        "tensorboard": False,
+        "device": "cpu",
+        "eval_episodes": 2,
+        "threads": 1,
+    }
+    return ManagedAlgorithm(
+        TrainConfig(algo=algo, env_id=env_id, **{**values, **changes}, algo_kwargs=knobs)
+    )
+
+
+def encoder(shape: tuple[int, ...], stack: int) -> ImageEncoder:
+    torch.manual_seed(0)
+    return ImageEncoder(shape, stack).double()
+
+
+def test_colours_first_and_last_are_one_image() -> None:
+    images = torch.randint(0, 256, (5, 3, 40, 44), dtype=torch.uint8)
+    first, last = encoder((3, 40, 44), 1), encoder((40, 44, 3), 1)
+    torch.testing.assert_close(first(images), last(images.movedim(1, -1)))
+
+
+def test_stacked_colours_are_channels() -> None:
+    images = torch.randint(0, 256, (5, 2, 40, 44, 3), dtype=torch.uint8)
+    stacked, flat = encoder((2, 40, 44, 3), 2), encoder((6, 40, 44), 1)
+    channels = images.movedim(-1, 2).reshape(5, 6, 40, 44)
+    torch.testing.assert_close(stacked(images), flat(channels))
+
+
+def test_encoder_equals_plain_convolutions_of_bytes_over_255() -> None:
+    images = torch.randint(0, 256, (2, 3, 4, 84, 84), dtype=torch.uint8)
+    net = encoder((4, 84, 84), 4)
+    x = images.flatten(0, 1).double() / 255
+    for layer, stride in zip(net.convolutions, (4, 2, 1), strict=True):
+        x = torch.relu(torch.nn.functional.conv2d(x, layer.weight, layer.bias, stride))
+    assert net.out_dim == 7 * 7 * 64
+    torch.testing.assert_close(net(images), x.reshape(2, 3, -1))
+
+
+@pytest.mark.parametrize("size", [9, 16, 35, 36, 64, 96])
+def test_sizes_of_images(size: int) -> None:
+    net = encoder((size, size), 1)
+    assert net(torch.zeros(1, size, size, dtype=torch.uint8)).shape == (1, net.out_dim)
+
+
+@pytest.mark.parametrize("algo", ON_IMAGES)
+def test_learns_acts_and_comes_back(algo: str, tmp_path: Any) -> None:
+    learner = agent(algo, output_dir=str(tmp_path))
+    before = {k: v.clone() for k, v in learner.algorithm.state_dict().items()}
+    learner.learn(progress=False)
+    after = learner.algorithm.state_dict()
+    moved = [k for k in after if "convolutions" in k and not torch.equal(before[k], after[k])]
+    assert moved, "the convolutions learn"
+    images = np.random.default_rng(0).integers(0, 256, (7, 16, 16), dtype=np.uint8)
+    actions, _ = learner.predict(images)
+    assert actions.shape == (7,)
+    assert learner.predict(images[0])[0] == actions[0]
+    loaded = ManagedAlgorithm.load(learner.run_dir)
+    np.testing.assert_array_equal(loaded.predict(images)[0], actions)
+    assert loaded.evaluate(3).return_mean == learner.evaluate(3).return_mean
+
+
+def test_predict_refuses_other_pictures() -> None:
+    learner = agent("dqn")
+    with pytest.raises(EnvironmentSetupError, match="uint8"):
+        learner.predict(np.zeros((16, 16)))
+    with pytest.raises(EnvironmentSetupError, match=r"\(n, 16, 16\)"):
+        learner.predict(np.zeros((16, 17), np.uint8))
+
+
+@pytest.mark.parametrize("algo", sorted(set(algorithm_names()) - set(ON_IMAGES)))
+def test_other_algorithms_refuse_images(algo: str) -> None:
+    kind = min(algorithm_class(algo).action_kinds)
+    bounds = ((-1.0,), (1.0,)) if kind == "box" else ((), ())
+    spaces = Spaces(256, kind, 1, *bounds, image_shape=(16, 16))  # type: ignore[arg-type]
+    cls = algorithm_class(algo)
+    with pytest.raises(RLTrainingError, match="vector observations"):
+        cls(spaces, cls.Params())
+
+
+def test_statistics_of_pixels_are_refused() -> None:
+    with pytest.raises(ConfigError, match="normalize_observations"):
+        agent("ppo", algo_kwargs={"normalize_observations": True})

@@ -1,0 +1,200 @@
+"""What the games look like to an agent, against the emulator itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training.data.generation import env_spaces, make_env
+from rl_training.envs.atari import ATARI_ID, _Stretches
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
+
+pytest.importorskip("ale_py")
+
+
+def atari(game: str = "breakout", **kwargs: Any) -> Any:
+    return make_env(ATARI_ID, {"game": game, **kwargs})
+
+
+def plain(**kwargs: Any) -> Any:
+    """Nothing random, nothing stacked, nothing pressed."""
+    quiet = {"noop_max": 0, "repeat_action_probability": 0.0, "fire": False, "frame_stack": 1}
+    return atari(**{**quiet, **kwargs})
+
+
+def emulator(env: Any) -> Any:
+    return env.unwrapped.ale
+
+
+def area_weights(length: int, parts: int) -> np.ndarray:
+    edges, pixel = np.linspace(0, length, parts + 1), np.arange(length)
+    overlap = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
+    return overlap.clip(0) * parts / length
+
+
+def small(screen: np.ndarray, size: int = 84) -> np.ndarray:
+    rows, columns = area_weights(screen.shape[0], size), area_weights(screen.shape[1], size)
+    by_row = np.stack(
+        [(screen * row.reshape(-1, *(1,) * (screen.ndim - 1))).sum(0) for row in rows]
+    )
+    return np.stack([np.moveaxis(by_row, 1, -1) @ column for column in columns], 1)
+
+
+@pytest.mark.parametrize(("length", "parts"), [(210, 84), (160, 84), (10, 10), (7, 3), (5, 8)])
+def test_stretches_are_means_of_areas(length: int, parts: int) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (length, 4)).astype(np.float32)
+    found = _Stretches(length, parts).means(values, 0)
+    np.testing.assert_allclose(found, area_weights(length, parts) @ values, atol=0.02)
+
+
+@pytest.mark.parametrize("grayscale", [True, False])
+def test_a_frame_is_the_brighter_of_the_last_two_made_small(grayscale: bool) -> None:
+    env, twin = plain(game="space_invaders", grayscale=grayscale), plain(game="space_invaders")
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    ale, actions = emulator(twin), list(twin.unwrapped._action_set)
+    read = ale.getScreenGrayscale if grayscale else ale.getScreenRGB
+    for step in range(12):
+        action = step % env.action_space.n
+        frame, reward, *_ = env.step(action)
+        screens, total = [], 0.0
+        for _ in range(4):
+            total += ale.act(actions[action])
+            screens.append(read())
+        expected = small(np.maximum(screens[-1], screens[-2]))
+        assert reward == total
+        assert frame.dtype == np.uint8
+        assert frame.shape == ((84, 84) if grayscale else (84, 84, 3))
+        assert np.abs(frame - expected).max() < 0.51  # rounded, nothing else
+
+
+def test_stacks_are_gymnasiums() -> None:
+    stacked, single = atari(frame_stack=4), atari(frame_stack=1)
+    assert env_spaces(ATARI_ID, {"game": "breakout"}).frame_stack == 4
+    obs, _ = stacked.reset(seed=3)
+    frames = [single.reset(seed=3)[0]] * 4
+    np.testing.assert_array_equal(obs, np.stack(frames))
+    for step in range(20):
+        obs, *_ = stacked.step(step % 4)
+        frames = [*frames[1:], single.step(step % 4)[0]]
+        np.testing.assert_array_equal(obs, np.stack(frames))
+
+
+def play(env: Any, seed: int, steps: int) -> list[Any]:
+    seen = [env.reset(seed=seed)[0].tobytes()]
+    for step in range(steps):
+        obs, reward, terminated, truncated, _ = env.step((step * 7) % env.action_space.n)
+        seen.append((obs.tobytes(), reward, terminated, truncated))
+        if terminated or truncated:
+            break
+    return seen
+
+
+@pytest.mark.parametrize("game", ["breakout", "pong", "ms_pacman", "seaquest"])
+def test_seed_and_actions_decide_an_episode(game: str) -> None:
+    one, other = atari(game), atari(game)
+    play(one, 8, 31)  # whatever came before is forgotten
+    assert play(one, 5, 100) == play(other, 5, 100)
+    assert play(one, 5, 100) != play(one, 6, 100)
+
+
+def test_idle_frames_and_sticky_actions_come_from_the_seed() -> None:
+    for kwargs in ({"noop_max": 30}, {"repeat_action_probability": 0.5}):
+        env = plain(game="pong", **kwargs)
+        assert play(env, 1, 60) == play(env, 1, 60)
+        assert len({str(play(env, seed, 60)) for seed in range(4)}) > 1
+    env = plain(game="pong")
+    assert play(env, 1, 60) == play(env, 2, 60), "without both nothing is random"
+
+
+def test_frame_skip_holds_the_action() -> None:
+    env = plain(frame_skip=3)
+    env.reset(seed=0)
+    before = emulator(env).getEpisodeFrameNumber()
+    env.step(0)
+    assert emulator(env).getEpisodeFrameNumber() - before == 3
+
+
+def until_a_life_is_lost(env: Any) -> tuple[int, bool]:
+    env.reset(seed=0)
+    lives = emulator(env).lives()
+    for step in range(1, 400):
+        *_, terminated, _, _ = env.step(0)
+        if terminated or emulator(env).lives() < lives:
+            return step, terminated
+    raise AssertionError("no life was lost")
+
+
+def test_a_lost_life_ends_the_episode_only_where_asked_for() -> None:
+    assert until_a_life_is_lost(plain(fire=True)) == (
+        until_a_life_is_lost(plain(fire=True, life_loss=True))[0],
+        False,
+    )
+    assert until_a_life_is_lost(plain(fire=True, life_loss=True))[1]
+
+
+def test_fire_keeps_a_waiting_game_going() -> None:
+    env = plain(fire=True)
+    until_a_life_is_lost(env)
+    waiting = plain(fire=False)
+    waiting.reset(seed=0)
+    frames = [waiting.step(0)[0].tobytes() for _ in range(30)]
+    assert len(set(frames[5:])) == 1, "Breakout waits for ever"
+    assert len({env.step(0)[0].tobytes() for _ in range(30)}) > 5
+
+
+def test_rewards_are_clipped_only_where_asked_for() -> None:
+    def rewards(**kwargs: Any) -> list[float]:
+        env = plain(game="space_invaders", **kwargs)
+        env.reset(seed=0)
+        return [env.step(1)[1] for _ in range(150)]
+
+    true, clipped = rewards(), rewards(clip_rewards=True)
+    assert max(true) > 1.0
+    assert clipped == [float(np.sign(reward)) for reward in true]
+
+
+def test_the_time_limit_truncates() -> None:
+    seen = play(plain(game="pong", max_frames=400), 0, 1000)
+    assert seen[-1][2:] == (False, True)
+    assert len(seen) - 1 == 100
+
+
+def test_it_renders_in_colour() -> None:
+    env = atari(render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render().shape == (210, 160, 3)
+
+
+@pytest.mark.parametrize("name", ["SpaceInvaders", "space_invaders", "Breakout"])
+def test_names_of_games(name: str) -> None:
+    assert plain(game=name).reset(seed=0)[0].any()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"game": "brekout"}, "env_kwargs.game.*did you mean 'breakout'"),
+        ({"game": "pong", "frame_skip": 0}, "env_kwargs.frame_skip.*at least 1"),
+        ({"game": "pong", "screen_size": 2}, "env_kwargs.screen_size"),
+        ({"game": "pong", "repeat_action_probability": 1.0}, "repeat_action_probability"),
+    ],
+)
+def test_wrong_values_are_named(kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_env(ATARI_ID, kwargs)
+
+
+def test_unknown_and_missing_keys_are_named() -> None:
+    with pytest.raises(EnvironmentSetupError, match="foo"):
+        make_env(ATARI_ID, {"game": "pong", "foo": 1})
+    with pytest.raises(EnvironmentSetupError, match="game"):
+        make_env(ATARI_ID)
+
+
+def test_without_the_emulator_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
+    with pytest.raises(MissingExtraError, match=r"rl-training\[atari\]"):
+        make_env(ATARI_ID, {"game": "pong"})
