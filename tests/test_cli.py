@@ -21,7 +21,8 @@ import yaml
 from rl_training import BC, load
 from rl_training.data.convert import save_dataset
 from rl_training.data.sources import load_transition_dataset
-from rl_training.experiment.config import load_config, packaged_config_names
+from rl_training.experiment.config import load_config
+from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.registry import algorithm_names
 from tests.conftest import QUICK, Command
 
@@ -36,6 +37,7 @@ COMMANDS = (
     ("data",),
     ("data", "inspect"),
     ("data", "make"),
+    ("data", "collect"),
     ("data", "convert"),
     ("doctor",),
 )
@@ -92,6 +94,11 @@ USAGE_MISTAKES = [
     (("data", "make", "random"), "--out"),
     (("data", "make", "random", "--out", "x.npz", "--steps", "0"), "--steps"),
     (("data", "make", "random", "--out", "x.npz", "--seed", "-1"), "--seed"),
+    (("data", "collect", "run", "--episodes", "1"), "--out"),
+    (("data", "collect", "run", "--out", "x.npz", "--episodes", "0"), "--episodes"),
+    (("data", "collect", "run", "--out", "x.npz", "--noise", "-1"), "--noise"),
+    (("data", "collect", "run", "--out", "x.npz", "--epsilon", "1.5"), "--epsilon"),
+    (("data", "collect", "--out", "x.npz"), "CHECKPOINT"),
     (("data", "convert", "one.npz"), "TARGET"),
     (("data", "nope"), "nope"),
     (("doctor", "--fix"), "--fix"),
@@ -142,7 +149,7 @@ def test_doctor(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     shown = cli("doctor")
     assert shown.code == 0
-    for word in ("torch", "cuda", "engine=compile", "extra minari", "runs is writable"):
+    for word in ("torch", "cuda", "engine=compile", "extra minari", "extra video", "is writable"):
         assert word in shown.out
     (tmp_path / "runs").write_text("in the way", encoding="utf-8")
     assert "runs is NOT writable" in cli("doctor").out
@@ -257,6 +264,47 @@ def test_an_interval_larger_than_the_budget_is_no_mistake(cli: Command, tmp_path
         ("train", 20),
         ("eval", 20),
     ]
+
+
+def test_collect_then_train_offline(cli: Command, tmp_path: Path) -> None:
+    tiny = ("algo_kwargs.hidden_sizes=[8]", "algo_kwargs.learning_starts=40", "final_eval=false")
+    few = ("total_timesteps=80", "tensorboard=false", "algo_kwargs.train_frequency=4")
+    folder = ("--output-dir", tmp_path / "runs", "-q")
+    assert cli("train", "dqn/cartpole", *few, *tiny, *folder).code == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    out = tmp_path / "data.npz"
+    options = ("--epsilon", 0.5, "--seed", 3, "--out", out)
+    made = cli("data", "collect", run, "--episodes", 12, *options)
+    assert made.code == 0, made.err
+    data = load_transition_dataset(out, env_id="CartPole-v1")
+    assert data.fingerprint() == load(run).collect(12, epsilon=0.5, seed=3).fingerprint()
+    returns = data.episode_returns()
+    assert made.out.splitlines() == [
+        f"wrote 12 whole episodes, {len(data):,} steps, return {returns.mean():,.1f} ± "
+        f"{returns.std():,.1f} to {out}"
+    ]
+
+    cut = cli("data", "collect", run, "--steps", 50, *options, "--overwrite", "-q")
+    assert (cut.code, cut.err) == (0, "")
+    assert "50 steps" in cut.out
+    assert "note: the last episode has no end" in cut.out
+    assert len(load_transition_dataset(out)) == 50
+
+    command = ["train", "bc/pendulum", *QUICK, "env_id=CartPole-v1", *folder]
+    trained = cli(*command, f"dataset={{kind: npz, path: '{out}'}}")
+    assert trained.code == 0, trained.err
+
+
+def test_eval_films_the_first_episode(cli: Command, bc_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    film = tmp_path / "film[b].mp4"
+    shown = cli("eval", bc_run, "-n", 1, "--video", film)
+    assert shown.code == 0, shown.err
+    assert film.read_bytes()[4:8] == b"ftyp"
+    assert re.search(rf"return -[\d,.]+ in 200 steps: {re.escape(str(film))}$", shown.out, re.M)
+    printed = json.loads(cli("eval", bc_run, "-n", 1, "--video", film, "--overwrite", "--json").out)
+    assert printed["video"] == {"path": str(film), "return": printed["eval/returns"][0]}
+    assert "video" not in json.loads(cli("eval", bc_run, "-n", 1, "--json").out)
 
 
 # --- resuming ------------------------------------------------------------------------------------

@@ -122,7 +122,8 @@ def resume(
     rl-training resume runs/awr-... eval_interval=500
     """
     from rl_training.api.managed import ManagedAlgorithm
-    from rl_training.experiment.config import TrainConfig, apply_overrides
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.config_files import apply_overrides
     from rl_training.experiment.tracking import read_run_config
 
     stored = read_run_config(run)
@@ -159,16 +160,29 @@ def evaluate(
         typer.Option(help="Seed of the start states; the run's own by default."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    video: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--video", help="FILE.mp4 or FILE.gif for a film of the first episode."),
+    ] = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Run whole episodes with a trained policy and report their returns."""
     from rl_training.api.managed import load
     from rl_training.api.support import find_checkpoint
+    from rl_training.experiment.errors import ConfigError
 
+    if overwrite and video is None:
+        raise ConfigError("eval: --overwrite belongs to --video; nothing else is written")
     chosen = find_checkpoint(path, checkpoint)
     agent = load(chosen)
+    # first, because much can be wrong with a video and little with an evaluation
+    filmed = None if video is None else agent.record_video(video, seed=seed, overwrite=overwrite)
     result = agent.evaluate(episodes, seed)
     if as_json:
-        print(json.dumps({**result.metrics(), "eval/returns": list(result.returns)}))
+        values: dict[str, Any] = {**result.metrics(), "eval/returns": list(result.returns)}
+        if filmed is not None:
+            values["video"] = {"path": str(video), "return": filmed.returns[0]}
+        print(json.dumps(values))
         return
     table = Table(title=f"{agent.config.algo} on {agent.config.env_id}", title_justify="left")
     for name in ("mean", "std", "min", "max", "length"):
@@ -178,6 +192,9 @@ def evaluate(
     table.add_row(*(f"{metrics[f'eval/{name}']:,.1f}" for name in names))
     out.print(table)
     out.print(f"{result}, checkpoint {chosen}", soft_wrap=True)
+    if filmed is not None:
+        earned = f"return {filmed.returns[0]:,.1f} in {filmed.lengths[0]:,} steps"
+        out.print(f"filmed the first episode, {earned}: {video}", soft_wrap=True)
 
 
 @app.command()
@@ -256,7 +273,7 @@ def list_all(
 ) -> None:
     """Show algorithms, packaged configs, data sets and runs."""
     from rl_training.data.scripted import SCRIPTED
-    from rl_training.experiment.config import packaged_config_names
+    from rl_training.experiment.config_files import packaged_config_names
     from rl_training.experiment.registry import algorithm_class, algorithm_names
 
     out.print("Algorithms:")
@@ -390,6 +407,87 @@ def make(
 
 
 @data_app.command()
+def collect(
+    path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
+    target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    episodes: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--episodes", "-n", min=1, help="Whole episodes to run."),
+    ] = None,
+    steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Steps to run instead; the last episode is cut."),
+    ] = None,
+    checkpoint: WhichOption = "latest",
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample the policy instead of taking its mode.")
+    ] = False,
+    noise: Annotated[
+        float,
+        typer.Option(
+            metavar="STD", min=0.0, help="Gaussian noise on Box actions in [-1, 1], then clipped."
+        ),
+    ] = 0.0,
+    epsilon: Annotated[
+        float,
+        typer.Option(metavar="P", min=0.0, max=1.0, help="Probability of a random action."),
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 0,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Let a trained policy act in its environment and write what happened.
+
+    Example: rl-training data collect runs/sac-... --episodes 100 --epsilon 0.3 --out mixed.npz
+    """
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
+    from rl_training.data.convert import check_target, save_dataset
+    from rl_training.runtime.collection import CollectionProgress, check_amount
+
+    check_amount(episodes, steps, seed)
+    check_target(target, overwrite)
+    _check_writable(target)
+    agent = load(find_checkpoint(path, checkpoint))
+    progress = CollectionProgress(episodes, steps, shown=not quiet)
+    try:
+        dataset = agent.collect(
+            episodes,
+            steps,
+            noise=noise,
+            epsilon=epsilon,
+            deterministic=not stochastic,
+            seed=seed,
+            on_step=progress,
+        )
+    finally:
+        progress.stop()
+    save_dataset(dataset, target, overwrite=overwrite)
+    for note in dataset.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(f"wrote {progress.summary()} to {target}", soft_wrap=True)
+
+
+def _check_writable(target: str) -> None:
+    """Refuse a file that could not be made, before time is spent on what it shall hold."""
+    import tempfile
+
+    from rl_training.experiment.errors import DataError
+
+    if target.startswith("minari:"):
+        return
+    folder = Path(target).absolute().parent
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise DataError(
+            f"'{target}' cannot be written ({error.strerror or error}); choose another target"
+        ) from None
+
+
+@data_app.command()
 def convert(
     source: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
     target: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
@@ -430,7 +528,7 @@ def doctor() -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     table.add_row("engine=compile", compiler or "not available: no C++ compiler")
     extras = {"minari": "minari", "hdf5": "h5py", "mujoco": "mujoco", "atari": "ale_py"}
-    for extra, module in {**extras, "box2d": "Box2D"}.items():
+    for extra, module in {**extras, "box2d": "Box2D", "video": "imageio_ffmpeg"}.items():
         present = importlib.util.find_spec(module) is not None
         table.add_row(
             f"extra {extra}",

@@ -58,8 +58,10 @@ from rl_training.experiment.tracking import (
 )
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult
+from rl_training.runtime.collection import Behaviour, StepWatcher, collect
 from rl_training.runtime.evaluation import EvalResult, Evaluator
 from rl_training.runtime.trainer import Trainer, checkpoint_header, policy_function
+from rl_training.runtime.video import record_episode
 
 
 class ManagedAlgorithm:
@@ -163,7 +165,7 @@ class ManagedAlgorithm:
                 "give it when making the agent"
             )
         console = ProgressConsole() if progress else SilentConsole()
-        with run_scope(config):
+        with run_scope(config, self.algorithm.spaces):
             # everything that can be refused is refused before the folder exists
             loop = build_loop(config, self.algorithm, self._dataset)
             config = config.replace(engine=loop.engine.mode)  # kept, whatever a resume changes
@@ -212,7 +214,10 @@ class ManagedAlgorithm:
         config = with_options(stored.to_dict(), options, stored.algo)
         refuse_changes(stored.to_dict(), config)
         console: Console = ProgressConsole() if progress else SilentConsole()
-        with run_scope(config):
+        if "graph" in config.engine and self.algorithm.update_count.device.type != "cuda":
+            console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
+            config = config.replace(engine="auto")
+        with run_scope(config, self.algorithm.spaces):
             loop = build_loop(config, self.algorithm)
             trainer = Trainer(config, self.algorithm, loop, run_dir, console, callbacks)
             check_checkpoints(trainer.store, config, console)
@@ -243,6 +248,53 @@ class ManagedAlgorithm:
         finally:
             evaluator.close()
 
+    def collect(
+        self,
+        episodes: int | None = None,
+        steps: int | None = None,
+        *,
+        noise: float = 0.0,
+        epsilon: float = 0.0,
+        deterministic: bool = True,
+        seed: int = 0,
+        on_step: StepWatcher | None = None,
+    ) -> TransitionDataset:
+        """Transitions of whole `episodes`, or of exactly `steps` steps, in the task's environment.
+
+        Box actions get Gaussian `noise` of that deviation in [-1, 1] and are clipped; with
+        probability `epsilon` an action is uniformly random instead. Episode i is decided by
+        (seed, i) alone. `on_step` gets each reward, and whether the episode ended with it.
+        """
+        c, spaces = self.config, self.algorithm.spaces
+        behaviour = Behaviour(deterministic, noise, epsilon)
+        behaviour.check(self.algorithm.policy, spaces)
+        return collect(
+            lambda obs, mode: self.predict(obs, deterministic=mode)[0],
+            behaviour,
+            spaces,
+            c.env_id,
+            c.env_kwargs,
+            name=c.algo,
+            episodes=episodes,
+            steps=steps,
+            seed=seed,
+            on_step=on_step,
+        )
+
+    def record_video(
+        self, path: str | Path, *, seed: int | None = None, overwrite: bool = False
+    ) -> EvalResult:
+        """Film the first episode of `evaluate` into an .mp4 or .gif; what it earned."""
+        c = self.config
+        return record_episode(
+            policy_function(self.algorithm),
+            c.env_id,
+            c.env_kwargs,
+            c.seed if seed is None else seed,
+            Path(path),
+            overwrite=overwrite,
+        )
+
     def predict(
         self,
         observation: Any,
@@ -254,11 +306,17 @@ class ManagedAlgorithm:
 
         Signature and return value are those of Stable-Baselines3.
         """
-        obs = np.asarray(observation, dtype=np.float32)
-        if obs.shape[-1:] != (self.algorithm.spaces.obs_dim,) or obs.ndim > 2:
+        spaces = self.algorithm.spaces
+        shape = spaces.obs_shape
+        obs = np.asarray(observation)
+        if obs.dtype != spaces.obs_dtype:
+            if spaces.is_image:  # other numbers would be cut to bytes
+                raise EnvironmentSetupError(f"predict: images must be uint8, got {obs.dtype}")
+            obs = obs.astype(np.float32)
+        if obs.shape != shape and obs.shape[1:] != shape:
             raise EnvironmentSetupError(
-                f"predict: observations must have the shape ({self.algorithm.spaces.obs_dim},) "
-                f"or (n, {self.algorithm.spaces.obs_dim}), got {obs.shape}"
+                f"predict: observations must have the shape {shape} or {('n', *shape)}, "
+                f"got {obs.shape}".replace("'n'", "n")
             )
         return self._fast_policy(obs, deterministic), state
 

@@ -160,7 +160,8 @@ def check_checkpoints(store: CheckpointStore, config: TrainConfig, console: Cons
                     f"checkpoint '{info.path}' is of '{algo}', but the run trains "
                     f"'{config.algo}'; remove it, or restore the run's own checkpoints"
                 )
-            refuse_changes(info.manifest["config"], config)
+            # parsed, so that keys which did not exist then have their default
+            refuse_changes(TrainConfig(**info.manifest["config"]).to_dict(), config)
 
 
 @contextmanager

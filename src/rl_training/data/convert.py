@@ -56,7 +56,9 @@ def save_dataset(
 
 def check_target(target: str | Path, overwrite: bool) -> None:
     """Refuse a target that could not be written, before anything is made for it."""
-    if target_format(target) != "minari":
+    if target_format(target) == "minari":
+        _check_minari(str(target).removeprefix("minari:"), overwrite)
+    else:
         _check_file(Path(target), overwrite)
 
 
@@ -116,24 +118,31 @@ def _write_hdf5(dataset: TransitionDataset, draft: Path) -> None:
             file.create_dataset(D4RL_KEYS.get(name, name), data=array, compression="gzip")
 
 
-def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -> None:
-    minari = optional_module("minari", "minari", "writing a Minari data set")
-    optional_module("h5py", "minari", "writing a Minari data set")
+def _check_minari(dataset_id: str, overwrite: bool) -> Path:
+    """Where Minari would keep the data set, checked to be free."""
+    for module in ("minari", "h5py"):
+        optional_module(module, "minari", "writing a Minari data set")
     # Minari's own rule, with the version demanded: a namespace has two letters or more.
     if not re.fullmatch(r"([\w-][\w/-]*[\w-]/)?[\w-]+-v\d+", dataset_id):
         raise DataError(
             f"minari id '{dataset_id}' is malformed; write it like 'pendulum/mixed-v0', "
             "with a version at its end"
         )
-    _check_chain(dataset, dataset_id)
     folder = _minari_folder(dataset_id)
+    if folder.exists() and not overwrite:
+        raise DataError(
+            f"minari data set '{dataset_id}' exists already; choose another id "
+            "or ask to overwrite it"
+        )
+    return folder
+
+
+def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -> None:
+    folder = _check_minari(dataset_id, overwrite)
+    minari = optional_module("minari", "minari", "writing a Minari data set")
+    _check_chain(dataset, dataset_id)
     aside = folder.with_name(f".{folder.name}.replaced")
     if folder.exists():
-        if not overwrite:
-            raise DataError(
-                f"minari data set '{dataset_id}' exists already; choose another id "
-                "or ask to overwrite it"
-            )
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     env = _recorded_env(dataset)

@@ -15,6 +15,7 @@ from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import (
     EnvironmentSetupError,
     MissingExtraError,
+    RLTrainingError,
     did_you_mean,
 )
 
@@ -36,6 +37,8 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
     try:
         with warnings.catch_warnings(record=True) as caught:
             env = gym.make(env_id, **dict(env_kwargs or {}))
+    except RLTrainingError:
+        raise
     except gym.error.UnregisteredEnv:
         raise EnvironmentSetupError(
             f"env_id: unknown environment '{env_id}'{did_you_mean(env_id, gym.registry)}; "
@@ -65,7 +68,7 @@ def env_spaces(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Spac
     """Spaces of an environment that is made and closed for the purpose."""
     env = make_env(env_id, env_kwargs)
     try:
-        return Spaces.from_gymnasium(env.observation_space, env.action_space)
+        return Spaces.of(env)
     except EnvironmentSetupError as error:
         raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
     finally:
@@ -89,12 +92,14 @@ def roll_out(
     first_episode: int = 0,
     episodes: int | None = None,
     steps: int | None = None,
+    on_step: Callable[[float, bool], None] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Arrays of a number of whole `episodes`, or of exactly `steps` steps.
 
     Episode i is decided by (seed, i) alone, whatever came before it, so that a data set
     with more episodes begins with the same ones. An episode that `steps` interrupts is
-    left open, for `build_dataset` to close.
+    left open, for `build_dataset` to close. `on_step` gets each reward, and whether the
+    episode ended with it.
     """
     if (episodes is None) == (steps is None):
         raise ValueError("give either episodes or steps")
@@ -120,6 +125,8 @@ def roll_out(
             terminations.append(bool(terminated))
             truncations.append(bool(truncated) and not terminated)
             observation, done = successor, terminated or truncated
+            if on_step is not None:
+                on_step(rewards[-1], bool(done))
         index += 1
     return {
         "observations": np.stack(observations),

@@ -1,0 +1,175 @@
+"""Data from a policy: whole episodes in its environment, with as much chance as is wanted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.generation import Controller, make_env, roll_out, uniform_controller
+from rl_training.data.spaces import Spaces
+from rl_training.data.validation import RawTransitions, build_dataset
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.tracking import ProgressConsole
+from rl_training.models.policies import DeterministicPolicy, Policy
+from rl_training.models.value_networks import GreedyPolicy
+from rl_training.runtime.evaluation import untouched_randomness
+
+Predict = Callable[[NDArray[Any], bool], NDArray[Any]]
+"""One observation, and whether to take the mode, to an action in the environment's units."""
+
+StepWatcher = Callable[[float, bool], None]
+"""Called after every step with the reward and whether the episode ended with it."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What is added to a policy while it makes data."""
+
+    deterministic: bool = True
+    """The policy's mode; a sample of it otherwise."""
+    noise: float = 0.0
+    """Standard deviation of Gaussian noise on Box actions in [-1, 1], which are clipped again."""
+    epsilon: float = 0.0
+    """Probability of a uniformly random action instead."""
+
+    def check(self, policy: Policy, spaces: Spaces) -> None:
+        """Refuse values that mean nothing, or nothing for this policy."""
+        for name, value, high in (("noise", self.noise, math.inf), ("epsilon", self.epsilon, 1.0)):
+            fits = isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= high
+            if not fits:
+                limit = "0 or more" if math.isinf(high) else "between 0 and 1"
+                raise ConfigError(f"{name}: expected a number, {limit}, got {value!r}")
+        if self.noise and spaces.is_discrete:
+            raise ConfigError(
+                f"noise: the task has {spaces.action_dim} Discrete actions, to which no noise can "
+                "be added; use epsilon for a share of random actions"
+            )
+        if not self.deterministic and isinstance(policy, (GreedyPolicy, DeterministicPolicy)):
+            raise ConfigError(
+                "deterministic: this policy always takes its best action and has nothing to sample "
+                f"(--stochastic); use {'epsilon' if spaces.is_discrete else 'noise or epsilon'}"
+            )
+
+    def controller(self, predict: Predict, spaces: Spaces) -> Controller:
+        """The policy with what is added; every draw comes from the episode's generator."""
+        uniform = uniform_controller(spaces)
+        low = np.asarray(spaces.action_low, np.float32)
+        high = np.asarray(spaces.action_high, np.float32)
+        scale = self.noise * (high - low) / 2  # [-1, 1] to the environment's units
+
+        def act(observation: NDArray[Any], generator: np.random.Generator) -> Any:
+            if self.epsilon and generator.random() < self.epsilon:
+                return uniform(observation, generator)
+            if not self.deterministic:  # the policy draws from torch's stream
+                torch.manual_seed(int(generator.integers(2**63)))
+            action = predict(observation, self.deterministic)
+            if spaces.is_discrete:
+                return int(action)
+            if self.noise:
+                action = action + scale * generator.standard_normal(low.shape)
+            return np.clip(action, low, high).astype(np.float32)
+
+        return act
+
+
+def collect(
+    predict: Predict,
+    behaviour: Behaviour,
+    spaces: Spaces,
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    episodes: int | None,
+    steps: int | None,
+    seed: int,
+    on_step: StepWatcher | None = None,
+) -> TransitionDataset:
+    """A data set of whole `episodes`, or of exactly `steps` steps, the last episode cut there.
+
+    Episode i is decided by (seed, i) alone. Torch's random streams are left as they were.
+    """
+    check_amount(episodes, steps, seed)
+    if spaces.is_image:
+        raise EnvironmentSetupError(
+            f"env_id: '{env_id}' has image observations, which data sets cannot hold yet; "
+            "collect from a task with vector observations"
+        )
+    env = make_env(env_id, env_kwargs)
+    try:
+        with untouched_randomness():
+            arrays = roll_out(
+                env,
+                behaviour.controller(predict, spaces),
+                seed=seed,
+                episodes=episodes,
+                steps=steps,
+                on_step=on_step,
+            )
+    finally:
+        env.close()
+    raw = RawTransitions(
+        label=f"data of {name} in '{env_id}'",
+        name=f"{name}:{env_id}",
+        arrays=arrays,
+        spaces=spaces,
+        env_id=env_id,
+    )
+    return build_dataset(raw, spaces)
+
+
+def check_amount(episodes: int | None, steps: int | None, seed: int) -> None:
+    """Refuse what is no amount of data, and what is no seed."""
+    if (episodes is None) == (steps is None):
+        raise ConfigError("episodes, steps: give exactly one of the two, how much to collect")
+    for name, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("seed", seed, 0)):
+        if value is not None and not (isinstance(value, int) and value >= least):
+            raise ConfigError(f"{name}: expected a whole number, at least {least}, got {value!r}")
+
+
+class CollectionProgress(ProgressConsole):
+    """Counts and shows what a collection has made; called after every step."""
+
+    STEPS_BETWEEN_LOOKS = 100
+
+    def __init__(self, episodes: int | None, steps: int | None, *, shown: bool = True) -> None:
+        super().__init__()
+        self.steps = 0
+        self.returns: list[float] = []
+        """Of whole episodes."""
+        self._return_sum = self._running_return = 0.0
+        self._by_episode, self._total = episodes is not None, episodes or steps or 0
+        self._shown = shown
+
+    def __call__(self, reward: float, ended: bool) -> None:
+        if self._shown and self.steps == 0:
+            unit = "episodes" if self._by_episode else "steps"
+            self.start("collecting", self._total, 0, unit)
+        self.steps += 1
+        self._running_return += reward
+        if ended:
+            self.returns.append(self._running_return)
+            self._return_sum += self._running_return
+            self._running_return = 0.0
+        if self._shown and (ended or self.steps % self.STEPS_BETWEEN_LOOKS == 0):
+            made = [f"{self.steps:,} steps"] if self._by_episode else []
+            if self.returns:
+                made.append(f"mean return {self._return_sum / len(self.returns):,.1f}")
+            self._score = ", ".join(made)
+            self.advance(len(self.returns) if self._by_episode else self.steps)
+
+    def summary(self) -> str:
+        """Episodes, steps and returns in one line; an episode that was cut has no return."""
+        whole = len(self.returns)
+        episodes = f"{whole:,} whole episode{'' if whole == 1 else 's'}"
+        text = f"{episodes}, {self.steps:,} steps"
+        if whole:
+            text += f", return {np.mean(self.returns):,.1f} ± {np.std(self.returns):,.1f}"
+        return text

@@ -1,0 +1,48 @@
+"""Every example runs to its end, here with a budget that teaches nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # options, and what has to be printed
+    "demo.py": (("--total-updates", "20"), ("behaviour cloning", "AWR", "the scripted expert")),
+    "fqf_cartpole_reference.py": (
+        ("--timesteps", "1500"),
+        ("fractions moved", "entropy", "1,500", "best return", "of the largest entropy"),
+    ),
+    "collect_then_offline.py": (
+        ("--timesteps", "1500", "--episodes", "3", "--total-updates", "20"),
+        ("6 episodes", "mixed.npz", "AWR, from the data", "DQN itself", "rl-training eval"),
+    ),
+}
+
+
+def test_every_example_is_listed_above() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHORT)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_example_runs(tmp_path: Path, name: str) -> None:
+    options, printed = SHORT[name]
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *options, "--seed", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "runs").glob("*/result.json"))
+    for words in printed:
+        assert words in done.stdout
