@@ -45,13 +45,21 @@ def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     mode, reason = choose_mode("auto", CPU, COMPILE_FROM_UPDATES - 1)
     assert mode == "eager"
     assert "50,000" in reason
-    assert choose_mode("auto", CUDA, 10**9)[0] == "eager"
+    assert choose_mode("auto", CUDA, COMPILE_FROM_UPDATES - 1)[0] == "graph"
+    assert choose_mode("auto", CUDA, COMPILE_FROM_UPDATES)[0] == "compiled_graph"
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.shutil, "which", lambda name: None)
-    mode, reason = choose_mode("auto", CPU, 10**9)
-    assert mode == "eager"
-    assert "compiler" in reason
+    for device, expected in ((CPU, "eager"), (CUDA, "graph")):
+        mode, reason = choose_mode("auto", device, 10**9)
+        assert mode == expected
+        assert "compiler" in reason
     with pytest.raises(ConfigError, match=r"engine: 'compile' needs a C\+\+ compiler"):
         choose_mode("compile", CPU, 1)
+
+
+@pytest.mark.parametrize("mode", ["graph", "compiled_graph"])
+def test_graphs_need_a_gpu(mode: str) -> None:
+    with pytest.raises(ConfigError, match=f"engine: '{mode}' needs a CUDA device"):
+        choose_mode(mode, CPU, 1)
