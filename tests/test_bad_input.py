@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import AWR, BC, TrainConfig, load
+from rl_training import AWR, BC, DQN, TrainConfig, load
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
 from tests.conftest import QUICK, Command, Outcome
 
@@ -348,7 +348,7 @@ class OddEnv(gym.Env[Any, Any]):
 _BOX = gym.spaces.Box(-1.0, 1.0, (2,))
 ODD_SPACES = {
     "Dict": (gym.spaces.Dict({"x": _BOX}), _BOX),
-    "Image": (gym.spaces.Box(0, 255, (8, 8, 3), np.uint8), _BOX),
+    "Image": (gym.spaces.Box(0.0, 1.0, (8, 8, 3)), _BOX),  # of floats, not of bytes
     "Numbered": (gym.spaces.Discrete(4), _BOX),
     "MultiDiscrete": (_BOX, gym.spaces.MultiDiscrete([2, 3])),
     "Unbounded": (_BOX, gym.spaces.Box(-np.inf, np.inf, (1,))),
@@ -693,6 +693,63 @@ def test_data_commands(
     refuses(["data", *(word.replace("{tmp}", str(tmp_path)) for word in command)], *fragments)
     assert (tmp_path / "there.npz").read_bytes() == before
     assert not list(tmp_path.glob("new*"))
+
+
+COLLECT_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
+    ([], ("episodes, steps:", "exactly one")),
+    (["-n", "1", "--steps", "9"], ("episodes, steps:", "exactly one")),
+    (["-n", "1", "--noise", "0.1"], ("noise:", "2 Discrete actions", "use epsilon")),
+    (["-n", "1", "--noise", "inf"], ("noise:", "0 or more, got inf")),
+    (["-n", "1", "--stochastic"], ("--stochastic", "use epsilon")),
+    (["-n", "1", "--checkpoint", "best"], ("is one checkpoint already",)),
+    (["-n", "1", "--out", "{tmp}/new.csv"], ("new.csv", ".npz")),
+    (["-n", "1", "--out", "{tmp}/there.npz"], ("exists already", "--overwrite")),
+    (["-n", "1", "--out", "{tmp}/folder.npz"], ("is a folder",)),
+    (["-n", "1", "--out", "{tmp}/there.npz/new.npz"], ("cannot be written",)),
+    (["-n", "1", "--out", "/proc/none/new.npz"], ("cannot be written",)),
+    (["-n", "1", "--out", "minari:nameless"], ("minari id 'nameless'",)),
+]
+
+
+@pytest.mark.parametrize(("options", "fragments"), COLLECT_MISTAKES, ids=str)
+def test_collect_mistakes(
+    refuses: Callable[..., None], tmp_path: Path, options: list[str], fragments: tuple[str, ...]
+) -> None:
+    policy = DQN("CartPole-v1", hidden_sizes=(8,)).save(tmp_path / "policy")
+    (tmp_path / "there.npz").write_text("precious", encoding="utf-8")
+    (tmp_path / "folder.npz").mkdir()
+    given = [word.replace("{tmp}", str(tmp_path)) for word in options]
+    target = [] if "--out" in options else ["--out", tmp_path / "new.npz"]
+    refuses(["data", "collect", policy, *target, *given, "-q"], *fragments)
+    assert (tmp_path / "there.npz").read_text(encoding="utf-8") == "precious"
+    assert not list(tmp_path.rglob("new*"))
+
+
+VIDEO_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
+    (["--overwrite"], ("--overwrite belongs to --video",)),
+    (["--video", "{tmp}/new.avi"], ("video:", "new.avi", ".mp4 or .gif")),
+    (["--video", "{tmp}/there.gif"], ("video:", "exists already", "--overwrite")),
+    (["--video", "{tmp}/folder.gif"], ("video:", "is a folder")),
+    (["--video", "{tmp}/there.gif/new.mp4"], ("video:", "cannot be written")),
+    (["--video", "/proc/none/new.mp4"], ("video:", "cannot be written")),
+]
+
+
+@pytest.mark.parametrize(("options", "fragments"), VIDEO_MISTAKES, ids=str)
+def test_video_mistakes(
+    refuses: Callable[..., None],
+    bc_run: Path,
+    tmp_path: Path,
+    options: list[str],
+    fragments: tuple[str, ...],
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    (tmp_path / "there.gif").write_text("precious", encoding="utf-8")
+    (tmp_path / "folder.gif").mkdir()
+    given = [word.replace("{tmp}", str(tmp_path)) for word in options]
+    refuses(["eval", bc_run, "-n", 1, *given], *fragments)
+    assert (tmp_path / "there.gif").read_text(encoding="utf-8") == "precious"
+    assert not list(tmp_path.rglob("new*"))
 
 
 # --- folders that cannot be written --------------------------------------------------------------
@@ -1070,3 +1127,100 @@ def test_not_enough_memory_is_said_in_words(cli: Command, tmp_path: Path) -> Non
     outcome = cli("train", "bc/pendulum", *overrides, "--output-dir", tmp_path / RUNS)
     assert_refused(outcome, "not enough memory", "hidden_sizes")
     assert not (tmp_path / RUNS).exists()
+
+
+# --- learning in an environment ------------------------------------------------------------------
+
+ONLINE = (
+    "total_timesteps=200",
+    "num_envs=2",
+    "eval_episodes=1",
+    "tensorboard=false",
+    "lr_schedule.kind=constant",
+    "algo_kwargs.hidden_sizes=[8]",
+)
+OFF_POLICY = (
+    "algo_kwargs.learning_starts=50",
+    "algo_kwargs.batch_size=32",
+    "algo_kwargs.train_frequency=1",
+)
+ONLINE_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
+    ("dqn/cartpole", ["train_env_kwargs=3"], ("train_env_kwargs:", "section")),
+    ("dqn/cartpole", ["train_env_kwargs={1: 2}"], ("train_env_kwargs.1",)),
+    ("dqn/cartpole", ["train_env_kwarg.a=2"], ("train_env_kwarg:", "'train_env_kwargs'")),
+    ("dqn/cartpole", ["train_env_kwargs.gravty=2"], ("train_env_kwargs: ", "gravty")),
+    ("dqn/cartpole", ["algo_kwargs.learning_starts=1"], ("learning_starts: 1", "at least 2")),
+    ("dqn/cartpole", ["algo_kwargs.learning_starts=200"], ("learning_starts: 200", "200 in total")),
+    ("dqn/cartpole", ["algo_kwargs.n_step=26"], ("learning_starts: 50", "at least 52")),
+    ("dqn/cartpole", ["algo_kwargs.buffer_capacity=40"], ("learning_starts: of 50", "only 40")),
+    ("dqn/cartpole", ["algo_kwargs.batch_size=2000000"], ("batch_size: 2,000,000", "at most")),
+    ("dqn/cartpole", ["algo_kwargs.train_frequency=300"], ("train_frequency:", "at most 150")),
+    (
+        "dqn/cartpole",
+        ["algo_kwargs.gradient_updates_per_step=1e-3"],
+        ("gradient_updates_per_step: 0.001", "at least 1/150"),
+    ),
+    ("dqn/cartpole", ["num_envs=201"], ("num_envs: 201", "at most 200")),
+    (
+        "dqn/cartpole",
+        ["early_stopping={patience: 2}", "eval_interval=201"],
+        ("early_stopping", "eval_interval 201", "total_timesteps 200"),
+    ),
+    ("ppo/cartpole", ["algo_kwargs.rollout_steps=101"], ("rollout_steps: one", "at most 100")),
+    ("ppo/cartpole", ["algo_kwargs.batch_size=7"], ("batch_size: 7 does not", "would fit")),
+    ("bc/pendulum", ["train_env_kwargs.g=1.0", "total_timesteps=null"], ("train_env_kwargs: BC",)),
+]
+
+
+@pytest.mark.parametrize(("config", "overrides", "fragments"), ONLINE_MISTAKES)
+def test_mistakes_of_online_runs(
+    refuses: Callable[..., None],
+    tmp_path: Path,
+    config: str,
+    overrides: list[str],
+    fragments: tuple[str, ...],
+) -> None:
+    if config == "bc/pendulum":
+        common: tuple[str, ...] = QUICK
+    else:
+        common = (*ONLINE, *OFF_POLICY) if config.startswith("dqn") else ONLINE
+    refuses(
+        ["train", config, *common, *overrides, "--output-dir", tmp_path / RUNS, "-q"], *fragments
+    )
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+@pytest.mark.parametrize(
+    ("mode", "failure"),
+    [
+        *((mode, what) for mode in ("sync", "async") for what in ("fail_at", "nan_at", "shape_at")),
+        ("async", "die_at"),  # without a process of its own it takes the run with it
+    ],
+)
+def test_an_environment_that_fails_in_training(
+    cli: Command, tmp_path: Path, algo: str, mode: str, failure: str
+) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    common = (*ONLINE, *OFF_POLICY) if algo == "dqn" else (*ONLINE, "algo_kwargs.batch_size=8")
+    overrides = [
+        "env_id=rl_training/Probe-v0",
+        "env_kwargs={actions: discrete, truncate_at: 30, scaled: true}",
+        f"train_env_kwargs={{{failure}: 29, only_while: '{broken}'}}",
+        f"vectorization={mode}",
+        *(["algo_kwargs.rollout_steps=20"] if algo == "ppo" else []),
+    ]
+    folder = tmp_path / "runs"
+    outcome = cli("train", f"{algo}/cartpole", *common, *overrides, "--output-dir", folder, "-q")
+    run = _only_run(folder)
+    tick = 28 * 2 if algo == "dqn" else 20 * 2
+    kept = run / "checkpoints" / f"{tick:012d}"
+    assert_refused(outcome, "environment 0 of", "step 29)", f"'{kept}'", f"resume {run}")
+    assert kept == newest(run)
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert result["status"] == "failed"
+    assert f"error: {result['stop_reason'].removeprefix('EnvironmentFailure: ')}" in outcome.err
+    broken.unlink()
+    assert cli("resume", run, "-q").code == 0
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert (result["status"], result["env_steps"]) == ("finished", 200)

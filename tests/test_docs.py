@@ -24,11 +24,10 @@ from rl_training.experiment.config import (
     MixPart,
     Schedule,
     TrainConfig,
-    _section_in,
     load_config,
-    packaged_config_names,
-    parse_yaml,
 )
+from rl_training.experiment.config_errors import section_in
+from rl_training.experiment.config_files import packaged_config_names, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -82,7 +81,7 @@ def plain(value: Any) -> Any:
 def config_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every key below a section with its default; a section that is always there has none."""
     for name, field in model.model_fields.items():
-        key, inner = prefix + name, _section_in(field.annotation)
+        key, inner = prefix + name, section_in(field.annotation)
         if inner is None or not isinstance(field.default, BaseModel):
             yield key, plain(field.default)
         if inner is MixPart:  # its other keys are those of any source
@@ -248,3 +247,15 @@ def test_commands_exist_with_their_options_and_keys(page: Path) -> None:
             load_config(params["config"], list(overrides))
         if name == "resume":
             assert {text.partition("=")[0] for text in overrides} <= CHANGEABLE_ON_RESUME
+
+
+def test_every_argument_of_atari_is_documented() -> None:
+    import inspect
+
+    from rl_training.envs.atari import make_atari
+
+    page = (DOCS / "environments.md").read_text(encoding="utf-8")
+    for name, parameter in inspect.signature(make_atari).parameters.items():
+        required = parameter.default is inspect.Parameter.empty
+        default = "required" if required else f"`{parameter.default!r}`".replace("_", "")
+        assert f"| `{name}` | {default} |" in page, name

@@ -1,4 +1,4 @@
-"""The quick learning gates: AWR recovers the expert from mixed data; its twins do not.
+"""The quick learning gates, one per lane, each beside a twin that must fail.
 
 All gates, with every algorithm and several seeds, are in benchmarks/learning.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rl_training import AWR, BC, load_transition_dataset
+from rl_training import AWR, BC, DQN, PPO, SAC, load_transition_dataset
+from rl_training.envs.catch import CATCH_ID
 
 LEARNS, FAILS = -250.0, -500.0
 
@@ -40,3 +41,43 @@ def test_awr_learns_from_the_rewards_and_nothing_else(options: dict[str, object]
     agent = AWR.from_config("awr/pendulum", dataset=replace(data, rewards=shuffled), **options)
     agent.learn(progress=False)
     assert agent.evaluate(20).return_mean <= FAILS
+
+
+@pytest.mark.parametrize(("lr", "learns"), [(1e-3, True), (1e-12, False)])
+def test_ppo_balances(lr: float, learns: bool, options: dict[str, object]) -> None:
+    budget = 50_000 if learns else 5_120
+    agent = PPO.from_config("ppo/cartpole", total_timesteps=budget, lr=lr, **options)
+    agent.learn(progress=False)
+    score = agent.evaluate(20).return_mean
+    assert score >= 400.0 if learns else score <= 200.0
+
+
+@pytest.mark.parametrize(("lr", "learns"), [(1e-3, True), (1e-12, False)])
+def test_sac_swings_up(lr: float, learns: bool, options: dict[str, object]) -> None:
+    rates = {"policy_lr": lr, "critic_lr": lr}
+    budget = 6_000 if learns else 1_500
+    agent = SAC("Pendulum-v1", total_timesteps=budget, hidden_sizes=[64, 64], **rates, **options)
+    agent.learn(progress=False)
+    score = agent.evaluate(20).return_mean
+    assert score >= -400.0 if learns else score <= -800.0
+
+
+@pytest.mark.parametrize(("lr", "learns"), [(5e-4, True), (1e-12, False)])
+def test_dqn_catches_what_it_sees(lr: float, learns: bool, options: dict[str, object]) -> None:
+    agent = DQN(
+        CATCH_ID,
+        total_timesteps=6_000 if learns else 1_000,
+        hidden_sizes=[64],
+        batch_size=32,
+        buffer_capacity=6_000,
+        learning_starts=500,
+        gradient_updates_per_step=0.5,
+        lr=lr,
+        target_update_interval=100,
+        epsilon_fraction=0.5,
+        threads=1,
+        **options,
+    )
+    agent.learn(progress=False)
+    score = agent.evaluate(50).return_mean
+    assert score >= 0.8 if learns else score <= 0.0

@@ -16,7 +16,7 @@ from rl_training.runtime.build import build_algorithm
 TASKS = {"box": ("Pendulum-v1", "pendulum-mixed"), "discrete": ("CartPole-v1", "cartpole-mixed")}
 LOOP_KNOBS: dict[str, dict[str, Any]] = {
     "offline": {},
-    "off_policy": {"learning_starts": 12, "buffer_capacity": 200},
+    "off_policy": {"learning_starts": 12, "buffer_capacity": 200, "batch_size": 12},
     "on_policy": {"rollout_steps": 16, "epochs": 2, "batch_size": 16},
 }
 

@@ -10,7 +10,8 @@ import rl_training
 from rl_training import algorithms
 from rl_training.api.algorithms import MANAGED
 from rl_training.experiment import registry
-from rl_training.experiment.config import load_config, packaged_config_names
+from rl_training.experiment.config import load_config
+from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

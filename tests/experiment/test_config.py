@@ -14,8 +14,10 @@ from rl_training.experiment.config import (
     DatasetConfig,
     Schedule,
     TrainConfig,
-    apply_overrides,
     load_config,
+)
+from rl_training.experiment.config_files import (
+    apply_overrides,
     packaged_config_names,
     parse_yaml,
     read_config_values,

@@ -19,6 +19,7 @@ from rl_training import BC, DQN, PPO, SAC, RLTrainingError
         (BC, {"total_timesteps": 5}, "total_timesteps: BC learns from data alone"),
         (BC, {"num_envs": 2}, "num_envs: BC learns from data alone"),
         (BC, {"vectorization": "async"}, "vectorization: BC learns from data alone"),
+        (BC, {"train_env_kwargs": {"g": 1.0}}, "train_env_kwargs: BC learns from data alone"),
     ],
 )
 def test_keys_of_the_other_family(cls: Any, options: dict[str, Any], message: str) -> None:

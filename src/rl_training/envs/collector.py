@@ -26,10 +26,10 @@ class Step(NamedTuple):
     next; at most one of `terminated` and `truncated` is set.
     """
 
-    obs: NDArray[Any]  # (E, O) float32
+    obs: NDArray[Any]  # (E, O) float32, or (E, ...) uint8 images
     action: NDArray[Any]  # (E, A) or (E,), inner units, as given
     reward: NDArray[Any]  # (E,) float32
-    next_obs: NDArray[Any]  # (E, O) float32
+    next_obs: NDArray[Any]  # as obs
     terminated: NDArray[Any]  # (E,) bool
     truncated: NDArray[Any]  # (E,) bool
 
@@ -92,19 +92,25 @@ class Collector:
         """Act in every environment, then begin new episodes where one has ended.
 
         `actions` are in inner units: (E, A) in [-1, 1], or (E,) integers from 0. The
-        observations to act on next are in `obs`.
+        observations to act on next are in `obs`. After an `EnvironmentFailure` the
+        environments are closed, and `training_state` is that before this step.
         """
         if actions.shape != self._action_shape:
             raise ValueError(f"actions of shape {actions.shape}, expected {self._action_shape}")
         env_actions = self._to_env(actions)
         obs = self.obs
         next_obs, reward, terminated, truncated = self._envs.step(env_actions)
+        ended = terminated | truncated
+        seeds: list[int] | None = None
+        if 1 in ended.tobytes():  # a tenth of the time of `any`
+            # Before anything is noted: where a reset fails, the step has not happened.
+            seeds = self._begin_episodes(ended)
         self._log.append(env_actions)
         self._returns += reward
         self.env_steps += self.num_envs
-        ended = terminated | truncated
-        if 1 in ended.tobytes():  # a tenth of the time of `any`
-            self._begin_episodes(ended)
+        if seeds is not None:
+            self._note_finished(ended)
+            self._note_begun(ended, seeds)
         self.obs = self._envs.obs
         return Step(obs, actions, reward, next_obs, terminated, truncated)
 
@@ -140,18 +146,11 @@ class Collector:
         if obs.shape != self.obs.shape:
             raise CheckpointError(
                 f"collector: the checkpoint holds {obs.shape[0]} environments with observations "
-                f"({obs.shape[1]},), this run has {self.num_envs} with ({self.spaces.obs_dim},); "
+                f"{obs.shape[1:]}, this run has {self.num_envs} with {self.spaces.obs_shape}; "
                 "resume with the same env_id, env_kwargs and num_envs"
             )
-        self.env_steps = int(state["env_steps"])
-        self.exact = bool(state["exact"])
-        self._episodes = [int(index) for index in state["episodes"]]
-        self._seeds = [int(seed) for seed in state["seeds"]]
-        self._finished = [EpisodeRecord(*record) for record in state["finished"]]
-        self._returns = state["returns"].numpy().copy()
+        self.recall(state)
         actions = [log.numpy() for log in state["actions"]]
-        self._log.load(actions)
-
         replayed = self._envs.replay(self._seeds, actions)
         lost = np.zeros(self.num_envs, np.bool_)
         for i, result in enumerate(replayed):
@@ -171,21 +170,40 @@ class Collector:
         self.restarted = lost
         if lost.any():
             self.exact = False
-            self._begin_episodes(lost, interrupted=True)
+            self._note_begun(lost, self._begin_episodes(lost))
         self.obs = self._envs.obs
 
-    def _begin_episodes(self, ended: NDArray[Any], interrupted: bool = False) -> None:
-        for i, due in enumerate(ended.tolist()):
-            if not due:
-                continue
-            if not interrupted:
-                episode_return, length = float(self._returns[i]), self._log.length(i)
-                self._finished.append(EpisodeRecord(i, episode_return, length, self._seeds[i]))
+    def recall(self, state: dict[str, Any]) -> None:
+        """Put back what an earlier `training_state` says, but not the environments: it can be
+        saved again, and no step can be taken."""
+        self.env_steps = int(state["env_steps"])
+        self.exact = bool(state["exact"])
+        self._episodes = [int(index) for index in state["episodes"]]
+        self._seeds = [int(seed) for seed in state["seeds"]]
+        self._finished = [EpisodeRecord(*record) for record in state["finished"]]
+        self._returns = state["returns"].numpy().copy()
+        self._log.load([log.numpy() for log in state["actions"]])
+        self.obs = state["obs"].numpy().copy()
+
+    def _begin_episodes(self, due: NDArray[Any]) -> list[int]:
+        """Reset the environments in the mask; every environment's seed from now on."""
+        seeds = list(self._seeds)
+        for i in np.flatnonzero(due).tolist():
+            seeds[i] = episode_seed(self._seed, i, self._episodes[i] + 1)
+        self._envs.reset(due, seeds)
+        return seeds
+
+    def _note_finished(self, ended: NDArray[Any]) -> None:
+        for i in np.flatnonzero(ended).tolist():
+            episode_return, length = float(self._returns[i]), self._log.length(i)
+            self._finished.append(EpisodeRecord(i, episode_return, length, self._seeds[i]))
+
+    def _note_begun(self, begun: NDArray[Any], seeds: list[int]) -> None:
+        self._seeds = seeds
+        for i in np.flatnonzero(begun).tolist():
             self._episodes[i] += 1
-            self._seeds[i] = episode_seed(self._seed, i, self._episodes[i])
             self._returns[i] = 0.0
             self._log.restart(i)
-        self._envs.reset(ended, self._seeds)
 
 
 class _ActionMap:

@@ -41,23 +41,23 @@ class EnvironmentFailure(RLTrainingError):  # noqa: N818  (what it is, to a read
 class Replayed(NamedTuple):
     """Where replaying an episode's actions has led."""
 
-    obs: NDArray[Any]  # (O,) float32
+    obs: NDArray[Any]  # one observation
     episode_return: float
 
 
 class VectorEnvs(ABC):
     """E environments with one clock.
 
-    `obs` (E, O) float32 holds the current observations; before the first `reset` of all
-    environments it is zeros. Arrays that were handed out, `obs` included, are never written
-    to again. After an `EnvironmentFailure` only `close` is of use.
+    `obs` holds the current observations, (E, O) float32 or (E, ...) uint8 images; before the
+    first `reset` of all environments it is zeros. Arrays that were handed out, `obs`
+    included, are never written to again. After an `EnvironmentFailure` only `close` is of use.
     """
 
     def __init__(self, env_id: str, spaces: Spaces, num_envs: int) -> None:
         self.env_id = env_id
         self.spaces = spaces
         self.num_envs = num_envs
-        self.obs: NDArray[Any] = np.zeros((num_envs, spaces.obs_dim), np.float32)
+        self.obs: NDArray[Any] = np.zeros((num_envs, *spaces.obs_shape), spaces.obs_dtype)
         # For sentences about failures: one shared clock costs less than E counters.
         self._clock = 0
         self._began = [0] * num_envs
@@ -67,7 +67,7 @@ class VectorEnvs(ABC):
     def step(self, actions: NDArray[Any]) -> StepArrays:
         """Step every environment with its row of `actions`, in the environment's units.
 
-        Returns next_obs (E, O) float32, reward (E,) float32, terminated (E,) bool and
+        Returns next_obs as `obs` is, reward (E,) float32, terminated (E,) bool and
         truncated (E,) bool. An environment that reports both has terminated. An ended
         environment has to be reset before the next step.
         """
@@ -117,14 +117,14 @@ class VectorEnvs(ABC):
     def _fail_not_finite(
         self, obs: NDArray[Any], reward: NDArray[Any], actions: NDArray[Any] | None
     ) -> NoReturn:
-        good = np.isfinite(obs).all(1)
+        good = np.isfinite(obs).reshape(self.num_envs, -1).all(1)
         i = int(np.argmin(good & np.isfinite(reward)))
         if not good[i]:
-            what = f"returned the observation {np.array2string(obs[i], threshold=8)}"
+            what = f"returned the observation {_numbers(obs[i])}"
         else:
             what = f"returned the reward {reward[i]}"
         if actions is not None and not np.isfinite(actions[i]).all():
-            self._fail(i, f"was given the action {actions[i]}", "the policy has diverged")
+            self._fail(i, f"was given the action {_numbers(actions[i])}", "the policy has diverged")
         self._fail(i, what, "every number has to be finite; correct the environment")
 
     def _fail(
@@ -158,7 +158,7 @@ def make_vector_env(
 
 def _spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:
     try:
-        return Spaces.from_gymnasium(env.observation_space, env.action_space)
+        return Spaces.of(env)
     except EnvironmentSetupError as error:
         raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
 
@@ -177,13 +177,14 @@ class _SyncEnvs(VectorEnvs):
             raise
         super().__init__(env_id, spaces, num_envs)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in self._envs]
-        self._shape = (spaces.obs_dim,)
+        self._shape, self._dtype = spaces.obs_shape, np.dtype(spaces.obs_dtype)
         self._discrete = spaces.is_discrete
 
     def step(self, actions: NDArray[Any]) -> StepArrays:
         self._clock += 1
-        num_envs, shape = self.num_envs, self._shape
-        obs = np.empty((num_envs, shape[0]), np.float32)
+        num_envs, shape, dtype = self.num_envs, self._shape, self._dtype
+        images = dtype == np.uint8
+        obs = np.empty((num_envs, *shape), dtype)
         reward = np.empty(num_envs, np.float32)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
@@ -193,8 +194,12 @@ class _SyncEnvs(VectorEnvs):
         try:
             for i, step in enumerate(self._step_functions):
                 row, value, ends, cut, _ = step(rows[i])
-                if type(row) is not np.ndarray or row.shape != shape:
-                    row = _as_observation(row, shape)
+                if (
+                    type(row) is not np.ndarray
+                    or row.shape != shape
+                    or (images and row.dtype != dtype)
+                ):
+                    row = _as_observation(row, shape, dtype)
                 obs[i] = row
                 reward[i] = value
                 if ends:
@@ -214,19 +219,20 @@ class _SyncEnvs(VectorEnvs):
             for i, due in enumerate(mask.tolist()):
                 if due:
                     first, _ = self._envs[i].reset(seed=self._seeds[i])
-                    obs[i] = _as_observation(first, self._shape)
+                    obs[i] = _as_observation(first, self._shape, self._dtype)
         except Exception as error:  # noqa: BLE001
             self._fail(i, _raised(error), cause=error)
 
     def _replay(self, actions: Sequence[NDArray[Any]]) -> list[Replayed | None]:
         return [
-            _replay_episode(env, seed, taken, self._shape)
+            _replay_episode(env, seed, taken, self._shape, self._dtype)
             for env, seed, taken in zip(self._envs, self._seeds, actions, strict=True)
         ]
 
     def close(self) -> None:
         while self._envs:
-            self._envs.pop().close()
+            with suppress(Exception):  # one that has failed may fail here as well
+                self._envs.pop().close()
 
 
 class _AsyncEnvs(VectorEnvs):
@@ -382,9 +388,10 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        shape = env.observation_space.shape or ()
-        self._shape: tuple[int, ...] = shape
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
+        spaces = Spaces.of(env)
+        self._shape, self._dtype = spaces.obs_shape, np.dtype(spaces.obs_dtype)
+        low, high = (0, 255) if spaces.is_image else (-np.inf, np.inf)
+        self.observation_space = gym.spaces.Box(low, high, self._shape, spaces.obs_dtype)
         self._discrete = isinstance(env.action_space, gym.spaces.Discrete)
         self.episode: tuple[int, NDArray[Any]] = (0, np.zeros(0))
 
@@ -393,26 +400,26 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         _seed_global_generators(seed)
         try:
-            return _as_observation(self.env.reset(seed=seed)[0], self._shape), {}
+            return _as_observation(self.env.reset(seed=seed)[0], self._shape, self._dtype), {}
         except Exception as error:  # noqa: BLE001
-            return np.zeros(self._shape, np.float32), {"failure": _raised(error)}
+            return np.zeros(self._shape, self._dtype), {"failure": _raised(error)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
             obs, reward, terminated, truncated, _ = self.env.step(
                 int(action) if self._discrete else action
             )
-            obs, reward = _as_observation(obs, self._shape), float(reward)
+            obs, reward = _as_observation(obs, self._shape, self._dtype), float(reward)
         except Exception as error:  # noqa: BLE001
             report = {"failure": _raised(error)}
-            return np.zeros(self._shape, np.float32), 0.0, False, False, report
+            return np.zeros(self._shape, self._dtype), 0.0, False, False, report
         return obs, reward, bool(terminated), bool(truncated), {}  # infos are not looked at
 
     def replay_episode(self) -> Replayed | None:
         """`episode` is set just before: Gymnasium can set a value in each worker, but calls
         all of them with the same arguments."""
         _seed_global_generators(self.episode[0])
-        return _replay_episode(self.env, *self.episode, self._shape)
+        return _replay_episode(self.env, *self.episode, self._shape, self._dtype)
 
 
 def _seed_global_generators(seed: int | None) -> None:
@@ -425,7 +432,11 @@ def _seed_global_generators(seed: int | None) -> None:
 
 
 def _replay_episode(
-    env: gym.Env[Any, Any], seed: int, actions: NDArray[Any], shape: tuple[int, ...]
+    env: gym.Env[Any, Any],
+    seed: int,
+    actions: NDArray[Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
 ) -> Replayed | None:
     rows: Any = actions.tolist() if actions.ndim == 1 else actions
     total, ended = 0.0, False
@@ -437,29 +448,40 @@ def _replay_episode(
             obs, reward, terminated, truncated, _ = env.step(action)
             total += float(np.float32(reward))  # as the collector adds them up
             ended = bool(terminated or truncated)
-        return None if ended else Replayed(_as_observation(obs, shape).copy(), total)
+        return None if ended else Replayed(_as_observation(obs, shape, dtype).copy(), total)
     except Exception:  # noqa: BLE001  (it did not raise the first time)
         return None
 
 
+def _numbers(array: NDArray[Any]) -> str:
+    """At most a few of them, on one line."""
+    return np.array2string(array, threshold=8, max_line_width=1000)
+
+
 def _all_finite(array: NDArray[Any]) -> bool:
+    if array.dtype == np.uint8:
+        return True
     # Searching the bytes takes half the time of `all` on the few numbers of a step.
     return 0 not in np.isfinite(array).tobytes()
 
 
-def _as_observation(obs: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    array = np.asarray(obs, np.float32)
+def _as_observation(obs: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    array = np.asarray(obs)
     if array.shape != shape:
-        raise _WrongShapeError(f"returned an observation of shape {array.shape}, expected {shape}")
-    return array
+        raise _WrongObservationError(
+            f"returned an observation of shape {array.shape}, expected {shape}"
+        )
+    if dtype == np.uint8 and array.dtype != dtype:  # other numbers would be cut to bytes
+        raise _WrongObservationError(f"returned an observation of {array.dtype}, expected uint8")
+    return array.astype(dtype, copy=False)
 
 
-class _WrongShapeError(Exception):
+class _WrongObservationError(Exception):
     """Said as it is, not as something the environment raised."""
 
 
 def _raised(error: Exception) -> str:
-    if isinstance(error, _WrongShapeError):
+    if isinstance(error, _WrongObservationError):
         return str(error)
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
     return f"raised {type(error).__name__}{': ' if first else ''}{first}"

@@ -6,23 +6,21 @@ comment; `rl-training show` prints it beside the value.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import Self
 
+from rl_training.experiment.config_errors import readable_errors
+from rl_training.experiment.config_files import apply_overrides, read_config_values
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.experiment.registry import algorithm_class
-
-PACKAGED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
 
 LARGEST = 3e38
 """Networks compute in float32, which holds no larger number."""
@@ -221,12 +219,14 @@ class TrainConfig(Section):
     """Gymnasium environment the policy is for; evaluation runs in it."""
     env_kwargs: dict[str, Any] = {}
     """Keyword arguments for gymnasium.make."""
+    train_env_kwargs: dict[str, Any] = {}
+    """Keyword arguments of the training environments only, over env_kwargs (online)."""
     seed: Interval = 0
     """Seed of everything random in the run."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
-    engine: Literal["auto", "eager", "compile"] = "auto"
-    """How updates are executed; auto compiles where a long run on the CPU makes up for it."""
+    engine: Literal["auto", "eager", "compile", "graph", "compiled_graph"] = "auto"
+    """How updates are executed; auto takes CUDA graphs where it can, and compiles long runs."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     dataset: DatasetConfig | None = None
@@ -273,11 +273,13 @@ class TrainConfig(Section):
                 "early_stopping needs evaluations: set eval_interval to 1 or more, "
                 "or remove early_stopping"
             )
-        if self.early_stopping and self.eval_interval > (self.total_updates or math.inf):
-            raise ValueError(
-                f"early_stopping needs evaluations, but eval_interval {self.eval_interval} is "
-                f"larger than total_updates {self.total_updates}; lower eval_interval"
-            )
+        for key in ("total_updates", "total_timesteps"):
+            budget = getattr(self, key)
+            if self.early_stopping and budget is not None and self.eval_interval > budget:
+                raise ValueError(
+                    f"early_stopping needs evaluations, but eval_interval {self.eval_interval} is "
+                    f"larger than {key} {budget}; lower eval_interval"
+                )
         if self.total_updates is not None and self.total_epochs is not None:
             raise ValueError(
                 "give total_updates or total_epochs, not both; total_updates=null takes one back"
@@ -355,202 +357,6 @@ CHANGEABLE_ON_RESUME = frozenset(
 """Keys that may differ when a run is resumed: none of them changes what is learned."""
 
 
-# --- reading ---------------------------------------------------------------------------------
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads `3e-4` as a number, as YAML 1.2 and everyone expects, and does
-    not let a key that is written twice silently win over itself."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key '{key.value}' is there twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"),
-    list("-+0123456789"),
-)
-
-
-def parse_yaml(text: str, label: str) -> Any:
-    """Plain values from YAML text, which messages call `label`; runs no constructors."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or (str(error).splitlines() or [""])[0]
-        why = f": {reason}" if reason else ""
-        raise ConfigError(f"{label} is not valid YAML{where}{why}") from None
-
-
-def read_yaml_file(path: Path) -> dict[str, Any]:
-    """The `key: value` lines of a config file."""
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"), f"config '{path}'")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise ConfigError(f"config '{path}' cannot be read: {reason}") from None
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ConfigError(f"config '{path}' must hold 'key: value' lines, e.g. 'algo: awr'")
-    return values
-
-
-def packaged_config_names() -> list[str]:
-    """Names such as `awr/pendulum`."""
-    found = PACKAGED_CONFIGS.glob("*/*.yaml")
-    return sorted(path.relative_to(PACKAGED_CONFIGS).with_suffix("").as_posix() for path in found)
-
-
-def read_config_values(source: str | Path) -> dict[str, Any]:
-    """The values of a packaged config (by name) or of a YAML file (by path)."""
-    path = Path(source)
-    packaged = PACKAGED_CONFIGS / f"{source}.yaml"
-    if path.is_file():
-        chosen = path
-    elif str(source) in packaged_config_names():
-        chosen = packaged
-    else:
-        raise ConfigError(
-            f"config '{source}' is neither a file nor a packaged config"
-            f"{did_you_mean(str(source), packaged_config_names())}; "
-            "'rl-training list' shows the packaged ones"
-        )
-    return read_yaml_file(chosen)
-
-
-def parse_override(text: str) -> tuple[list[str], Any]:
-    """`algo_kwargs.beta=0.5` as a key path and a value read as YAML."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise ConfigError(f"override '{text}' must have the form key=value")
-    return key.strip().split("."), parse_yaml(value, f"override '{text}': the value")
-
-
-def apply_overrides(values: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Copy `values` and set each `key.path=value` in it."""
-    result: dict[str, Any] = copy.deepcopy(dict(values))
-    for text in overrides:
-        path, value = parse_override(text)
-        node = result
-        for depth, part in enumerate(path[:-1]):
-            child = node.get(part)
-            if child is None:
-                child = node[part] = {}
-            if not isinstance(child, dict):
-                raise ConfigError(
-                    f"override '{text}': '{'.'.join(path[: depth + 1])}' has no keys below it"
-                )
-            node = child
-        node[path[-1]] = value
-    return result
-
-
 def load_config(source: str | Path, overrides: list[str] | None = None) -> TrainConfig:
     """A packaged or own config with `key=value` overrides, resolved and checked."""
     return TrainConfig(**apply_overrides(read_config_values(source), overrides or []))
-
-
-# --- errors in plain words -------------------------------------------------------------------
-
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-def _section_at(model: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
-    """The section class that a pydantic error location points into."""
-    current: type[BaseModel] | None = model
-    for part in location:
-        if current is None or part not in current.model_fields:
-            continue  # a list index or a union tag
-        current = _section_in(current.model_fields[part].annotation)
-    return current
-
-
-def _section_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _section_in(argument)
-        if found:
-            return found
-    return None
-
-
-_EXPECTED = {
-    "model_type": "a section with keys of its own",
-    "model_attributes_type": "a section with keys of its own",
-    "dict_type": "a section with keys of its own",
-    "tuple_type": "a list, written [a, b]",
-    "too_short": "a list with at least one entry",
-    "bool_type": "true or false",
-    "string_type": "text",
-}
-"""pydantic's kinds of error whose own words would puzzle a newcomer."""
-
-
-def readable_errors(
-    error: ValidationError,
-    model: type[BaseModel],
-    prefix: str = "",
-    below: Mapping[str, tuple[str, ...]] | None = None,
-) -> Iterator[str]:
-    """One line per mistake: the key, what is wrong, what was expected.
-
-    `below` names, for keys that hold keys which `model` does not know, those keys.
-    """
-    items = error.errors()
-    for item in items:
-        location = tuple(part for part in item["loc"] if part != "[key]")
-        key = prefix + ".".join(str(part) for part in location)
-        kind, given = item["type"], item.get("input")
-        if kind == "extra_forbidden":
-            yield f"{key}: unknown key{_hint(model, location, below or {})}"
-        elif "[key]" in item["loc"] or kind == "invalid_key":
-            yield f"{key}: unknown key; keys are names"
-        elif kind == "missing":
-            yield f"{key}: this key is required"
-        elif kind == "value_error":
-            message = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
-            yield f"{key}: {message}" if key else message
-        elif kind == "too_short" and any(
-            len(other["loc"]) > len(location) and other["loc"][: len(location)] == location
-            for other in items
-        ):
-            continue  # short only because its entries were refused, which is said already
-        else:
-            expected = _EXPECTED.get(kind, item["msg"].removeprefix("Input should be "))
-            if kind.startswith(("greater_than", "less_than")):
-                (bound,) = item["ctx"].values()
-                expected = (
-                    f"a value {kind.replace('_', ' ').replace('equal', 'or equal to')} {bound:g}"
-                )
-            yield f"{key}: expected {expected}, got {_short(given)}"
-
-
-def _hint(
-    model: type[BaseModel], location: tuple[Any, ...], below: Mapping[str, tuple[str, ...]]
-) -> str:
-    """What an unknown key may have meant, or else the keys that are known there."""
-    section = _section_at(model, location[:-1])
-    known, word = list(section.model_fields) if section else [], str(location[-1])
-    hint = did_you_mean(word, known)
-    if len(location) == 1:
-        for parent, names in below.items():
-            lower = did_you_mean(word, names)
-            if word in names or (lower and not hint):
-                return lower.replace("'", f"'{parent}.", 1)
-    return hint or (f"; known keys are {', '.join(known)}" if known else "")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."

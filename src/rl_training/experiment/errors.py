@@ -46,6 +46,10 @@ class MissingExtraError(RLTrainingError):
             f"{purpose} needs the package '{package}', which is not installed; "
             f"run: pip install 'rl-training[{extra}]'"
         )
+        self._given = (package, extra, purpose)
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
+        return type(self), self._given  # so that a worker process can hand it over
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

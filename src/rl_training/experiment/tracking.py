@@ -15,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_training.experiment.config import TrainConfig, read_yaml_file
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError, RLTrainingError
 
 CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"

@@ -28,6 +28,8 @@ from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 ONE_THREAD_UP_TO_WIDTH = 512
 """Layers this narrow are fastest on one core: threads cost more than they save."""
+MOST_THREADS = 16
+"""Batches of this package are too small to keep more cores busy."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -97,12 +99,14 @@ def _training_data(
     )
 
 
-def choose_threads(config: TrainConfig) -> int:
-    """CPU threads for tensor operations."""
+def choose_threads(config: TrainConfig, images: bool) -> int:
+    """CPU threads for tensor operations; convolutions over `images` gain from all of them."""
     if config.threads:
         return config.threads
     widest = max(config.params.hidden_sizes)
-    return 1 if widest <= ONE_THREAD_UP_TO_WIDTH else os.cpu_count() or 1
+    if not images and widest <= ONE_THREAD_UP_TO_WIDTH:
+        return 1
+    return min(os.cpu_count() or 1, MOST_THREADS)
 
 
 def keep_freed_memory() -> None:
@@ -123,10 +127,12 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def run_scope(config: TrainConfig) -> Iterator[None]:
+def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     """Thread count and random streams of a run; the caller's return afterwards."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(choose_threads(config))
+    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    torch.set_num_threads(choose_threads(config, spaces.is_image))
+    # Otherwise gradients of convolutions differ in the last bit from run to run.
+    torch.backends.cudnn.deterministic = True
     keep_freed_memory()
     try:
         with untouched_randomness():
@@ -134,6 +140,7 @@ def run_scope(config: TrainConfig) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic = deterministic
 
 
 class TorchRandom:

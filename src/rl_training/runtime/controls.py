@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,10 +29,23 @@ class Progress:
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
 
+    def load(self, values: Mapping[str, int]) -> None:
+        """Take over the values of `to_dict`."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
 
 def crossed(before: int, now: int, every: int) -> bool:
     """True when a multiple of `every` lies in (before, now]; 0 means never."""
     return every > 0 and now // every > before // every
+
+
+def last_crossing(total: int, stride: int, every: int) -> int:
+    """The last tick at which a clock that moves by `stride` until it has reached `total`
+    crosses a multiple of `every`; 0 for none."""
+    end = -(-total // stride) * stride
+    multiple = end // every * every
+    return -(-multiple // stride) * stride
 
 
 def until_next(now: int, every: int) -> int | None:

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from rl_training.data.generation import make_env
-from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.envs.vector import EnvironmentFailure
+from rl_training.experiment.errors import RLTrainingError
 from rl_training.runtime.controls import derive_seed
 
 ActFunction = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
@@ -96,20 +97,40 @@ class Evaluator:
         lengths: np.ndarray[Any, Any],
     ) -> None:
         running = dict(zip(episodes, self._envs, strict=False))
-        obs = {i: env.reset(seed=self.episode_seed(i))[0] for i, env in running.items()}
+        obs: dict[int, Any] = {}
+        for i, env in running.items():
+            with self._failures(i, 0):
+                obs[i] = env.reset(seed=self.episode_seed(i))[0]
         while running:
             actions = act(np.stack([obs[i] for i in running]))
             for (i, env), action in zip(list(running.items()), actions, strict=True):
-                obs[i], reward, terminated, truncated, _ = env.step(action)
-                if not math.isfinite(float(reward)):
-                    raise EnvironmentSetupError(
-                        f"environment '{self.env_id}' returned the reward {reward} in evaluation "
-                        f"episode {i} at step {lengths[i] + 1}; mend the environment"
-                    )
-                returns[i] += float(reward)
                 lengths[i] += 1
+                with self._failures(i, lengths[i]):
+                    obs[i], reward, terminated, truncated, _ = env.step(action)
+                    reward = float(reward)
+                if not math.isfinite(reward):
+                    raise self._failure(i, lengths[i], f"returned the reward {reward}")
+                returns[i] += reward
                 if terminated or truncated:
                     del running[i]
+
+    @contextmanager
+    def _failures(self, episode: int, step: int) -> Iterator[None]:
+        """What an environment raises, as a sentence about it."""
+        try:
+            yield
+        except RLTrainingError:
+            raise
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
+            what = f"raised {type(error).__name__}{': ' if first else ''}{first}"
+            raise self._failure(episode, step, what) from error
+
+    def _failure(self, episode: int, step: int, what: str) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            f"env_id: environment '{self.env_id}' {what} in evaluation episode {episode} (seed "
+            f"{self.episode_seed(episode)}, step {step}); correct the environment, or env_kwargs"
+        )
 
     def close(self) -> None:
         for env in self._envs:

@@ -21,6 +21,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.envs.vector import EnvironmentFailure
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
     CheckpointStore,
@@ -69,7 +70,7 @@ def policy_function(algorithm: Algorithm) -> Callable[[np.ndarray[Any, Any]], An
     device = algorithm.update_count.device
 
     def act(obs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        tensor = torch.as_tensor(np.asarray(obs, dtype=np.float32), device=device)
+        tensor = torch.as_tensor(np.asarray(obs, algorithm.spaces.obs_dtype), device=device)
         action = algorithm.act(tensor, explore=False).action.cpu().numpy()
         if not np.isfinite(action).all():
             raise TrainingDivergedError(
@@ -117,7 +118,8 @@ class Trainer:
         )
         self.last_eval: EvalResult | None = None
         self.last_eval_tick = -1
-        self.last_saved_tick = -1
+        self.evaluation_due = False  # one that an environment's failure has prevented
+        self.last_saved: CheckpointInfo | None = None
         self.best_score, self.best_tick = -math.inf, -1
         self.stop_reason: str | None = None
         self.interrupted = False
@@ -134,6 +136,8 @@ class Trainer:
         self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
         try:
             with self._signals():
+                if self.evaluation_due:
+                    self._evaluate()
                 while self._still_running():
                     self._advance()
                 if not self.interrupted and self.config.final_eval:
@@ -165,8 +169,13 @@ class Trainer:
         if not schedule.is_constant:
             factor = schedule_factor(schedule, before, self.loop.total)
             self.algorithm.set_lr_factor(factor, schedule.optimizers)
-        metrics = self.loop.advance(self._stride())
+        try:
+            metrics = self.loop.advance(self._stride())
+        except EnvironmentFailure as failure:
+            raise self._saved_after(failure) from failure
         now = self.loop.tick
+        while self.loop.engine.notes:
+            self.console.say(f"warning: {self.loop.engine.notes.pop()}")
         self._check_finite_losses()
         if crossed(before, now, c.log_interval) or now >= self.loop.total:
             self._log_training(metrics)
@@ -238,7 +247,13 @@ class Trainer:
         if tick == self.last_eval_tick:
             return
         self._check_finite_weights()
-        result = self.evaluator.run(policy_function(self.algorithm), self.config.eval_episodes)
+        act = policy_function(self.algorithm)
+        self.evaluation_due = True
+        try:
+            result = self.evaluator.run(act, self.config.eval_episodes)
+        except EnvironmentFailure as failure:
+            raise self._saved_after(failure) from failure
+        self.evaluation_due = False
         metrics = result.metrics()
         self.last_eval, self.last_eval_tick = result, tick
         score = self._score(metrics)
@@ -288,10 +303,11 @@ class Trainer:
         latest = self.store.latest()
         return f"the last good checkpoint is '{latest.path}'" if latest else "none was saved yet"
 
-    def _save(self) -> None:
+    def _save(self) -> CheckpointInfo:
+        """The checkpoint of this tick, written unless it is there already."""
         tick = self.loop.tick
-        if tick == self.last_saved_tick:
-            return
+        if self.last_saved is not None and self.last_saved.tick == tick:
+            return self.last_saved
         self._check_finite_weights()
         evaluated_here = self.last_eval_tick == tick
         info = self.store.save(
@@ -306,9 +322,23 @@ class Trainer:
                 "exact": all(getattr(part, "exact", True) for part in self._components().values()),
             },
         )
-        self.last_saved_tick = tick
+        self.last_saved = info
         event = SaveEvent(tick, info.path)
         self._notify(lambda callback: callback.on_save(event))
+        return info
+
+    def _saved_after(self, failure: EnvironmentFailure) -> EnvironmentFailure:
+        """Save what was learned before an environment failed; the sentence with where it is."""
+        self._check_finite_losses()  # a policy that has diverged breaks environments, too
+        done = f"{self.loop.tick:,} {self.loop.unit}"
+        try:
+            kept = self._save().path
+        except CheckpointError as error:
+            return EnvironmentFailure(f"{failure} (and the state after {done} is lost: {error})")
+        return EnvironmentFailure(
+            f"{failure}; the state after {done} is kept in '{kept}', go on from it with: "
+            f"rl-training resume {self.run_dir}"
+        )
 
     def _notify(self, call: Callable[[Callback], None]) -> None:
         with untouched_randomness():
@@ -332,19 +362,20 @@ class Trainer:
             "elapsed_seconds": self._elapsed(),
             "last_eval": [list(last.returns), list(last.lengths)] if last else None,
             "last_eval_tick": self.last_eval_tick,
+            "evaluation_due": self.evaluation_due,
             "best_score": self.best_score,
             "best_tick": self.best_tick,
             "early_stopping": self.early_stopping.training_state() if self.early_stopping else None,
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        for name, value in state["progress"].items():
-            setattr(self.loop.progress, name, value)
+        self.loop.progress.load(state["progress"])
         self.elapsed_before = state["elapsed_seconds"]
         if state["last_eval"]:
             returns, lengths = state["last_eval"]
             self.last_eval = EvalResult(tuple(returns), tuple(lengths))
         self.last_eval_tick = state["last_eval_tick"]
+        self.evaluation_due = state["evaluation_due"]
         self.best_score, self.best_tick = state["best_score"], state["best_tick"]
         if self.early_stopping and state["early_stopping"]:
             self.early_stopping.load_training_state(state["early_stopping"])
@@ -360,7 +391,7 @@ class Trainer:
             self._refuse_stretched_schedule(info)
             for name, component in self._components().items():
                 component.load_training_state(parts[name])
-            self.resumed_at = self.last_saved_tick = self.loop.tick
+            self.resumed_at, self.last_saved = self.loop.tick, info
             for part in self._components().values():
                 for note in getattr(part, "notes", ()):
                     self.console.say(f"warning: {note}")

@@ -35,7 +35,9 @@ class Loop(Protocol):
     def advance(self, ticks: int) -> Metrics:
         """Move the clock on by `ticks`, or by the few more that one step may take.
 
-        The newest metrics, which are empty while nothing has been learned.
+        The newest metrics, which are empty while nothing has been learned. After an
+        `EnvironmentFailure` the loop, the algorithm and torch's random streams are as at
+        `tick`: they can be saved, and a resume goes on exactly from there.
         """
 
     def report(self) -> dict[str, float]:

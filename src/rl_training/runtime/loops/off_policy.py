@@ -10,15 +10,14 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch
-from rl_training.data.priorities import Priorities
+from rl_training.data.priorities import Priorities, require_memory
 from rl_training.data.replay import ReplayBuffer
-from rl_training.envs.collector import Collector
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
-from rl_training.runtime.controls import Progress, crossed, derive_seed, owed_updates
+from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
-from rl_training.runtime.loops.episodes import EpisodeReturns
+from rl_training.runtime.loops.online import Experience, NewestMetrics, step_budget
 
 
 class OffPolicyLoop:
@@ -27,39 +26,17 @@ class OffPolicyLoop:
     unit = "env steps"
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        if config.total_timesteps is None:
-            raise ConfigError(
-                f"total_timesteps: {config.algo} learns in the environment; give a budget of steps"
-            )
-        p = algorithm.params
-        if p.learning_starts >= config.total_timesteps:
-            raise ConfigError(
-                f"algo_kwargs.learning_starts: {p.learning_starts:,} random steps leave nothing of "
-                f"the {config.total_timesteps:,} in total_timesteps to learn in; lower it"
-            )
-        self.algorithm, self.params, self.total = algorithm, p, config.total_timesteps
-        device = algorithm.update_count.device
-        self.replay = ReplayBuffer(
-            p.buffer_capacity,
-            config.num_envs,
-            algorithm.spaces,
-            device,
-            gamma=p.gamma,
-            n_step=getattr(p, "n_step", 1),
-            priorities=_priorities(p, config.num_envs, device),
-        )
-        self.collector = Collector(
-            config.env_id,
-            config.env_kwargs,
-            config.num_envs,
-            derive_seed(config.seed, "collect"),
-            config.vectorization,
-        )
-        self.progress = Progress()
-        self.metrics: Metrics = {}
-        self.returns = EpisodeReturns()
+        self.algorithm, self.params, self.total = algorithm, algorithm.params, step_budget(config)
+        p = self.params
+        refuse_idle_learning(config, p)
+        self.replay = _replay(config, algorithm)
+        self.newest = NewestMetrics()
         updates = int((self.total - p.learning_starts) * p.gradient_updates_per_step)
-        self.engine = Engine(algorithm, self._draw, config.engine, updates, self._learned)
+        priorities = self.replay.priorities
+        touched = () if priorities is None else (priorities.tree, priorities.max_priority)
+        self.engine = Engine(algorithm, self._draw, config.engine, updates, self._learned, touched)
+        self.experience = Experience(config, algorithm)
+        self.progress = self.experience.progress
 
     @property
     def tick(self) -> int:
@@ -70,41 +47,37 @@ class OffPolicyLoop:
         while self.tick < until:
             self._collect()
             self._learn()
-        return self.metrics
+        return self.newest.metrics
 
     def _collect(self) -> None:
-        if self.collector.restarted.any():
-            self.replay.cut(self.collector.restarted)
-            self.collector.restarted[:] = False
+        restarted = self.experience.collector.restarted
+        if restarted.any():
+            self.replay.cut(restarted)
+            restarted[:] = False
         fraction = self.tick / self.total
         self.algorithm.fraction.fill_(fraction)
+        self.replay.add(*self.experience.draw_and_step(self._actions))
         if self.replay.priorities is not None:  # the correction is full at the end of the run
             beta = self.params.priority_beta
             self.replay.priorities.set_beta(beta + (1.0 - beta) * min(fraction, 1.0))
-        step = self.collector.step(self._actions())
-        self.replay.add(*step)
-        self.progress.env_steps += self.collector.num_envs
-        for episode in self.collector.drain_episodes():
-            self.progress.episodes += 1
-            self.returns.add(episode.episode_return)
 
     def _actions(self) -> np.ndarray[Any, Any]:
-        spaces, n = self.algorithm.spaces, self.collector.num_envs
+        spaces, n = self.algorithm.spaces, self.experience.num_envs
         if self.tick < self.params.learning_starts:
             if spaces.is_discrete:
                 return torch.randint(spaces.action_dim, (n,)).numpy()
             return (torch.rand(n, spaces.action_dim) * 2.0 - 1.0).numpy()
-        obs = torch.from_numpy(self.collector.obs).to(self.algorithm.update_count.device)
+        obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
         return self.algorithm.act(obs, explore=True).action.cpu().numpy()
 
     def _learn(self) -> None:
         p, now = self.params, self.tick
-        if not crossed(now - self.collector.num_envs, now, p.train_frequency):
+        if not crossed(now - self.experience.num_envs, now, p.train_frequency):
             return
         ratio = p.gradient_updates_per_step
         owed = owed_updates(ratio, p.learning_starts, now, self.progress.updates)
         if owed:
-            self.metrics = self.engine.run(owed)
+            self.newest.metrics = self.engine.run(owed)
             self.progress.updates += owed
 
     def _draw(self) -> Batch:
@@ -115,17 +88,75 @@ class OffPolicyLoop:
             self.replay.feed_back(batch.index, self.algorithm.last_td_errors)
 
     def report(self) -> dict[str, float]:
-        return self.returns.report()
+        return self.experience.returns.report()
 
     def components(self) -> dict[str, Component]:
-        return {"replay": self.replay, "collector": self.collector, "returns": self.returns}
+        return {"replay": self.replay, "metrics": self.newest, **self.experience.components()}
 
     def close(self) -> None:
-        self.collector.close()
+        self.experience.close()
 
 
-def _priorities(params: Any, num_envs: int, device: torch.device) -> Priorities | None:
-    if not getattr(params, "prioritized", False):
-        return None
-    capacity = params.buffer_capacity // num_envs * num_envs
-    return Priorities(capacity, device, alpha=params.priority_alpha, beta=params.priority_beta)
+def refuse_idle_learning(config: TrainConfig, params: Any) -> None:
+    """Refuse knobs of `OffPolicyParams` with which a run could not learn from its replay."""
+    p, total, num_envs = params, step_budget(config), config.num_envs
+    n_step = getattr(p, "n_step", 1)
+    starts, key = p.learning_starts, "algo_kwargs.learning_starts"
+    if starts >= total:
+        raise ConfigError(
+            f"{key}: {starts:,} random steps leave nothing of "
+            f"the {total:,} in total_timesteps to learn in; lower it"
+        )
+    if starts < n_step * num_envs:
+        raise ConfigError(
+            f"{key}: {starts:,} is too small for {num_envs} environments and {n_step}-step "
+            "returns, nothing could be drawn at the first update; set at least "
+            f"{n_step * num_envs:,}"
+        )
+    if starts > p.buffer_capacity:
+        raise ConfigError(
+            f"{key}: of {starts:,} random steps only {p.buffer_capacity:,} fit into "
+            "algo_kwargs.buffer_capacity, the rest would be overwritten before the first update; "
+            "lower it, or raise buffer_capacity"
+        )
+    if p.batch_size > p.buffer_capacity:
+        raise ConfigError(
+            f"algo_kwargs.batch_size: {p.batch_size:,} is more than the {p.buffer_capacity:,} "
+            f"transitions of algo_kwargs.buffer_capacity; set at most {p.buffer_capacity:,}, or "
+            "raise buffer_capacity"
+        )
+    last = last_crossing(total, num_envs, p.train_frequency)
+    if last <= starts:
+        raise ConfigError(
+            f"algo_kwargs.train_frequency: with updates every {p.train_frequency:,} steps the last "
+            f"round within the {total:,} of total_timesteps comes before the {starts:,} random "
+            f"ones of learning_starts are over; set at most {total - starts:,}"
+        )
+    if not owed_updates(p.gradient_updates_per_step, starts, last, 0):
+        raise ConfigError(
+            f"algo_kwargs.gradient_updates_per_step: {p.gradient_updates_per_step:g} makes no "
+            f"whole update in the {last - starts:,} steps after learning_starts; set at least "
+            f"1/{last - starts}"
+        )
+
+
+def _replay(config: TrainConfig, algorithm: Algorithm) -> ReplayBuffer:
+    p, spaces, num_envs = algorithm.params, algorithm.spaces, config.num_envs
+    n_step, prioritized = getattr(p, "n_step", 1), getattr(p, "prioritized", False)
+    device = algorithm.update_count.device
+    capacity = p.buffer_capacity // num_envs * num_envs
+    # Rows and priorities at once: what would fit is then true for both.
+    needed = ReplayBuffer.memory_needed(capacity, spaces, num_envs, n_step, prioritized)
+    require_memory("a replay", capacity, needed, device)
+    priorities = None
+    if prioritized:
+        priorities = Priorities(capacity, device, alpha=p.priority_alpha, beta=p.priority_beta)
+    return ReplayBuffer(
+        p.buffer_capacity,
+        num_envs,
+        spaces,
+        device,
+        gamma=p.gamma,
+        n_step=n_step,
+        priorities=priorities,
+    )

@@ -11,14 +11,12 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout import RolloutBatch, generalized_advantages
-from rl_training.envs.collector import Collector
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import RewardScale
-from rl_training.runtime.controls import Progress, derive_seed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
-from rl_training.runtime.loops.episodes import EpisodeReturns
+from rl_training.runtime.loops.online import Experience, step_budget
 
 
 class OnPolicyLoop:
@@ -27,35 +25,47 @@ class OnPolicyLoop:
     unit = "env steps"
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        if config.total_timesteps is None:
-            raise ConfigError(
-                f"total_timesteps: {config.algo} learns in the environment; give a budget of steps"
-            )
+        self.total = step_budget(config)
         p = algorithm.params
         self.algorithm, self.params = cast(PPOAlgorithm, algorithm), p
-        self.total = config.total_timesteps
         self.rollout_size = p.rollout_steps * config.num_envs
-        if p.batch_size > self.rollout_size or self.rollout_size % p.batch_size:
-            raise ConfigError(
-                f"algo_kwargs.batch_size: {p.batch_size} does not divide a rollout of "
-                f"{self.rollout_size} steps (rollout_steps {p.rollout_steps} times num_envs "
-                f"{config.num_envs}); choose a divisor"
-            )
-        self.collector = Collector(
-            config.env_id,
-            config.env_kwargs,
-            config.num_envs,
-            derive_seed(config.seed, "collect"),
-            config.vectorization,
-        )
+        self._refuse_unfit_sizes(config)
         self.device = algorithm.update_count.device
         self.reward_scale = RewardScale(config.num_envs, p.gamma).to(self.device)
-        self.progress = Progress()
-        self.returns = EpisodeReturns()
         minibatches = self.rollout_size // p.batch_size * p.epochs
         updates = self.total // self.rollout_size * minibatches
-        self.minibatches: list[RolloutBatch] = []
-        self.engine = Engine(algorithm, lambda: self.minibatches.pop(), config.engine, updates)
+        self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
+        self.engine = Engine(
+            algorithm,
+            self.minibatches.next,
+            config.engine,
+            updates,
+            touched=(self.minibatches.position,),
+        )
+        self.experience = Experience(config, algorithm)
+        self.progress = self.experience.progress
+
+    def _refuse_unfit_sizes(self, config: TrainConfig) -> None:
+        p, size = self.params, self.rollout_size
+        product = f"rollout_steps {p.rollout_steps:,} times num_envs {config.num_envs:,}"
+        if size > self.total:
+            raise ConfigError(
+                f"algo_kwargs.rollout_steps: one rollout takes {size:,} steps ({product}), more "
+                f"than the {self.total:,} in total_timesteps; set at most "
+                f"{self.total // config.num_envs:,}, or raise total_timesteps"
+            )
+        if size % p.batch_size:
+            divisors = (d for d in range(2, size + 1) if size % d == 0)
+            nearest = min(divisors, key=lambda d: abs(d - p.batch_size), default=1)
+            raise ConfigError(
+                f"algo_kwargs.batch_size: {p.batch_size:,} does not divide a rollout of {size:,} "
+                f"steps ({product}); {nearest:,} would fit"
+            )
+        if p.batch_size == 1 and p.normalize_advantages:
+            raise ConfigError(
+                "algo_kwargs.batch_size: 1 advantage cannot be standardised; set at least 2, or "
+                "algo_kwargs.normalize_advantages=false"
+            )
 
     @property
     def tick(self) -> int:
@@ -65,16 +75,20 @@ class OnPolicyLoop:
         until, metrics = self.tick + ticks, {}
         while self.tick < until:
             self.algorithm.follow_schedules(self.tick / self.total)
-            metrics = self._learn(self._collect())
+            # The statistics move with every step, so a part of a rollout cannot be kept.
+            with self.experience.all_or_nothing(self.algorithm.normalizer, self.reward_scale):
+                rollout = self._collect()
+            metrics = self._learn(rollout)
         return metrics
 
     def _collect(self) -> RolloutBatch:
         """One rollout, flattened to (T * E) rows."""
         p, rows = self.params, []
-        obs = self._seen(self.collector.obs, observe=True)
+        # the last observation of a rollout is the first of the next, and counts once
+        obs = self._seen(self.experience.obs, observe=self.tick == 0)
         for _ in range(p.rollout_steps):
             action, log_prob, value = self.algorithm.collect(obs)
-            step = self.collector.step(action.cpu().numpy())
+            step = self.experience.step(action.cpu().numpy())
             reward, terminated, truncated = (
                 torch.from_numpy(x).to(self.device)
                 for x in (step.reward, step.terminated, step.truncated)
@@ -84,11 +98,7 @@ class OnPolicyLoop:
                 reward = self.reward_scale.scaled(reward, ended)
             final = self._final_value(step.next_obs, truncated) if step.truncated.any() else None
             rows.append((obs, action, log_prob, value, reward, terminated, truncated, final))
-            obs = self._seen(self.collector.obs, observe=True)
-            self.progress.env_steps += self.collector.num_envs
-            for episode in self.collector.drain_episodes():
-                self.progress.episodes += 1
-                self.returns.add(episode.episode_return)
+            obs = self._seen(self.experience.obs, observe=True)
         *columns, finals = zip(*rows, strict=True)
         return self._rollout([torch.stack(column) for column in columns], finals, obs)
 
@@ -128,11 +138,9 @@ class OnPolicyLoop:
 
     def _learn(self, rollout: RolloutBatch) -> Metrics:
         p, metrics = self.params, {}
+        self.minibatches.take(rollout)
         for _ in range(p.epochs):
-            order = torch.randperm(self.rollout_size, device=self.device)
-            for index in order.split(p.batch_size):  # type: ignore[no-untyped-call]
-                self.minibatches.append(RolloutBatch(*(x[index] for x in rollout)))
-            count = len(self.minibatches)
+            count = self.minibatches.shuffle()
             metrics = self.engine.run(count)
             self.progress.updates += count
             if p.target_kl is not None and float(metrics["approx_kl"]) > 1.5 * p.target_kl:
@@ -140,14 +148,45 @@ class OnPolicyLoop:
         return metrics
 
     def report(self) -> dict[str, float]:
-        return self.returns.report()
+        return self.experience.returns.report()
 
     def components(self) -> dict[str, Component]:
-        scale = ModuleState(self.reward_scale)
-        return {"collector": self.collector, "returns": self.returns, "reward_scale": scale}
+        return {**self.experience.components(), "reward_scale": ModuleState(self.reward_scale)}
 
     def close(self) -> None:
-        self.collector.close()
+        self.experience.close()
+
+
+class Minibatches:
+    """A rollout in random order, piece by piece; device work of fixed shape and place."""
+
+    def __init__(self, rollout_size: int, batch_size: int, device: torch.device) -> None:
+        self._size, self._batch_size = rollout_size, batch_size
+        self._order = torch.arange(rollout_size, device=device)
+        self._within = torch.arange(batch_size, device=device)
+        self.position = torch.zeros((), dtype=torch.int64, device=device)
+        self._rollout: RolloutBatch | None = None
+
+    def take(self, rollout: RolloutBatch) -> None:
+        """The rollout to cut up, written over the last one."""
+        if self._rollout is None:
+            self._rollout = rollout
+        else:
+            for own, new in zip(self._rollout, rollout, strict=True):
+                own.copy_(new)
+
+    def shuffle(self) -> int:
+        """Begin a pass in a new order; the number of pieces in it."""
+        self._order.copy_(torch.randperm(self._size, device=self._order.device))
+        self.position.zero_()
+        return self._size // self._batch_size
+
+    def next(self) -> RolloutBatch:
+        assert self._rollout is not None
+        rows = self._order.index_select(0, self._within + self.position)
+        # round and round, for whoever asks for more than there is
+        self.position.add_(self._batch_size).remainder_(self._size)
+        return RolloutBatch(*(column.index_select(0, rows) for column in self._rollout))
 
 
 class ModuleState:

@@ -1,0 +1,102 @@
+"""What is wrong with a configuration, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rl_training.experiment.errors import did_you_mean
+
+
+def _section_at(model: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
+    """The section class that a pydantic error location points into."""
+    current: type[BaseModel] | None = model
+    for part in location:
+        if current is None or part not in current.model_fields:
+            continue  # a list index or a union tag
+        current = section_in(current.model_fields[part].annotation)
+    return current
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section class within a field's type, such as that of `Section | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = section_in(argument)
+        if found:
+            return found
+    return None
+
+
+_EXPECTED = {
+    "model_type": "a section with keys of its own",
+    "model_attributes_type": "a section with keys of its own",
+    "dict_type": "a section with keys of its own",
+    "tuple_type": "a list, written [a, b]",
+    "too_short": "a list with at least one entry",
+    "bool_type": "true or false",
+    "string_type": "text",
+}
+"""pydantic's kinds of error whose own words would puzzle a newcomer."""
+
+
+def readable_errors(
+    error: ValidationError,
+    model: type[BaseModel],
+    prefix: str = "",
+    below: Mapping[str, tuple[str, ...]] | None = None,
+) -> Iterator[str]:
+    """One line per mistake: the key, what is wrong, what was expected.
+
+    `below` names, for keys that hold keys which `model` does not know, those keys.
+    """
+    items = error.errors()
+    for item in items:
+        location = tuple(part for part in item["loc"] if part != "[key]")
+        key = prefix + ".".join(str(part) for part in location)
+        kind, given = item["type"], item.get("input")
+        if kind == "extra_forbidden":
+            yield f"{key}: unknown key{_hint(model, location, below or {})}"
+        elif "[key]" in item["loc"] or kind == "invalid_key":
+            yield f"{key}: unknown key; keys are names"
+        elif kind == "missing":
+            yield f"{key}: this key is required"
+        elif kind == "value_error":
+            message = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
+            yield f"{key}: {message}" if key else message
+        elif kind == "too_short" and any(
+            len(other["loc"]) > len(location) and other["loc"][: len(location)] == location
+            for other in items
+        ):
+            continue  # short only because its entries were refused, which is said already
+        else:
+            expected = _EXPECTED.get(kind, item["msg"].removeprefix("Input should be "))
+            if kind.startswith(("greater_than", "less_than")):
+                (bound,) = item["ctx"].values()
+                expected = (
+                    f"a value {kind.replace('_', ' ').replace('equal', 'or equal to')} {bound:g}"
+                )
+            yield f"{key}: expected {expected}, got {_short(given)}"
+
+
+def _hint(
+    model: type[BaseModel], location: tuple[Any, ...], below: Mapping[str, tuple[str, ...]]
+) -> str:
+    """What an unknown key may have meant, or else the keys that are known there."""
+    section = _section_at(model, location[:-1])
+    known, word = list(section.model_fields) if section else [], str(location[-1])
+    hint = did_you_mean(word, known)
+    if len(location) == 1:
+        for parent, names in below.items():
+            lower = did_you_mean(word, names)
+            if word in names or (lower and not hint):
+                return lower.replace("'", f"'{parent}.", 1)
+    return hint or (f"; known keys are {', '.join(known)}" if known else "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

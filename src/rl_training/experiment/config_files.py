@@ -1,0 +1,115 @@
+"""Configurations as text: YAML files, packaged ones by name, and `key=value` overrides.
+
+Everything here is plain values; what they mean is checked by `TrainConfig`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl_training.experiment.errors import ConfigError, did_you_mean
+
+PACKAGED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads `3e-4` as a number, as YAML 1.2 and everyone expects, and does
+    not let a key that is written twice silently win over itself."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key '{key.value}' is there twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"),
+    list("-+0123456789"),
+)
+
+
+def parse_yaml(text: str, label: str) -> Any:
+    """Plain values from YAML text, which messages call `label`; runs no constructors."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or (str(error).splitlines() or [""])[0]
+        why = f": {reason}" if reason else ""
+        raise ConfigError(f"{label} is not valid YAML{where}{why}") from None
+
+
+def read_yaml_file(path: Path) -> dict[str, Any]:
+    """The `key: value` lines of a config file."""
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"), f"config '{path}'")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ConfigError(f"config '{path}' cannot be read: {reason}") from None
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"config '{path}' must hold 'key: value' lines, e.g. 'algo: awr'")
+    return values
+
+
+def packaged_config_names() -> list[str]:
+    """Names such as `awr/pendulum`."""
+    found = PACKAGED_CONFIGS.glob("*/*.yaml")
+    return sorted(path.relative_to(PACKAGED_CONFIGS).with_suffix("").as_posix() for path in found)
+
+
+def read_config_values(source: str | Path) -> dict[str, Any]:
+    """The values of a packaged config (by name) or of a YAML file (by path)."""
+    path = Path(source)
+    packaged = PACKAGED_CONFIGS / f"{source}.yaml"
+    if path.is_file():
+        chosen = path
+    elif str(source) in packaged_config_names():
+        chosen = packaged
+    else:
+        raise ConfigError(
+            f"config '{source}' is neither a file nor a packaged config"
+            f"{did_you_mean(str(source), packaged_config_names())}; "
+            "'rl-training list' shows the packaged ones"
+        )
+    return read_yaml_file(chosen)
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """`algo_kwargs.beta=0.5` as a key path and a value read as YAML."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"override '{text}' must have the form key=value")
+    return key.strip().split("."), parse_yaml(value, f"override '{text}': the value")
+
+
+def apply_overrides(values: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Copy `values` and set each `key.path=value` in it."""
+    result: dict[str, Any] = copy.deepcopy(dict(values))
+    for text in overrides:
+        path, value = parse_override(text)
+        node = result
+        for depth, part in enumerate(path[:-1]):
+            child = node.get(part)
+            if child is None:
+                child = node[part] = {}
+            if not isinstance(child, dict):
+                raise ConfigError(
+                    f"override '{text}': '{'.'.join(path[: depth + 1])}' has no keys below it"
+                )
+            node = child
+        node[path[-1]] = value
+    return result

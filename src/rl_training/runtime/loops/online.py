@@ -1,0 +1,175 @@
+"""What every loop that acts in an environment shares: its budget, its environments, its counts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.functional import Metrics
+from rl_training.data.generation import env_spaces
+from rl_training.data.spaces import Spaces
+from rl_training.envs.collector import Collector, Step
+from rl_training.envs.vector import EnvironmentFailure
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.runtime.controls import Progress, derive_seed
+from rl_training.runtime.loops import Component
+
+
+def step_budget(config: TrainConfig) -> int:
+    """The environment steps that a run may take."""
+    if config.total_timesteps is None:
+        raise ConfigError(
+            f"total_timesteps: {config.algo} learns in the environment; give a budget of steps"
+        )
+    if config.num_envs > config.total_timesteps:
+        raise ConfigError(
+            f"num_envs: {config.num_envs:,} environments take more steps at once than the "
+            f"{config.total_timesteps:,} of total_timesteps; set at most {config.total_timesteps:,}"
+        )
+    return config.total_timesteps
+
+
+class EpisodeReturns:
+    """Returns of the training episodes that ended since the last report."""
+
+    def __init__(self) -> None:
+        self.pending: list[float] = []
+
+    def add(self, value: float) -> None:
+        self.pending.append(value)
+
+    def report(self) -> dict[str, float]:
+        if not self.pending:
+            return {}
+        mean, count = sum(self.pending) / len(self.pending), len(self.pending)
+        self.pending.clear()
+        return {"rollout/return_mean": mean, "rollout/episodes": float(count)}
+
+    def training_state(self) -> dict[str, Any]:
+        return {"pending": list(self.pending)}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.pending = list(state["pending"])
+
+
+class NewestMetrics:
+    """The metrics of the last update, which are logged until the next one."""
+
+    def __init__(self) -> None:
+        self.metrics: Metrics = {}
+
+    def training_state(self) -> dict[str, Any]:
+        return {"metrics": {name: value.clone() for name, value in self.metrics.items()}}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.metrics = dict(state["metrics"])
+
+
+class Experience:
+    """The training environments of a run, and the count of what happened in them.
+
+    Made last of a loop's parts, so that whatever else is refused leaves none open.
+
+    **An environment that fails takes nothing with it.** After an `EnvironmentFailure` out of
+    `draw_and_step` or `all_or_nothing`, these counts, the episodes and torch's random streams
+    are as they were before, so that the loop can be saved, and a resume goes on from there as
+    if it had not failed; no further step can be taken.
+    """
+
+    def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
+        self.collector = training_collector(config, algorithm.spaces)
+        self.num_envs = config.num_envs
+        self.progress = Progress()
+        self.returns = EpisodeReturns()
+        self._generators = [torch.default_generator]
+        device = algorithm.update_count.device
+        if device.type == "cuda":
+            self._generators.append(torch.cuda.default_generators[device.index])
+
+    @property
+    def obs(self) -> NDArray[Any]:
+        """(E, ...) observations to act on."""
+        return self.collector.obs
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """One step of every environment, with `actions` in inner units."""
+        step = self.collector.step(actions)
+        self.progress.env_steps += self.num_envs
+        for episode in self.collector.drain_episodes():
+            self.progress.episodes += 1
+            self.returns.add(episode.episode_return)
+        return step
+
+    def draw_and_step(self, draw_actions: Callable[[], NDArray[Any]]) -> Step:
+        """`step` with actions that are drawn now; where it fails, they have not been drawn."""
+        streams = [generator.get_state() for generator in self._generators]
+        try:
+            return self.step(draw_actions())
+        except EnvironmentFailure:
+            self._rewind(streams)
+            raise
+
+    @contextmanager
+    def all_or_nothing(self, *modules: nn.Module) -> Iterator[None]:
+        """Several steps that count only together, and the statistics `modules` keep of them."""
+        streams = [generator.get_state() for generator in self._generators]
+        progress, returns = self.progress.to_dict(), self.returns.training_state()
+        collector = self.collector.training_state()
+        states = [copy.deepcopy(module.state_dict()) for module in modules]
+        try:
+            yield
+        except EnvironmentFailure:
+            self._rewind(streams)
+            self.progress.load(progress)
+            self.returns.load_training_state(returns)
+            self.collector.recall(collector)
+            for module, state in zip(modules, states, strict=True):
+                module.load_state_dict(state)
+            raise
+
+    def _rewind(self, streams: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, streams, strict=True):
+            generator.set_state(state)
+
+    def components(self) -> dict[str, Component]:
+        return {"collector": self.collector, "returns": self.returns}
+
+    def close(self) -> None:
+        self.collector.close()
+
+
+def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
+    """A collector in the training environments, whose spaces must be those of the task."""
+    key = "train_env_kwargs" if config.train_env_kwargs else "env_kwargs"
+    try:
+        collector = Collector(
+            config.env_id,
+            {**config.env_kwargs, **config.train_env_kwargs},
+            config.num_envs,
+            derive_seed(config.seed, "collect"),
+            config.vectorization,
+        )
+    except EnvironmentSetupError as error:
+        if not config.train_env_kwargs:
+            raise
+        env_spaces(config.env_id, config.env_kwargs)  # raises where they are not to blame
+        _, _, what = str(error).partition(": ")
+        raise EnvironmentSetupError(f"train_env_kwargs: {what}") from None
+    have, need = collector.spaces.to_dict(), spaces.to_dict()
+    for name in need:
+        if have[name] != need[name]:
+            collector.close()
+            raise ConfigError(
+                f"{key}: the training environments of '{config.env_id}' have {name} {have[name]}, "
+                f"but the policy was made for {need[name]}; change only what leaves the spaces "
+                "as they are"
+            )
+    return collector
