@@ -311,7 +311,7 @@ def test_epsilon_falls_linearly_over_its_share_of_the_budget():
     params = learner_for(epsilon_start=0.9, epsilon_end=0.1, epsilon_fraction=0.4).params
     shares = {0.0: 0.9, 0.1: 0.7, 0.2: 0.5, 0.4: 0.1, 0.5: 0.1, 1.0: 0.1}
     for fraction, expected in shares.items():
-        assert float(epsilon(torch.tensor(fraction), params)) == pytest.approx(expected)
+        assert epsilon(fraction, params) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("algo", VALUE_LEARNERS)
@@ -322,7 +322,7 @@ def test_explores_by_the_share_of_the_budget_spent(algo):
     assert greedy.dtype == torch.int64
     assert (greedy == greedy[0]).all()
     for fraction, share in ((0.0, 1.0), (0.5, 0.55), (1.0, 0.1)):
-        learner.fraction.fill_(fraction)
+        learner.fraction = fraction
         torch.manual_seed(1)
         action = learner.act(obs, explore=True).action
         counts = np.bincount(action, minlength=3) / 4000

@@ -9,6 +9,7 @@ import torch
 
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime import engine
+from rl_training.runtime.build import flushes_denormals, run_scope
 from rl_training.runtime.engine import COMPILE_FROM_UPDATES, Engine, choose_mode
 
 from ..contract.small_runs import small_config, small_learner
@@ -63,3 +64,12 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graphs_need_a_gpu(mode: str) -> None:
     with pytest.raises(ConfigError, match=f"engine: '{mode}' needs a CUDA device"):
         choose_mode(mode, CPU, 1)
+
+
+def test_a_run_flushes_denormals_and_leaves_the_caller_alone() -> None:
+    config = small_config("bc")
+    algorithm, _ = small_learner(config)
+    assert not flushes_denormals()
+    with run_scope(config, algorithm.spaces):
+        assert flushes_denormals()
+    assert not flushes_denormals()

@@ -99,7 +99,6 @@ class Algorithm(nn.Module):
     """Metrics of `update` that are watched for NaN and infinity."""
 
     update_count: Tensor
-    fraction: Tensor
     nonfinite_at: Tensor
     last_td_errors: Tensor
     """(B,) of the newest update, for prioritised replay; only value-based algorithms have it."""
@@ -128,7 +127,7 @@ class Algorithm(nn.Module):
         self.optimizers: dict[str, FusedAdam] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
         # Share of the budget spent; online loops set it before acting, for schedules.
-        self.register_buffer("fraction", torch.zeros(()), persistent=False)
+        self.fraction = 0.0
         # First update at which each loss was not finite, -1 while all were: read by the
         # trainer at its ticks, so that no update has to wait for the host.
         never = torch.full((len(self.losses),), -1, dtype=torch.int64)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
 from rl_training.algorithms.functional import Loss, Metrics
@@ -52,13 +53,13 @@ class ValueParams(OffPolicyParams):
     """Share of the budget over which the share of random actions falls, linearly."""
 
 
-def epsilon(fraction: Tensor, params: ValueParams) -> Tensor:
-    """Share of random actions after `fraction` of the budget, 0-d."""
-    progress = (fraction / params.epsilon_fraction).clamp(0.0, 1.0)
+def epsilon(fraction: float, params: ValueParams) -> float:
+    """Share of random actions after `fraction` of the budget."""
+    progress = min(max(fraction / params.epsilon_fraction, 0.0), 1.0)
     return params.epsilon_start + (params.epsilon_end - params.epsilon_start) * progress
 
 
-def epsilon_greedy(greedy: Tensor, num_actions: int, epsilon: Tensor) -> Tensor:
+def epsilon_greedy(greedy: Tensor, num_actions: int, epsilon: float) -> Tensor:
     """Each action of `greedy`, (B,), replaced by a uniform one with probability `epsilon`."""
     uniform = torch.randint_like(greedy, num_actions)
     return torch.where(torch.rand(greedy.shape, device=greedy.device) < epsilon, uniform, greedy)
@@ -146,6 +147,9 @@ class ValueAlgorithm(Algorithm):
         super().__init__(spaces, params, normalize_observations)
         self.network = self.make_network(self.observed())
         self.target_network = frozen_copy(self.network)
+        # listed once: looking them up costs as much as copying them
+        self._online = list(self.network.parameters())
+        self._target = list(self.target_network.parameters())
         self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
 
     @abstractmethod
@@ -174,12 +178,12 @@ class ValueAlgorithm(Algorithm):
             self.last_td_errors.resize_(td_errors.shape)
         self.last_td_errors.copy_(td_errors)
         due = self.update_count % self.params.target_update_interval == 0
-        update_target(self.target_network, self.network, due)
+        copy_where(due, self._online, self._target)
         return {**metrics, "td_error_mean": td_errors.mean()}
 
 
 @torch.no_grad()
-def update_target(target: nn.Module, online: nn.Module, due: Tensor) -> None:
-    """target <- online where the 0-d `due` is true: the same operations whether or not."""
-    for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
-        slow.copy_(torch.where(due, fast, slow))
+def copy_where(due: Tensor, source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
+    """target <- source where the 0-d `due` is true: the same operations whether or not."""
+    for new, old in zip(source, target, strict=True):
+        old.copy_(torch.where(due, new, old))

@@ -55,7 +55,7 @@ class OffPolicyLoop:
             self.replay.cut(restarted)
             restarted[:] = False
         fraction = self.tick / self.total
-        self.algorithm.fraction.fill_(fraction)
+        self.algorithm.fraction = fraction
         self.replay.add(*self.experience.draw_and_step(self._actions))
         if self.replay.priorities is not None:  # the correction is full at the end of the run
             beta = self.params.priority_beta
