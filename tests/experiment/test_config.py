@@ -129,6 +129,7 @@ def test_the_hash_covers_what_is_learned_and_nothing_else() -> None:
         "keep_last": 5,
         "keep_best": False,
         "log_interval": 3,
+        "profile": True,
         "tensorboard": False,
     }
     assert set(changes) == CHANGEABLE_ON_RESUME - {

@@ -229,6 +229,8 @@ class TrainConfig(Section):
     """How updates are executed; auto takes CUDA graphs where it can, and compiles long runs."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
+    profile: bool = False
+    """Say where the time of the run goes, early on and at its end."""
     dataset: DatasetConfig | None = None
     """Data set of the offline lane."""
     total_updates: Count | None = None
@@ -350,6 +352,7 @@ CHANGEABLE_ON_RESUME = frozenset(
         "keep_last",
         "keep_best",
         "log_interval",
+        "profile",
         "early_stopping",
         "tensorboard",
     }

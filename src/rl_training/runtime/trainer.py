@@ -60,9 +60,12 @@ from rl_training.runtime.controls import (
 )
 from rl_training.runtime.evaluation import EvalResult, Evaluator, untouched_randomness
 from rl_training.runtime.loops import Component, Loop
+from rl_training.runtime.profile import Part, Profile
 
 MAX_STRIDE = 100
 """Ticks between two looks at signals, callbacks and the progress bar, at most."""
+PROFILE_AFTER_S = 15.0
+"""Seconds after which a profile is shown for the first time."""
 
 
 def policy_function(algorithm: Algorithm) -> Callable[[np.ndarray[Any, Any]], Any]:
@@ -121,6 +124,9 @@ class Trainer:
         self.evaluation_due = False  # one that an environment's failure has prevented
         self.last_saved: CheckpointInfo | None = None
         self.best_score, self.best_tick = -math.inf, -1
+        self.profile: Profile | None = None
+        self.profile_from = 0  # the tick at which it began
+        self.profile_shown = False
         self.stop_reason: str | None = None
         self.interrupted = False
         self.elapsed_before = 0.0
@@ -132,6 +138,8 @@ class Trainer:
         """Train to the end; the result is also written to result.json."""
         self.began = time.monotonic()
         self.log = MetricsLog(self.run_dir, self.resumed_at, self.config.tensorboard)
+        if self.config.profile:
+            self._begin_profile()
         name = self.algorithm.name()
         self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
         try:
@@ -143,6 +151,8 @@ class Trainer:
                 if not self.interrupted and self.config.final_eval:
                     self._evaluate()
                 self._save()
+            if self.profile:
+                self._show_profile()
             result = self._result()
             self._notify(lambda callback: callback.on_end(result))
             self._write_result("interrupted" if self.interrupted else "finished")
@@ -185,6 +195,8 @@ class Trainer:
         if crossed(before, now, c.checkpoint_interval) and now < self.loop.total:
             self._save()
         self.console.advance(now)
+        if self.profile and not self.profile_shown and self.profile.total > PROFILE_AFTER_S:
+            self._show_profile()
         event = StepEvent(now, self.loop.progress, self._request_stop)
         self._notify(lambda callback: callback.on_step(event))
 
@@ -227,6 +239,25 @@ class Trainer:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+    def _begin_profile(self) -> None:
+        self.profile = Profile(self.algorithm.update_count.device)
+        self.profile_from = self.loop.tick
+        self.profile.watch(
+            [
+                *self.loop.parts(),
+                Part(self.evaluator, "run", "evaluation"),
+                Part(self.store, "save", "checkpoints"),
+                Part(self.log, "write", "logging"),
+            ]
+        )
+
+    def _show_profile(self) -> None:
+        assert self.profile is not None
+        self.profile_shown = True
+        done = self.loop.tick - self.profile_from
+        for line in self.profile.lines(done / max(self.loop.total - self.profile_from, 1)):
+            self.console.say(line)
 
     # --- the things that happen -----------------------------------------------------------------
 
@@ -439,6 +470,7 @@ class Trainer:
                 "last_eval_tick": self.last_eval_tick,
                 "best": {"tick": result.best_tick, "score": result.best_score},
                 "wall_seconds": round(result.wall_seconds, 3),
+                "profile": self.profile.to_dict() if self.profile else None,
                 "config_hash": self.config.hash(),
                 "versions": versions(),
                 "hardware": hardware(),

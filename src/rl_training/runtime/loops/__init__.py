@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from rl_training.algorithms.functional import Metrics
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
+from rl_training.runtime.profile import Part
 
 
 class Component(Protocol):
@@ -45,6 +46,9 @@ class Loop(Protocol):
 
     def components(self) -> dict[str, Component]:
         """Everything beside the algorithm that has to be saved."""
+
+    def parts(self) -> list[Part]:
+        """What takes time in it, for a profile."""
 
     def close(self) -> None:
         """Let go of what the loop holds: environments, processes."""

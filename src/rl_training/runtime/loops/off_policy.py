@@ -18,6 +18,7 @@ from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
 from rl_training.runtime.loops.online import Experience, NewestMetrics, step_budget
+from rl_training.runtime.profile import Part
 
 
 class OffPolicyLoop:
@@ -92,6 +93,14 @@ class OffPolicyLoop:
 
     def components(self) -> dict[str, Component]:
         return {"replay": self.replay, "metrics": self.newest, **self.experience.components()}
+
+    def parts(self) -> list[Part]:
+        return [
+            Part(self.engine, "run", "update"),
+            Part(self.experience.collector, "step", "environment"),
+            Part(self, "_actions", "policy"),
+            Part(self.replay, "add", "buffer"),
+        ]
 
     def close(self) -> None:
         self.experience.close()

@@ -16,6 +16,7 @@ from rl_training.experiment.errors import CheckpointError
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
+from rl_training.runtime.profile import Part
 
 
 class OfflineLoop:
@@ -59,6 +60,9 @@ class OfflineLoop:
 
     def report(self) -> dict[str, float]:
         return {}
+
+    def parts(self) -> list[Part]:
+        return [Part(self.engine, "run", "update")]
 
     def close(self) -> None:
         pass

@@ -17,6 +17,7 @@ from rl_training.models import RewardScale
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
 from rl_training.runtime.loops.online import Experience, step_budget
+from rl_training.runtime.profile import Part
 
 
 class OnPolicyLoop:
@@ -152,6 +153,14 @@ class OnPolicyLoop:
 
     def components(self) -> dict[str, Component]:
         return {**self.experience.components(), "reward_scale": ModuleState(self.reward_scale)}
+
+    def parts(self) -> list[Part]:
+        return [
+            Part(self.engine, "run", "update"),
+            Part(self.experience.collector, "step", "environment"),
+            Part(self.algorithm, "collect", "policy"),
+            Part(self, "_rollout", "buffer"),
+        ]
 
     def close(self) -> None:
         self.experience.close()
