@@ -23,7 +23,7 @@ lint: $(STAMP)  ## ruff and the strict type checker
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about 45 minutes)
+bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about two hours)
 	$(BIN)/python -m benchmarks.run
 
 clean:

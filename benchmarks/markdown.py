@@ -33,10 +33,11 @@ def listed(values: Sequence[float], digits: int = 0) -> str:
     return ", ".join(number(value, digits) for value in values) or NO_VALUE
 
 
-def seed_columns(values: Sequence[float]) -> list[str]:
+def seed_columns(values: Sequence[float], digits: int = 0) -> list[str]:
     """Mean, every seed, lowest and highest."""
     lowest, highest = (min(values), max(values)) if values else (None, None)
-    return [mean(values), listed(values), number(lowest), number(highest)]
+    ends = (number(end, digits) for end in (lowest, highest))
+    return [mean(values, digits), listed(values, digits), *ends]
 
 
 SEED_HEADER = ("mean", "seeds", "min", "max")

@@ -45,7 +45,10 @@ class Suite:
 
 SUITES = {
     "speed": "benchmarks.speed.offline_cpu",
+    "online_speed": "benchmarks.speed.online_cpu",
+    "atari": "benchmarks.speed.atari",
     "offline": "benchmarks.learning.offline",
+    "online": "benchmarks.learning.online",
 }
 """Modules with a `SUITE`, in the order in which they run."""
 

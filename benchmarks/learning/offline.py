@@ -13,18 +13,27 @@ from typing import Any
 import numpy as np
 
 from benchmarks import gates
-from benchmarks.figures import Curve, draw_curves
 from benchmarks.jobs import Job, Records
+from benchmarks.learning.shared import (
+    FINAL_EPISODES,
+    PEER_GATE,
+    TRAIN,
+    curves_of,
+    details,
+    evaluation,
+    figure,
+    peer_header,
+    peer_inputs,
+    peer_row,
+    returns,
+    seeded,
+)
 from benchmarks.markdown import NO_VALUE, SEED_HEADER, mean, number, seed_columns, table
 from benchmarks.peers.environment import D3RLPY_VERSION, peer_python
 from benchmarks.suites import Options, Section, Suite
 
 NAME = "offline"
-TRAIN, DATA, PEER = (
-    "benchmarks.learning.train_job",
-    "benchmarks.learning.data_job",
-    "benchmarks.peers.d3rlpy_job",
-)
+DATA, PEER = "benchmarks.learning.data_job", "benchmarks.peers.d3rlpy_job"
 
 WEIGHTED = ("awr", "marwil", "iql", "awac", "crr")
 ALGORITHMS = (*WEIGHTED, "cql", "bc")
@@ -48,7 +57,6 @@ TWIN_MEANING = {
 }
 
 LEARNS, FAILS, CQL_LEARNS = -250.0, -500.0, -400.0
-FINAL_EPISODES, EVAL_SEED = 50, 1000
 MAX_UPDATES = 20_000
 
 # Rough, on one core: they only order the jobs and guess the time left.
@@ -69,17 +77,13 @@ PEER_UPDATES_PER_SECOND = {"bc": 255, "iql": 130, "awac": 135, "crr": 76, "cql":
 
 def offline_jobs(options: Options) -> list[Job]:
     """Every run of the suite."""
-    jobs = [_data_job(), *_seeded(options, _train_job, "bc", "expert")]
+    jobs = [_data_job(), *seeded(options, _train_job, "bc", "expert")]
     for algo in ALGORITHMS:
         for twin in ("", *TWINS.get(algo, ())):
-            jobs += _seeded(options, _train_job, algo, twin)
+            jobs += seeded(options, _train_job, algo, twin)
     for algo in PEERS:
-        jobs += _seeded(options, _peer_job, algo)
+        jobs += seeded(options, _peer_job, algo)
     return jobs
-
-
-def _seeded(options: Options, make: Any, *arguments: str) -> list[Job]:
-    return [make(options, seed, *arguments) for seed in options.seeds]
 
 
 def _data_job() -> Job:
@@ -100,10 +104,6 @@ def _config(options: Options, algo: str) -> Any:
     return config
 
 
-def _evaluation(options: Options) -> dict[str, int]:
-    return {"final_episodes": 4 if options.quick else FINAL_EPISODES, "eval_seed": EVAL_SEED}
-
-
 def _train_job(options: Options, seed: int, algo: str, twin: str) -> Job:
     values = _config(options, algo).to_dict()
     del values["seed"], values["output_dir"]
@@ -114,7 +114,7 @@ def _train_job(options: Options, seed: int, algo: str, twin: str) -> Job:
         values["algo_kwargs"] |= ALL_WEIGHTS_ONE[algo]
     elif twin == "expert":
         values["dataset"]["name"] = "pendulum-expert"
-    spec = {"config": values, "shuffle_rewards": twin == "shuffled", **_evaluation(options)}
+    spec = {"config": values, "shuffle_rewards": twin == "shuffled", **evaluation(options)}
     name = f"{algo}-{twin}" if twin else algo
     cost = 5 + values["total_updates"] / UPDATES_PER_SECOND[algo]
     return Job(NAME, name, seed, TRAIN, spec, cost=cost)
@@ -131,7 +131,6 @@ def _peer_job(options: Options, seed: int, algo: str) -> Job:
         kept = ("observations", "actions", "rewards", "terminations", "truncations")
         arrays: dict[str, Any] = {name: dataset.to_arrays()[name] for name in kept}
         np.savez(data, **arrays)
-    evaluation = _evaluation(options)
     spec = {
         "d3rlpy": D3RLPY_VERSION,
         "algo": algo,
@@ -140,23 +139,12 @@ def _peer_job(options: Options, seed: int, algo: str) -> Job:
         "updates": config.total_updates,
         "eval_interval": config.eval_interval,
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint()},
-        **evaluation,
+        **evaluation(options),
     }
-    inputs = {
-        "data": str(data),
-        "reset_seeds": _reset_seeds(EVAL_SEED, evaluation["final_episodes"]),
-        "curve_seeds": _reset_seeds(seed, config.eval_episodes),
-    }
+    inputs = {"data": str(data), **peer_inputs(options, seed, config.eval_episodes)}
     cost = 6 + config.total_updates / PEER_UPDATES_PER_SECOND[algo]
     python = peer_python()
     return Job(NAME, f"d3rlpy-{algo}", seed, PEER, spec, inputs, True, python, cost)
-
-
-def _reset_seeds(seed: int, episodes: int) -> list[int]:
-    """Of the start states that our evaluation uses for `seed`."""
-    from rl_training.runtime.evaluation import Evaluator
-
-    return [Evaluator("", {}, seed).episode_seed(i) for i in range(episodes)]
 
 
 # --- report ----------------------------------------------------------------------------------
@@ -169,7 +157,12 @@ def offline_report(records: Records, figures: Path) -> Section:
         f"{FINAL_EPISODES} start states for every run; Pendulum-v1, `pendulum-mixed`, "
         "packaged configs `<algorithm>/pendulum`. *best* is the best evaluation during "
         "training (10 episodes), *seconds* the training with its evaluations on one core.",
-        _figure(records, figures),
+        figure(
+            figures / f"{NAME}.png",
+            curves_of(records, {algo: algo.upper() for algo in ALGORITHMS}, "updates"),
+            "Offline training on half expert, half random data",
+            "updates",
+        ),
         f"### What the data are worth\n\n{_references(records)}",
         f"### Algorithms\n\n{methods.markdown}",
         "### Twins: the same run with the idea switched off\n\n"
@@ -178,8 +171,8 @@ def offline_report(records: Records, figures: Path) -> Section:
         f"### Beside d3rlpy {D3RLPY_VERSION}\n\nThe same data, number of updates, batch and "
         "network sizes, learning rates and knobs by meaning, the same start states. d3rlpy acts "
         "as its `predict` does; its CRR draws actions there, so the policy's mode was evaluated "
-        "too and the better of the two counts. The gate: our mean is at least theirs; less than "
-        "one standard error of the difference below still passes, and is marked. Read it with "
+        "too and the better of the two counts. "
+        f"{PEER_GATE} Read it with "
         "this in mind: the packaged configs were chosen by some thirty trial runs of ours on this "
         "task, among them the training seeds used here, and d3rlpy was given those knobs without "
         "a search of its own. Its AWAC weights by a softmax, for which our temperature was not "
@@ -189,17 +182,13 @@ def offline_report(records: Records, figures: Path) -> Section:
     return Section("\n\n".join(part for part in parts if part), verdicts)
 
 
-def _returns(records: Records, job: str) -> list[float]:
-    return records.values(job, "return_mean")
-
-
 def _references(records: Records) -> str:
     rows = [
         [f"`{name}`, mean episode", number(record.result[name]["return_mean"]), NO_VALUE]
         for record in records.of("data")
         for name in DATASETS
     ]
-    cloned = seed_columns(_returns(records, "bc-expert"))
+    cloned = seed_columns(returns(records, "bc-expert"))
     rows.append(["BC on `pendulum-expert`", *cloned[:2]])
     return table(("reference", "mean", "seeds"), rows)
 
@@ -212,9 +201,9 @@ def _gate(algo: str, values: list[float]) -> gates.Verdict:
 
 def _methods(records: Records) -> Section:
     rows, verdicts = [], []
-    cloning = _returns(records, "bc")
+    cloning = returns(records, "bc")
     for algo in ALGORITHMS:
-        values = _returns(records, algo)
+        values = returns(records, algo)
         verdict = _gate(algo, values)
         verdicts.append(verdict)
         over = float(np.mean(values) - np.mean(cloning)) if values and cloning else None
@@ -223,7 +212,7 @@ def _methods(records: Records) -> Section:
                 algo.upper(),
                 *seed_columns(values),
                 number(over) if algo != "bc" else NO_VALUE,
-                *_details(records, algo),
+                *details(records, algo),
                 verdict.gate.removeprefix(f"{algo} "),
                 verdict.text,
             ]
@@ -232,18 +221,14 @@ def _methods(records: Records) -> Section:
     return Section(table(header, rows), tuple(verdicts))
 
 
-def _details(records: Records, job: str) -> list[str]:
-    return [mean(records.values(job, key)) for key in ("best_eval", "updates", "train_seconds")]
-
-
 def _twins(records: Records) -> Section:
     rows, verdicts = [], []
     for algo, twins in TWINS.items():
         for twin in twins:
-            values = _returns(records, f"{algo}-{twin}")
+            values = returns(records, f"{algo}-{twin}")
             verdict = gates.at_most(f"{algo} {twin}", values, FAILS)
             verdicts.append(verdict)
-            own = mean(_returns(records, algo))
+            own = mean(returns(records, algo))
             rows.append([f"{algo.upper()} {twin}", *seed_columns(values), own, verdict.text])
     header = ("twin", *SEED_HEADER, "the algorithm", f"gate: at most {FAILS:g}")
     return Section(table(header, rows), tuple(verdicts))
@@ -253,7 +238,7 @@ def _peers(records: Records) -> Section:
     rows, verdicts = [], []
     for algo in PEERS:
         job = f"d3rlpy-{algo}"
-        ours, theirs = _returns(records, algo), _returns(records, job)
+        ours, theirs = returns(records, algo), returns(records, job)
         how = ""
         if algo == "crr" and theirs:
             mode = records.values(job, "mode_return_mean")
@@ -261,36 +246,8 @@ def _peers(records: Records) -> Section:
             theirs = max(mode, theirs, key=lambda values: float(np.mean(values)))
         verdict = gates.not_worse(f"{algo} beside d3rlpy", ours, theirs)
         verdicts.append(verdict)
-        difference = float(np.mean(ours) - np.mean(theirs)) if ours and theirs else None
-        error = gates.standard_error(ours, theirs) if difference is not None else None
-        rows.append(
-            [
-                algo.upper(),
-                *seed_columns(ours)[:2],
-                *seed_columns(theirs)[:2],
-                number(difference),
-                number(error),
-                mean(records.values(algo, "train_seconds")),
-                mean(records.values(job, "train_seconds")),
-                verdict.text + how,
-            ]
-        )
-    header = ("algorithm", "ours", "seeds", "d3rlpy", "seeds", "difference", "standard error")
-    return Section(table((*header, "our s", "d3rlpy s", "gate"), rows), tuple(verdicts))
-
-
-def _figure(records: Records, figures: Path) -> str:
-    curves: dict[str, list[Curve]] = {}
-    for algo in ALGORITHMS:
-        found = [record.result["curve"] for record in records.of(algo)]
-        if found:
-            curves[algo.upper()] = [(curve["updates"], curve["return"]) for curve in found]
-    if not curves:
-        return ""
-    path = figures / f"{NAME}.png"
-    title = "Offline training on half expert, half random data"
-    drawn = draw_curves(path, curves, title, "return, mean and range over seeds")
-    return f"![Return over updates]({figures.name}/{path.name})" if drawn else ""
+        rows.append(peer_row(records, algo.upper(), (algo, job), verdict, theirs, how))
+    return Section(table(peer_header("d3rlpy"), rows), tuple(verdicts))
 
 
 SUITE = Suite(NAME, "Offline learning on mixed Pendulum data", offline_jobs, offline_report)

@@ -32,27 +32,32 @@ def _default(key: str) -> Any:
     return DatasetConfig.model_fields[key].default
 
 
-def evaluation_curve(run_dir: Path) -> dict[str, list[float]]:
-    """Updates and mean return of every evaluation during training."""
-    curve: dict[str, list[float]] = {"updates": [], "return": []}
-    for line in (run_dir / METRICS_FILE).read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] == "eval":
-            curve["updates"].append(event["tick"])
-            curve["return"].append(round(event["eval/return_mean"], 1))
-    return curve
+def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    """What the run has logged of one kind, in order."""
+    lines = (run_dir / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def evaluation_curve(run_dir: Path, clock: str) -> dict[str, list[float]]:
+    """Clock and mean return of every evaluation during training."""
+    evaluations = events(run_dir, "eval")
+    return {
+        clock: [event["tick"] for event in evaluations],
+        "return": [round(event["eval/return_mean"], 1) for event in evaluations],
+    }
 
 
 def work(request: Request) -> dict[str, Any]:
     spec = request.spec
     config = TrainConfig(**spec["config"], seed=request.seed, output_dir=str(request.scratch))
-    dataset = shuffled_rewards(config) if spec["shuffle_rewards"] else None
+    dataset = shuffled_rewards(config) if spec.get("shuffle_rewards") else None
     agent = ManagedAlgorithm(config, dataset=dataset)
     trained = agent.learn(progress=False)
     if trained.interrupted:
         raise SystemExit(f"{trained.stop_reason}: half a run is no result")
     final = agent.evaluate(spec["final_episodes"], seed=spec["eval_seed"])
-    curve = evaluation_curve(trained.run_dir)
+    curve = evaluation_curve(trained.run_dir, "env_steps" if trained.env_steps else "updates")
+    last = events(trained.run_dir, "train")[-1]
     print(f"return {final.return_mean:,.1f}, {trained.wall_seconds:.0f} s of training")
     return {
         "return_mean": final.return_mean,
@@ -60,7 +65,10 @@ def work(request: Request) -> dict[str, Any]:
         "episodes": final.episodes,
         "best_eval": max(curve["return"]),
         "updates": trained.updates,
+        "env_steps": trained.env_steps,
         "train_seconds": round(trained.wall_seconds, 1),
+        "engine": agent.config.engine,
+        "last_metrics": {name: last[name] for name in spec.get("metrics", ())},
         "curve": curve,
     }
 

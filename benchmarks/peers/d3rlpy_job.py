@@ -6,7 +6,6 @@ Run by the peers' Python.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -14,37 +13,11 @@ import numpy as np
 import torch
 
 from benchmarks.peers.d3rlpy_build import make_algorithm, make_dataset, update
+from benchmarks.peers.episodes import Array, Evaluations, Policy, episode_returns
 from benchmarks.process import Request, answer_job
 
-Array = np.ndarray[Any, Any]
 
-
-def episode_returns(
-    act: Callable[[Array], Array], env_id: str, reset_seeds: Sequence[int]
-) -> list[float]:
-    """Return of one whole episode per seed, all side by side."""
-    envs = [gym.make(env_id) for _ in reset_seeds]
-    returns = [0.0] * len(envs)
-    observations = {
-        i: env.reset(seed=seed)[0]
-        for i, (env, seed) in enumerate(zip(envs, reset_seeds, strict=True))
-    }
-    while observations:
-        running = list(observations)
-        actions = act(np.stack([observations[i] for i in running]).astype(np.float32))
-        for i, action in zip(running, actions, strict=True):
-            observation, reward, terminated, truncated, _ = envs[i].step(action)
-            returns[i] += float(reward)
-            if terminated or truncated:
-                del observations[i]
-            else:
-                observations[i] = observation
-    for env in envs:
-        env.close()
-    return returns
-
-
-def mode_policy(algorithm: Any) -> Callable[[Array], Array]:
+def mode_policy(algorithm: Any) -> Policy:
     """The policy's mode, which for CRR is not what `predict` returns."""
 
     def act(observations: Array) -> Array:
@@ -69,27 +42,16 @@ def work(request: Request) -> dict[str, Any]:
     algorithm = make_algorithm(spec["algo"], spec["knobs"], dataset, request.seed, bounds)
 
     total, interval = spec["updates"], spec["eval_interval"] or spec["updates"]
-    curve: dict[str, list[float]] = {"updates": [], "return": []}
+    evaluations = Evaluations(algorithm.predict, spec["env_id"], inputs["curve_seeds"])
     began, done = time.perf_counter(), 0
     while done < total:
         count = min(interval, total - done)
         update(algorithm, dataset, count)
         done += count
-        score = np.mean(episode_returns(algorithm.predict, spec["env_id"], inputs["curve_seeds"]))
-        curve["updates"].append(done)
-        curve["return"].append(round(float(score), 1))
+        evaluations.note(done)
     seconds = time.perf_counter() - began
 
-    final = episode_returns(algorithm.predict, spec["env_id"], inputs["reset_seeds"])
-    result = {
-        "return_mean": float(np.mean(final)),
-        "return_std": float(np.std(final)),
-        "episodes": len(final),
-        "best_eval": max(curve["return"]),
-        "updates": done,
-        "train_seconds": round(seconds, 1),
-        "curve": curve,
-    }
+    result = evaluations.result(inputs["reset_seeds"], done, seconds)
     if spec["algo"] == "crr":
         mode = episode_returns(mode_policy(algorithm), spec["env_id"], inputs["reset_seeds"])
         result["mode_return_mean"] = float(np.mean(mode))

@@ -29,8 +29,9 @@ class Worker:
             self.algorithm = make_algorithm(request["algo"], request["knobs"], self.dataset, 0)
             return {"versions": versions(("d3rlpy", "torch", "numpy", "gymnasium"))}
         began = time.perf_counter(), time.process_time()
-        update(self.algorithm, self.dataset, request["updates"])
+        update(self.algorithm, self.dataset, request["ticks"])
         return {
+            "ticks": request["ticks"],
             "seconds": time.perf_counter() - began[0],
             "cpu_seconds": time.process_time() - began[1],
         }

@@ -13,7 +13,14 @@ from pathlib import Path
 from benchmarks.process import ROOT
 
 D3RLPY_VERSION = "2.8.1"
-REQUIREMENTS = ("torch", f"d3rlpy=={D3RLPY_VERSION}")
+SB3_VERSION = "2.9.2"
+"""Of stable-baselines3 and of sb3-contrib, which are released together."""
+REQUIREMENTS = (
+    "torch",
+    f"d3rlpy=={D3RLPY_VERSION}",
+    f"stable-baselines3=={SB3_VERSION}",
+    f"sb3-contrib=={SB3_VERSION}",
+)
 FOLDER = ROOT / ".venv-peers"
 _STAMP = FOLDER / ".installed"
 

@@ -1,4 +1,4 @@
-"""Updates per second of ours and of a peer, in turns on the same core."""
+"""Updates or environment steps per second of ours and of a peer, in turns on the same core."""
 
 from __future__ import annotations
 
@@ -11,30 +11,39 @@ from typing import Any
 from benchmarks.peers.environment import peer_python
 from benchmarks.process import Companion, Request, answer_job
 
-OURS, PEER = "benchmarks.speed.our_worker", "benchmarks.peers.d3rlpy_worker"
-WARM_UP_UPDATES = 30
+OURS = "benchmarks.speed.our_worker"
+PEERS = {
+    "d3rlpy": "benchmarks.peers.d3rlpy_worker",
+    "stable-baselines3": "benchmarks.peers.sb3_worker",
+}
+"""Workers by the key under which a spec names the peer's version."""
+WARM_UP_TICKS = 30
 
 
 class Side:
-    """One of the two: a process, and how many updates fill a turn."""
+    """One of the two: a process, and how many ticks fill a turn."""
 
-    def __init__(self, companion: Companion, seconds_per_turn: float) -> None:
+    def __init__(self, companion: Companion, spec: dict[str, Any]) -> None:
         self._companion = companion
-        self._run(WARM_UP_UPDATES)
-        # measured a second time, because the first updates allocate, compile and fill caches
-        rate, _ = self._run(WARM_UP_UPDATES)
-        self.updates = max(1, round(rate * seconds_per_turn))
+        if "turn_ticks" in spec:  # turns are parts of one whole run, its beginning included
+            self.ticks = int(spec["turn_ticks"])
+        else:
+            self._run(WARM_UP_TICKS)
+            # measured a second time, because the first ones allocate, compile and fill caches
+            rate, _ = self._run(WARM_UP_TICKS)
+            self.ticks = max(1, round(rate * spec["turn_seconds"]))
         self.rates: list[float] = []
         self.cpu_rates: list[float] = []
 
-    def _run(self, updates: int) -> tuple[float, float]:
-        """Updates per second and per second of CPU time."""
-        reply = self._companion.ask(do="run", updates=updates)
-        return updates / float(reply["seconds"]), updates / float(reply["cpu_seconds"])
+    def _run(self, ticks: int) -> tuple[float, float]:
+        """Ticks per second and per second of CPU time."""
+        reply = self._companion.ask(do="run", ticks=ticks)
+        done = float(reply["ticks"])
+        return done / float(reply["seconds"]), done / float(reply["cpu_seconds"])
 
     def turn(self) -> None:
         """Run one turn while the other side waits."""
-        rate, cpu_rate = self._run(self.updates)
+        rate, cpu_rate = self._run(self.ticks)
         self.rates.append(rate)
         self.cpu_rates.append(cpu_rate)
 
@@ -44,14 +53,17 @@ def work(request: Request) -> dict[str, Any]:
     load = os.getloadavg()[0]
     with ExitStack() as stack:
         ours = stack.enter_context(Companion(sys.executable, OURS))
-        build = {"do": "build", "algo": spec["algo"], "shape": spec["shape"]}
-        built = ours.ask(**build, knobs=spec["knobs"])
+        task = ("config", "algo", "shape", "knobs")
+        build: dict[str, Any] = {"do": "build", **{key: spec[key] for key in task if key in spec}}
+        built = ours.ask(**build)
         result: dict[str, Any] = {"engine": built["engine"], "knobs": built["knobs"]}
-        sides = [Side(ours, spec["turn_seconds"])]
+        sides = [Side(ours, spec)]
         if spec["peer"]:
-            theirs = stack.enter_context(Companion(peer_python(), PEER))
-            result["peer_versions"] = theirs.ask(**build, knobs=built["knobs"])["versions"]
-            sides.append(Side(theirs, spec["turn_seconds"]))
+            worker = next(module for name, module in PEERS.items() if name in spec)
+            theirs = stack.enter_context(Companion(peer_python(), worker))
+            build["knobs"] = built["knobs"]
+            result["peer_versions"] = theirs.ask(**build)["versions"]
+            sides.append(Side(theirs, spec))
         for turn in range(spec["rounds"]):
             # who goes first changes, so that a drifting clock favours nobody
             for side in sides if turn % 2 == 0 else reversed(sides):
@@ -70,8 +82,8 @@ def work(request: Request) -> dict[str, Any]:
             "cpu_ratio": median(mine / other for mine, other in zip(*cpu_rates, strict=True)),
         }
     result["load_before"] = round(load, 2)
-    beside = f", {result['ratio']:.2f} times d3rlpy" if spec["peer"] else ""
-    print(f"{result['ours']:,.0f} updates/s{beside}")
+    beside = f", {result['ratio']:.2f} times the peer" if spec["peer"] else ""
+    print(f"{result['ours']:,.0f} per second{beside}")
     return result
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gates
-from benchmarks.jobs import Job, Record, Records
-from benchmarks.markdown import NO_VALUE, number, table
+from benchmarks.jobs import Job, Records
+from benchmarks.markdown import NO_VALUE, table
 from benchmarks.peers.environment import D3RLPY_VERSION
+from benchmarks.speed.ratios import RatioTable, load_note, only
 from benchmarks.speed.synthetic import SHAPE
 from benchmarks.suites import Options, Section, Suite
 
@@ -71,53 +72,21 @@ def speed_report(records: Records, _: Path) -> Section:
         "than the products alone. CRR lies between: it was measured twice, 1.86 while a linter ran "
         "beside it and 1.94 on its own, which is the row above; both miss."
     )
-    loads = [record.result.get("load_before", 0.0) for record in records.all]
-    busy = f"\n\nLoad average before the jobs: up to {max(loads):.1f}." if loads else ""
-    return Section(
-        f"{text}\n\n{updates.markdown}\n\n{waits.markdown}\n\n{limits}{busy}",
-        (*updates.verdicts, *waits.verdicts),
-    )
-
-
-def _only(records: Records, job: str) -> Record | None:
-    return next(iter(records.of(job)), None)
+    parts = (text, updates.markdown, waits.markdown, limits, load_note(records))
+    return Section("\n\n".join(parts), (*updates.verdicts, *waits.verdicts))
 
 
 def _updates(records: Records) -> Section:
-    rows, verdicts = [], []
+    ratios = RatioTable("d3rlpy")
     for algo in (*WITH_PEER, *OURS_ALONE):
-        record = _only(records, algo)
-        result = record.result if record else {}
-        text = "no peer"
-        if algo in WITH_PEER:
-            ratios = [result["ratio"]] if record else []
-            verdict = gates.at_least(f"{algo} times d3rlpy's speed", ratios, TIMES_FASTER)
-            verdicts.append(verdict)
-            text = verdict.text
-        spread = (
-            f"{result['ratio_min']:.2f} to {result['ratio_max']:.2f}" if "ratio" in result else ""
-        )
-        rows.append(
-            [
-                algo.upper(),
-                number(result.get("ours")),
-                number(result.get("theirs")),
-                number(result.get("ratio"), 2),
-                spread or NO_VALUE,
-                number(result.get("cpu_ratio"), 2),
-                result.get("engine", NO_VALUE),
-                text,
-            ]
-        )
-    gate = f"gate: at least {TIMES_FASTER:g} times"
-    header = ("algorithm", "ours /s", "d3rlpy /s", "ratio", "rounds", "by CPU time", "engine", gate)
-    return Section(table(header, rows), tuple(verdicts))
+        ratios.add(records, algo, algo.upper(), TIMES_FASTER if algo in WITH_PEER else None)
+    return ratios.section()
 
 
 def _waits(records: Records) -> Section:
     rows, verdicts = [], []
     for algo in PREDICTING:
-        record = _only(records, f"predict-{algo}")
+        record = only(records, f"predict-{algo}")
         r = record.result if record else {}
         name = f"predict ({algo.upper()}) over the bare network's time"
         verdict = gates.at_most(name, [r["ratio"]] if r else [], PREDICT_RATIO)
@@ -127,7 +96,7 @@ def _waits(records: Records) -> Section:
         ratio = f"{r['ratio']:.2f} times" if r else NO_VALUE
         what = f"`predict` of one observation, {algo.upper()}"
         rows.append([what, numbers, ratio, f"at most {PREDICT_RATIO:g} times", verdict.text])
-    record = _only(records, "import")
+    record = only(records, "import")
     seconds = [float(record.result["seconds"])] if record else []
     verdict = gates.at_most("import seconds", seconds, IMPORT_SECONDS)
     verdicts.append(verdict)

@@ -9,9 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.speed.synthetic import synthetic_arrays
-from rl_training import ManagedAlgorithm, TrainConfig, load_transition_dataset
-from rl_training.runtime.build import build_loop
-from rl_training.runtime.loops import Loop
+from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
 
 ENV_ID = "benchmarks/Synthetic-v0"
 
@@ -42,8 +40,6 @@ def make_agent(algo: str, shape: Mapping[str, int], knobs: Mapping[str, Any]) ->
     return ManagedAlgorithm(config)
 
 
-def make_loop(agent: ManagedAlgorithm, shape: Mapping[str, int]) -> Loop:
-    """The loop that `learn` runs, with the synthetic data on the device."""
-    spaces = agent.algorithm.spaces
-    dataset = load_transition_dataset(synthetic_arrays(shape), spaces=spaces)
-    return build_loop(agent.config, agent.algorithm, dataset)
+def make_dataset(agent: ManagedAlgorithm, shape: Mapping[str, int]) -> TransitionDataset:
+    """The synthetic data as the agent's loop takes them."""
+    return load_transition_dataset(synthetic_arrays(shape), spaces=agent.algorithm.spaces)
