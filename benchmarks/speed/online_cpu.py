@@ -69,15 +69,16 @@ def online_speed_report(records: Records, _: Path) -> Section:
         ratios.add(records, _job_name(name), f"`{name}`", times_faster)
     compared = ratios.section()
     text = (
-        "Environment steps per second of whole training runs on one thread, acting, storing and "
-        "updating included, evaluation and checkpoints not: the first half of the packaged "
+        "Environment steps per second of whole training runs on one thread, acting, storing "
+        "and updating included, evaluation and checkpoints not: the first half of the packaged "
         "configs' budgets, eager. Ours is the loop that `learn` runs; Stable-Baselines3 and "
-        f"sb3-contrib {SB3_VERSION} run `learn` without its logging, with the same sizes, batch, "
-        f"buffer, rounds of updates and schedules. Both halves are cut into {ROUNDS} turns of "
-        "equally many steps; the two take turns, only one runs at a time. The ratio is the median over "
-        "rounds, with the lowest and the highest round beside it, and the same ratio in CPU time, which a "
-        "busy machine disturbs less. The peers' environment has the older Gymnasium that d3rlpy "
-        "needs, whose CartPole takes about 3 µs less per step than ours."
+        f"sb3-contrib {SB3_VERSION} run `learn` without its logging, with the same sizes, "
+        f"batch, buffer, rounds of updates and schedules. Both halves are cut into {ROUNDS} "
+        "turns of equally many steps; the two take turns, only one runs at a time. The ratio "
+        "is the median over rounds, with the lowest and the highest round beside it, and the "
+        "same ratio in CPU time, which a busy machine disturbs less. The peers' environment "
+        "has the older Gymnasium that d3rlpy needs, whose CartPole takes about 3 µs less per "
+        "step than ours."
     )
     parts = (text, compared.markdown, load_note(records))
     return Section("\n\n".join(parts), compared.verdicts)
