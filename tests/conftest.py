@@ -22,6 +22,14 @@ QUICK = (
 """Overrides that make a packaged config a run of a fraction of a second."""
 
 
+@pytest.fixture
+def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates on the CPU as they are executed on other devices."""
+    from rl_training.algorithms import base
+
+    monkeypatch.setattr(base, "BRANCH_ON_CPU", False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_cache_and_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.getbasetemp()

@@ -230,6 +230,7 @@ def test_the_target_is_copied_at_every_kth_update_exactly(algo):
     assert not any(p.requires_grad for p in learner.target_network.parameters())
 
 
+@pytest.mark.usefixtures("no_branches")
 @pytest.mark.parametrize("algo", VALUE_LEARNERS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_every_update_is_the_same_operations(algo, weighted):

@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rl_training.algorithms import base
+from rl_training.experiment.registry import algorithm_names
+
 from .small_runs import cases, small_config, small_learner
 
 HOST_SYNCS = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "unique")
@@ -58,6 +61,7 @@ def test_every_loss_is_watched(algo: str, kind: str) -> None:
     assert set(algorithm.losses) == {name for name in metrics if name.endswith("_loss")}
 
 
+@pytest.mark.usefixtures("no_branches")
 @pytest.mark.parametrize(("algo", "kind"), cases())
 def test_update_is_capturable(algo: str, kind: str) -> None:
     """No host sync, no data-dependent shape, and the same operations at every update."""
@@ -71,6 +75,26 @@ def test_update_is_capturable(algo: str, kind: str) -> None:
     synced = [op for op, _ in logs[0] if op in HOST_SYNCS]
     assert not synced, f"host syncs inside the update: {synced}"
     assert logs[0] == logs[1] == logs[2], "operations differ from update to update"
+
+
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_branches_on_the_cpu_change_nothing(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    knobs = {"target_update_interval": 3} if "dqn" in algo or algo in ("iqn", "fqf") else {}
+    states = []
+    for branch in (True, False):
+        monkeypatch.setattr(base, "BRANCH_ON_CPU", branch)
+        algorithm, table = small_learner(small_config(algo, algo_kwargs=knobs))
+        torch.manual_seed(0)
+        for _ in range(5):
+            algorithm.step(table.sample(32))
+        for parameter in algorithm.parameters():
+            parameter.data.fill_(float("nan"))
+        algorithm.step(table.sample(32))
+        assert algorithm.first_nonfinite() is not None
+        assert algorithm.first_nonfinite()[1] == 6  # type: ignore[index]
+        state = {name: value.nan_to_num(7.0) for name, value in algorithm.state_dict().items()}
+        states.append({**state, "at": algorithm.nonfinite_at})
+    assert_same_state(*states)
 
 
 @pytest.mark.parametrize(("algo", "kind"), cases())

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
+from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams, asking_is_free
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
@@ -61,8 +61,10 @@ def epsilon(fraction: float, params: ValueParams) -> float:
 
 def epsilon_greedy(greedy: Tensor, num_actions: int, epsilon: float) -> Tensor:
     """Each action of `greedy`, (B,), replaced by a uniform one with probability `epsilon`."""
-    uniform = torch.randint_like(greedy, num_actions)
-    return torch.where(torch.rand(greedy.shape, device=greedy.device) < epsilon, uniform, greedy)
+    # one number for both questions: below epsilon, its place there is the action
+    place = torch.rand(greedy.shape, dtype=torch.float64, device=greedy.device)
+    uniform = (place * (num_actions / max(epsilon, 1e-12))).long()
+    return torch.where(place < epsilon, uniform.clamp_(max=num_actions - 1), greedy)
 
 
 def of_action(values: Tensor, action: Tensor) -> Tensor:
@@ -188,7 +190,7 @@ def copy_where(due: Tensor, source: Sequence[Tensor], target: Sequence[Tensor]) 
 
     The same operations whether or not, except where asking costs nothing.
     """
-    ask = due.device.type == "cpu" and not torch.compiler.is_compiling()
+    ask = asking_is_free(due)
     if ask and not due:
         return
     for new, old in zip(source, target, strict=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +23,13 @@ class MLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        *hidden, last = self.layers
-        for layer in hidden:
-            x = F.relu(layer(x), inplace=True)
-        out: Tensor = last(x)
-        return out
+        layers = cast("Iterator[nn.Linear]", iter(self.layers))
+        # by function: on small batches calling a layer costs a tenth of what it computes
+        first = next(layers)
+        x = F.linear(x, first.weight, first.bias)
+        for layer in layers:
+            x = F.linear(F.relu(x, inplace=True), layer.weight, layer.bias)
+        return x
 
 
 class EnsembleMLP(nn.Module):
