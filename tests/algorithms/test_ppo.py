@@ -5,9 +5,13 @@ import pytest
 import torch
 
 from rl_training.algorithms.ppo import ppo_loss
+from rl_training.data.generation import env_spaces
 from rl_training.data.rollout import RolloutBatch, generalized_advantages
 from rl_training.models import ObservationNormalizer, RewardScale
+from rl_training.runtime.build import build_algorithm
+from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
+from ..contract.small_runs import small_config, small_learner
 from .helpers import f64, make_learner, random_arrays
 
 NAMES = ("log_prob", "old_log_prob", "advantage", "entropy", "value", "old_value", "returns")
@@ -155,3 +159,34 @@ def test_reward_scale_divides_by_the_deviation_of_the_return():
         deviation = np.concatenate(seen).std()
         running[ended] = 0.0
     np.testing.assert_allclose(out.numpy(), np.clip(reward / deviation, -10, 10), rtol=1e-2)
+
+
+def test_densities_are_those_of_the_actions_as_drawn() -> None:
+    """Clipped before it is rated, a third of the actions would have another's density."""
+    config = small_config("ppo", "box")
+    algorithm, source = small_learner(config)
+    obs = source.table.sample(512).obs
+    action, log_prob, value = algorithm.collect(obs)
+    assert float((action.abs() > 1.0).float().mean()) > 0.2
+    mean = algorithm.actor.net(obs).detach()
+    normal = torch.distributions.Normal(mean, algorithm.actor.log_std.detach().exp())
+    torch.testing.assert_close(log_prob, normal.log_prob(action).sum(-1))
+    torch.testing.assert_close(log_prob, algorithm.actor.log_prob(obs, action).detach())
+    torch.testing.assert_close(value, algorithm.value(obs).detach())
+    assert bool((algorithm.actor.sample(obs).abs() <= 1.0).all())
+
+
+def test_the_rollout_holds_what_was_drawn_and_the_environment_gets_it_clipped() -> None:
+    config = small_config("ppo", "box", total_timesteps=64)
+    algorithm = build_algorithm(config, env_spaces(config.env_id))
+    loop = OnPolicyLoop(config, algorithm)
+    torch.manual_seed(0)
+    rollout = loop._collect()
+    assert float(rollout.action.abs().max()) > 1.0
+    expected = algorithm.actor.log_prob(rollout.obs, rollout.action).detach()
+    torch.testing.assert_close(rollout.log_prob, expected)
+    sent = loop.experience.collector._log.since_reset(0)
+    clipped = algorithm.spaces.to_env(rollout.action.clamp(-1.0, 1.0).numpy())
+    assert abs(sent).max() <= 2.0
+    np.testing.assert_allclose(sent, clipped[: len(sent)], atol=1e-6)
+    loop.close()

@@ -159,9 +159,11 @@ class PPOAlgorithm(Algorithm):
 
     @torch.no_grad()
     def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Action, its log-probability, and the state's value, for seen observations."""
-        action = self.actor.sample(obs)
-        return action, self.actor.log_prob(obs, action), self.value(obs)
+        """Action as drawn, its log-probability, and the state's value, for seen observations.
+
+        Box actions may lie outside [-1, 1]; the environment's map clips them.
+        """
+        return *self.actor.draw(obs), self.value(obs)
 
     def follow_schedules(self, fraction: float) -> None:
         """Set clip range and entropy weight for this share of the budget."""

@@ -113,12 +113,14 @@ class GaussianPolicy(Policy):
         return mean.clamp(-1.0, 1.0)
 
     def sample(self, obs: Tensor) -> Tensor:
-        return self.draw(obs).clamp(-1.0, 1.0)
+        return self.draw(obs)[0].clamp(-1.0, 1.0)
 
-    def draw(self, obs: Tensor) -> Tensor:
-        """A random action before it is clipped."""
+    def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Random actions before they are clipped, and their (B,) log-densities."""
         mean: Tensor = self.net(obs)
-        return mean + self.log_std.exp() * torch.randn_like(mean)
+        noise = torch.randn_like(mean)
+        log_prob = (-0.5 * noise.square() - self.log_std - _HALF_LOG_TAU).sum(-1)
+        return mean + self.log_std.exp() * noise, log_prob
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.log_prob_and_entropy(obs, action)[0]
@@ -146,14 +148,15 @@ class CategoricalPolicy(Policy):
         logits: Tensor = self.net(obs)
         return logits.argmax(-1)
 
-    def draw(self, obs: Tensor) -> Tensor:
-        """A random action."""
-        return self.sample(obs)
+    def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Random actions and their (B,) log-probabilities."""
+        log_probs: Tensor = self(obs)
+        flat = log_probs.exp().reshape(-1, log_probs.shape[-1])
+        action = torch.multinomial(flat, 1).reshape(log_probs.shape[:-1])
+        return action, log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def sample(self, obs: Tensor) -> Tensor:
-        probabilities = self(obs).exp()
-        flat = probabilities.reshape(-1, probabilities.shape[-1])
-        return torch.multinomial(flat, 1).reshape(probabilities.shape[:-1])
+        return self.draw(obs)[0]
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.log_prob_and_entropy(obs, action)[0]
