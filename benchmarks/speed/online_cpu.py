@@ -80,7 +80,13 @@ def online_speed_report(records: Records, _: Path) -> Section:
         "has the older Gymnasium that d3rlpy needs, whose CartPole takes about 3 µs less per "
         "step than ours."
     )
-    parts = (text, compared.markdown, load_note(records))
+    limits = (
+        "What limits DQN, QR-DQN and PPO: with networks this small most of an update is what "
+        "PyTorch takes per operation, forward, backward and in Adam, and both sides call it about "
+        "as often. Compiling removes that, but takes 40 s, longer than these runs; `engine: auto` "
+        "does it from 50,000 updates on."
+    )
+    parts = (text, compared.markdown, limits, load_note(records))
     return Section("\n\n".join(parts), compared.verdicts)
 
 
