@@ -141,7 +141,7 @@ def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     keep_freed_memory()
     flushed = flushes_denormals()
     # Adam's moments of weights without a gradient fade into numbers so small that the CPU takes
-    # a hundred times as long for each: half of a DQN update.
+    # many times as long for each: a fifth of a DQN update on CartPole.
     torch.set_flush_denormal(True)
     try:
         with untouched_randomness():
