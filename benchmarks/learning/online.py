@@ -169,7 +169,7 @@ def online_report(records: Records, figures: Path) -> Section:
         "Mean return of the last policy, deterministic, over the same "
         f"{FINAL_EPISODES} start states for every run; packaged configs. *best* is the best "
         "evaluation during training (10 episodes), *seconds* the training with its evaluations "
-        "on one core.",
+        "on one core. PPO's budget is met to the next whole rollout.",
         *(_figure(records, figures, task) for task in TITLES),
         f"### Algorithms\n\n{methods.markdown}",
         "### FQF's fractions\n\nAt the end of training, over the last batch: the largest "

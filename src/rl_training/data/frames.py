@@ -128,7 +128,6 @@ class FrameStore:
     def training_state(self) -> dict[str, Any]:
         """Shares memory with a ring that is full: write it before the next `add`."""
         return {
-            "capacity": self.capacity,
             "frames": prefix(self.frames, min(self.written, self.capacity)),
             "written": self.written,
             "current": torch.from_numpy(self._current.copy()),

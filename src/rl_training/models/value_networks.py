@@ -145,7 +145,32 @@ class QuantileNetwork(GreedyPolicy):
         return quantiles.mean(-2)
 
 
-class ImplicitQuantileNetwork(GreedyPolicy):
+class QuantilesAtFractions(GreedyPolicy):
+    """Quantiles of the return at given fractions: the base of IQN's and FQF's network."""
+
+    def __init__(
+        self,
+        observed: Observed,
+        num_actions: int,
+        num_cosines: int,
+        hidden_sizes: Sequence[int],
+        dueling: bool,
+    ) -> None:
+        super().__init__()
+        self.features, above = features_and_head(observed, hidden_sizes)
+        self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+
+    def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
+        """(B, N, A) quantiles at (B, N) fractions from what `features` returned.
+
+        head(features * embedding(taus)): the state times the fraction, element by element.
+        """
+        values: Tensor = self.head(features.unsqueeze(-2) * self.embedding(taus))
+        return values.squeeze(-2)
+
+
+class ImplicitQuantileNetwork(QuantilesAtFractions):
     """Quantiles of the return at any fractions: (B, N, A) from (B, O) and (B, N).
 
     It acts by the mean over the midpoints of `n_action_quantiles` equal fractions.
@@ -162,18 +187,11 @@ class ImplicitQuantileNetwork(GreedyPolicy):
         hidden_sizes: Sequence[int],
         dueling: bool,
     ) -> None:
-        super().__init__()
-        self.features, above = features_and_head(observed, hidden_sizes)
-        self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling)
         self.register_buffer("action_taus", midpoints(n_action_quantiles), persistent=False)
 
     def forward(self, obs: Tensor, taus: Tensor) -> Tensor:
         return self.quantiles(self.features(obs), taus)
-
-    def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
-        """`forward` from what `features` returned."""
-        return _quantiles_at(features, taus, self.embedding, self.head)
 
     def q_values(self, obs: Tensor) -> Tensor:
         return self.q_of(self.features(obs))
@@ -201,7 +219,7 @@ class FQFOutput(NamedTuple):
         return (self.widths.unsqueeze(-1) * self.quantiles_hat).sum(-2)
 
 
-class MLPFQFNetwork(GreedyPolicy):
+class MLPFQFNetwork(QuantilesAtFractions):
     """Fractions proposed from the state alone, and quantiles at any fractions."""
 
     def __init__(
@@ -213,10 +231,7 @@ class MLPFQFNetwork(GreedyPolicy):
         hidden_sizes: Sequence[int],
         dueling: bool,
     ) -> None:
-        super().__init__()
-        self.features, above = features_and_head(observed, hidden_sizes)
-        self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling)
         self.fractions = nn.Linear(self.features.out_dim, n_fractions)
         # near 0, so that fractions start out equal
         nn.init.xavier_uniform_(self.fractions.weight, gain=0.01)
@@ -235,10 +250,6 @@ class MLPFQFNetwork(GreedyPolicy):
         tau_hats = 0.5 * (taus[..., 1:] + taus[..., :-1]).detach()
         return taus, tau_hats
 
-    def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
-        """(B, N, A) quantiles at (B, N) fractions from what `features` returned."""
-        return _quantiles_at(features, taus, self.embedding, self.head)
-
     def quantile_parameters(self) -> list[nn.Parameter]:
         """Everything but the fraction layer."""
         parts = (self.features, self.embedding, self.head)
@@ -252,11 +263,3 @@ class MLPFQFNetwork(GreedyPolicy):
 def midpoints(n: int) -> Tensor:
     """(i + 1/2) / n for i = 0..n-1."""
     return (torch.arange(n, dtype=torch.float32) + 0.5) / n
-
-
-def _quantiles_at(
-    features: Tensor, taus: Tensor, embedding: CosineEmbedding, head: ActionHead
-) -> Tensor:
-    """head(features * embedding(taus)): the state times the fraction, element by element."""
-    values: Tensor = head(features.unsqueeze(-2) * embedding(taus))
-    return values.squeeze(-2)

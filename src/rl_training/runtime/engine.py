@@ -60,10 +60,12 @@ class Engine:
         """`updates` updates; the metrics of the last one."""
         if self._capture_due and updates:
             self._capture_due = False
-            self._capture()
+            with torch.cuda.device(self.algorithm.update_count.device):
+                self._capture()
         if self._graph is not None:
-            for _ in range(updates):
-                self._graph.replay()
+            with torch.cuda.device(self.algorithm.update_count.device):
+                for _ in range(updates):
+                    self._graph.replay()
             return self._metrics
         metrics: Metrics = {}
         for _ in range(updates):

@@ -28,7 +28,7 @@ class Profile:
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, float] = {}
         self.calls: dict[str, int] = {}
-        self._cuda = device.type == "cuda"
+        self._device = device
         self._inside: list[float] = []  # per open part: seconds of the parts within
         self._began = self._now()
 
@@ -57,8 +57,8 @@ class Profile:
         return timed
 
     def _now(self) -> float:
-        if self._cuda:
-            torch.cuda.synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
     @property
