@@ -16,7 +16,7 @@ class CatchEnv(gym.Env[NDArray[Any], int]):
 
     The episode ends when the ball arrives: reward 1 where it is caught, -1 where not, 0
     before. Observations are (rows * scale, columns * scale) uint8, white on black. A random
-    policy catches about a quarter of the balls, a perfect one all.
+    policy catches about one ball in eight, a perfect one all.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
