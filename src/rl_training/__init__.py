@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rl_training.api.algorithms import MARWIL as MARWIL
     from rl_training.api.algorithms import PPO as PPO
     from rl_training.api.algorithms import QRDQN as QRDQN
+    from rl_training.api.algorithms import RLPD as RLPD
     from rl_training.api.algorithms import SAC as SAC
     from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
     from rl_training.api.managed import load as load
@@ -50,6 +51,7 @@ _EXPORTS = {
         "MARWIL",
         "PPO",
         "QRDQN",
+        "RLPD",
         "SAC",
     ),
     "api.managed": ("ManagedAlgorithm", "load"),

@@ -17,6 +17,7 @@ _EXPORTS = {
     "awac": ("AWACAlgorithm", "AWAC", "awac_loss"),
     "cql": ("CQLAlgorithm", "CQL", "cql_loss"),
     "sac": ("SACAlgorithm", "SAC", "sac_loss"),
+    "rlpd": ("RLPDAlgorithm", "RLPD", "rlpd_loss"),
     "dqn": ("DQNAlgorithm", "DQN", "dqn_loss"),
     "qr_dqn": ("QRDQNAlgorithm", "QRDQN"),
     "iqn": ("IQNAlgorithm", "IQN"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -18,6 +18,7 @@ from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
+    Fraction,
     HiddenSizes,
     Interval,
     Positive,
@@ -69,6 +70,41 @@ class OffPolicyParams(DiscountedParams):
     """Environment steps between two rounds of updates."""
     gradient_updates_per_step: Positive = 1.0
     """Updates per environment step; fractions are kept exactly over time."""
+
+    @property
+    def updates_at_once(self) -> int:
+        """Updates that one `step` of the algorithm makes, of `batch_size` rows each."""
+        return 1
+
+
+class OfflineToOnlineParams(OffPolicyParams):
+    """Knobs of the loop that learns from prior data and its own experience together."""
+
+    offline_pretrain_updates: Interval = 0
+    """Updates on the prior data alone, before the first environment step."""
+    offline_batch_ratio: Fraction = 0.5
+    """Share of every minibatch that is prior data, to the nearest whole row."""
+
+    @property
+    def updates_at_once(self) -> int:
+        return math.ceil(self.gradient_updates_per_step)
+
+    @property
+    def offline_rows(self) -> int:
+        """Rows of prior data in every minibatch."""
+        return round(self.batch_size * self.offline_batch_ratio)
+
+    @field_validator("offline_batch_ratio")
+    @classmethod
+    def _both_parts_fit(cls, ratio: float, info: ValidationInfo) -> float:
+        size = info.data.get("batch_size", 0)  # absent where it was refused itself
+        if size and 0.0 < ratio < 1.0 and not 0 < round(size * ratio) < size:
+            least = math.floor(0.5 / min(ratio, 1.0 - ratio)) + 1
+            raise ValueError(
+                f"a batch_size of {size} cannot hold both parts at the ratio {ratio:g}; raise "
+                f"batch_size to {least} or more, or take the ratio 0 or 1"
+            )
+        return ratio
 
 
 BRANCH_ON_CPU = True
@@ -151,14 +187,16 @@ class Algorithm(nn.Module):
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse keys that this algorithm's family would not read."""
+        unread: tuple[str, ...]
         if cls.loop == "offline":
-            unread: tuple[str, ...] = (
-                "total_timesteps",
-                "num_envs",
-                "vectorization",
-                "train_env_kwargs",
-            )
+            unread = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
             why = "learns from data alone, without an environment"
+        elif cls.loop == "offline_to_online":
+            unread = ("total_updates", "total_epochs")
+            why = (
+                "learns from data and in the environment, by total_timesteps and "
+                "algo_kwargs.offline_pretrain_updates"
+            )
         else:
             unread = ("dataset", "total_updates", "total_epochs")
             why = "learns in the environment, by total_timesteps"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,19 @@ def policy_td_target(
     `noise` is (B, A) standard normal.
     """
     next_action, next_log_prob = policy.rsample(batch.next_obs, noise)
-    next_q = target_critics(batch.next_obs, next_action).amin(0)
-    return batch.reward + batch.discount * next_q, next_log_prob
+    return td_target(target_critics, batch, next_action), next_log_prob
+
+
+@torch.no_grad()
+def td_target(
+    target_critics: EnsembleCritic,
+    batch: Batch,
+    next_action: Tensor,
+    members: Tensor | None = None,
+) -> Tensor:
+    """r + discount * min_i Q_i(s', a'), (B,), over all critics or over those in `members`."""
+    next_q: Tensor = target_critics(batch.next_obs, next_action, members)
+    return batch.reward + batch.discount * next_q.amin(0)
 
 
 def td_loss(critics: EnsembleCritic, batch: Batch, target: Tensor) -> tuple[Loss, Tensor]:
@@ -36,13 +49,16 @@ def soft_policy_loss(
     obs: Tensor,
     noise: Tensor,
     temperature: Tensor | float,
+    over_critics: Literal["min", "mean"] = "min",
 ) -> Loss:
     """mean(temperature log pi(a|s) - min_i Q_i(s, a)) at the policy's own actions; SAC, eq. 7.
 
-    `noise` is (B, A). The metric `entropy` is the policy's, estimated by the same actions.
+    `noise` is (B, A); `over_critics` may be their mean instead. The metric `entropy` is the
+    policy's, estimated by the same actions.
     """
     action, log_prob = policy.rsample(obs, noise)
-    loss = (temperature * log_prob - critics(obs, action).amin(0)).mean()
+    q: Tensor = critics(obs, action)
+    loss = (temperature * log_prob - (q.amin(0) if over_critics == "min" else q.mean(0))).mean()
     return Loss(loss, {"policy_loss": loss, "entropy": -log_prob.mean()})
 
 

@@ -13,6 +13,7 @@ from rl_training.api.algorithms import (
     MARWIL,
     PPO,
     QRDQN,
+    RLPD,
     SAC,
 )
 from rl_training.api.managed import ManagedAlgorithm, load
@@ -30,6 +31,7 @@ __all__ = [
     "MARWIL",
     "PPO",
     "QRDQN",
+    "RLPD",
     "SAC",
     "ManagedAlgorithm",
     "load",

@@ -53,6 +53,12 @@ class SAC(ManagedAlgorithm):
     algo = "sac"
 
 
+class RLPD(ManagedAlgorithm):
+    """Reinforcement learning with prior data."""
+
+    algo = "rlpd"
+
+
 class DQN(ManagedAlgorithm):
     """Deep Q-learning, with double, dueling, prioritised and n-step options."""
 
@@ -84,5 +90,6 @@ class PPO(ManagedAlgorithm):
 
 
 MANAGED: dict[str, type[ManagedAlgorithm]] = {
-    cls.algo: cls for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL, SAC, DQN, QRDQN, IQN, FQF, PPO)
+    cls.algo: cls
+    for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL, SAC, RLPD, DQN, QRDQN, IQN, FQF, PPO)
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -28,3 +30,22 @@ class Batch(NamedTuple):
     # (B,) rows of a replay buffer, for priorities fed back; hides tuple.index, which nobody needs
     index: Tensor | None = None  # type: ignore[assignment]
     weight: Tensor | None = None  # (B,) importance weights of prioritised sampling
+
+
+def interleaved(first: Batch, second: Batch, slices: int) -> Batch:
+    """Both batches in one, so that each of `slices` equal cuts holds its share of either."""
+
+    def mixed(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+        if x is None or y is None:
+            return None
+        parts = [tensor.reshape(slices, -1, *tensor.shape[1:]) for tensor in (x, y)]
+        return torch.cat(parts, 1).flatten(0, 1)
+
+    return Batch(*map(mixed, first, second))  # type: ignore[arg-type]
+
+
+def cut(batch: Batch, slices: int) -> Iterator[Batch]:
+    """The batch in `slices` equal cuts, as views."""
+    size = batch.reward.shape[0] // slices
+    for start in range(0, size * slices, size):
+        yield Batch(*(None if x is None else x[start : start + size] for x in batch))  # type: ignore[arg-type]

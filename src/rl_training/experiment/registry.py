@@ -19,6 +19,7 @@ _ALGORITHMS: dict[str, str] = {
     "awac": "rl_training.algorithms.awac:AWACAlgorithm",
     "cql": "rl_training.algorithms.cql:CQLAlgorithm",
     "sac": "rl_training.algorithms.sac:SACAlgorithm",
+    "rlpd": "rl_training.algorithms.rlpd:RLPDAlgorithm",
     "dqn": "rl_training.algorithms.dqn:DQNAlgorithm",
     "qr_dqn": "rl_training.algorithms.qr_dqn:QRDQNAlgorithm",
     "iqn": "rl_training.algorithms.iqn:IQNAlgorithm",

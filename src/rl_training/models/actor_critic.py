@@ -32,13 +32,19 @@ class EnsembleCritic(nn.Module):
     """Q_i(s, a) for all members at once, shape (members, B)."""
 
     def __init__(
-        self, num_critics: int, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]
+        self,
+        num_critics: int,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int],
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        self.net = EnsembleMLP(num_critics, obs_dim + action_dim, hidden_sizes, 1)
+        self.net = EnsembleMLP(num_critics, obs_dim + action_dim, hidden_sizes, 1, layer_norm)
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        out: Tensor = self.net(torch.cat([obs, action], dim=-1))
+    def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """Of all members, or of those whose numbers are in `members`."""
+        out: Tensor = self.net(torch.cat([obs, action], dim=-1), members)
         return out.squeeze(-1)
 
     def of_samples(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -81,7 +87,7 @@ class MLPIQLModel(nn.Module):
 
 
 class MLPSACModel(nn.Module):
-    """A tanh-Gaussian policy and an ensemble of critics."""
+    """A tanh-Gaussian policy and an ensemble of critics, of which alone `layer_norm` speaks."""
 
     def __init__(
         self,
@@ -90,10 +96,11 @@ class MLPSACModel(nn.Module):
         hidden_sizes: Sequence[int],
         num_critics: int = 2,
         state_dependent_std: bool = True,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.policy = TanhGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std)
-        self.critics = EnsembleCritic(num_critics, obs_dim, action_dim, hidden_sizes)
+        self.critics = EnsembleCritic(num_critics, obs_dim, action_dim, hidden_sizes, layer_norm)
 
 
 def frozen_copy(module: ModuleT) -> ModuleT:

@@ -36,11 +36,17 @@ class EnsembleMLP(nn.Module):
     """`num_members` MLPs of one shape as one batched product per layer.
 
     Takes (B, in) or (members, B, in) and gives (members, B, out). Each member is
-    initialised as `torch.nn.Linear` would be.
+    initialised as `torch.nn.Linear` would be. With `layer_norm` every hidden layer is
+    standardised over its units before the ReLU, with a scale and a shift per member.
     """
 
     def __init__(
-        self, num_members: int, in_dim: int, hidden_sizes: Sequence[int], out_dim: int
+        self,
+        num_members: int,
+        in_dim: int,
+        hidden_sizes: Sequence[int],
+        out_dim: int,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.num_members = num_members
@@ -56,14 +62,29 @@ class EnsembleMLP(nn.Module):
             bound = 1.0 / math.sqrt(fan_in)
             nn.init.uniform_(weight, -bound, bound)
             nn.init.uniform_(bias, -bound, bound)
+        normed = hidden_sizes if layer_norm else ()
+        self.norm_scales = nn.ParameterList(
+            nn.Parameter(torch.ones(num_members, 1, width)) for width in normed
+        )
+        self.norm_shifts = nn.ParameterList(
+            nn.Parameter(torch.zeros(num_members, 1, width)) for width in normed
+        )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """Of all members, or of those whose numbers are in `members`, in that order."""
+
+        def chosen(parameter: Tensor) -> Tensor:
+            return parameter if members is None else parameter.index_select(0, members)
+
         if x.dim() == 2:
-            x = x.expand(self.num_members, *x.shape)
+            x = x.expand(self.num_members if members is None else members.shape[0], *x.shape)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
+            x = torch.baddbmm(chosen(bias), x, chosen(weight))
             if i < last:
+                if len(self.norm_scales):
+                    x = F.layer_norm(x, x.shape[-1:])
+                    x = torch.addcmul(chosen(self.norm_shifts[i]), x, chosen(self.norm_scales[i]))
                 x = F.relu(x, inplace=True)
         return x
 

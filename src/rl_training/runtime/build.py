@@ -16,7 +16,7 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.controls import derive_seed
@@ -24,6 +24,7 @@ from rl_training.runtime.evaluation import untouched_randomness
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import OfflineLoop
+from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop, refuse_missing_data
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 ONE_THREAD_UP_TO_WIDTH = 512
@@ -76,12 +77,10 @@ def build_loop(
         return OffPolicyLoop(config, algorithm)
     if algorithm.loop == "on_policy":
         return OnPolicyLoop(config, algorithm)
-    return OfflineLoop(config, algorithm, _training_data(config, algorithm, dataset))
-
-
-def _training_data(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> TransitionDataset:
+    if algorithm.loop == "offline_to_online":
+        refuse_missing_data(config)
+        prior = None if config.dataset is None else _raw_data(config, algorithm, dataset)
+        return OfflineToOnlineLoop(config, algorithm, prior)
     if config.total_updates is None and config.total_epochs is None:
         raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
     if config.dataset is None:
@@ -89,10 +88,19 @@ def _training_data(
             f"dataset: {config.algo} learns from data; add for example "
             "'dataset: {kind: npz, path: data.npz}'"
         )
+    data = _raw_data(config, algorithm, dataset)
+    return OfflineLoop(config, algorithm, apply_reward_processing(data, config.dataset.rewards))
+
+
+def _raw_data(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> TransitionDataset:
+    """The run's data with their rewards as they are."""
     if dataset is not None:
-        return apply_reward_processing(dataset, config.dataset.rewards)
+        return dataset
+    assert config.dataset is not None
     return load_transition_dataset(
-        config.dataset,
+        config.dataset.model_copy(update={"rewards": RewardProcessing()}),
         env_id=config.env_id,
         env_kwargs=config.env_kwargs,
         spaces=algorithm.spaces,

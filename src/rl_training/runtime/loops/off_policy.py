@@ -12,6 +12,7 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch
 from rl_training.data.priorities import Priorities, require_memory
 from rl_training.data.replay import ReplayBuffer
+from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
@@ -30,14 +31,27 @@ class OffPolicyLoop:
         self.algorithm, self.params, self.total = algorithm, algorithm.params, step_budget(config)
         p = self.params
         refuse_idle_learning(config, p)
+        self.random_steps: int = p.learning_starts
         self.replay = _replay(config, algorithm)
         self.newest = NewestMetrics()
-        updates = int((self.total - p.learning_starts) * p.gradient_updates_per_step)
         priorities = self.replay.priorities
         touched = () if priorities is None else (priorities.tree, priorities.max_priority)
-        self.engine = Engine(algorithm, self._draw, config.engine, updates, self._learned, touched)
+        self.engine = Engine(
+            algorithm, self._draw, config.engine, self._all_rounds(), self._learned, touched
+        )
         self.experience = Experience(config, algorithm)
         self.progress = self.experience.progress
+
+    def _rounds(self, env_steps: int, updates_done: int = 0) -> int:
+        """Steps of the algorithm due after `env_steps`, less those that `updates_done` made."""
+        p = self.params
+        ratio = p.gradient_updates_per_step
+        owed = owed_updates(ratio, p.learning_starts, env_steps, updates_done)
+        return owed // int(p.updates_at_once)
+
+    def _all_rounds(self) -> int:
+        """Steps of the algorithm in the whole run."""
+        return self._rounds(self.total)
 
     @property
     def tick(self) -> int:
@@ -57,14 +71,18 @@ class OffPolicyLoop:
             restarted[:] = False
         fraction = self.tick / self.total
         self.algorithm.fraction = fraction
-        self.replay.add(*self.experience.draw_and_step(self._actions))
+        self.replay.add(*self._stored(self.experience.draw_and_step(self._actions)))
         if self.replay.priorities is not None:  # the correction is full at the end of the run
             beta = self.params.priority_beta
             self.replay.priorities.set_beta(beta + (1.0 - beta) * min(fraction, 1.0))
 
+    def _stored(self, step: Step) -> Step:
+        """What the replay keeps of a step."""
+        return step
+
     def _actions(self) -> np.ndarray[Any, Any]:
         spaces, n = self.algorithm.spaces, self.experience.num_envs
-        if self.tick < self.params.learning_starts:
+        if self.progress.env_steps < self.random_steps:
             if spaces.is_discrete:
                 return torch.randint(spaces.action_dim, (n,)).numpy()
             return (torch.rand(n, spaces.action_dim) * 2.0 - 1.0).numpy()
@@ -72,14 +90,17 @@ class OffPolicyLoop:
         return self.algorithm.act(obs, explore=True).action.cpu().numpy()
 
     def _learn(self) -> None:
-        p, now = self.params, self.tick
+        p, now = self.params, self.progress.env_steps
         if not crossed(now - self.experience.num_envs, now, p.train_frequency):
             return
-        ratio = p.gradient_updates_per_step
-        owed = owed_updates(ratio, p.learning_starts, now, self.progress.updates)
-        if owed:
-            self.newest.metrics = self.engine.run(owed)
-            self.progress.updates += owed
+        rounds = self._rounds(now, self._updates_here())
+        if rounds:
+            self.newest.metrics = self.engine.run(rounds)
+            self.progress.updates += rounds * int(p.updates_at_once)
+
+    def _updates_here(self) -> int:
+        """Updates so far that the environment steps were due."""
+        return self.progress.updates
 
     def _draw(self) -> Batch:
         return self.replay.sample(self.params.batch_size)
@@ -141,7 +162,7 @@ def refuse_idle_learning(config: TrainConfig, params: Any) -> None:
             f"round within the {total:,} of total_timesteps comes before the {starts:,} random "
             f"ones of learning_starts are over; set at most {total - starts:,}"
         )
-    if not owed_updates(p.gradient_updates_per_step, starts, last, 0):
+    if owed_updates(p.gradient_updates_per_step, starts, last, 0) < p.updates_at_once:
         raise ConfigError(
             f"algo_kwargs.gradient_updates_per_step: {p.gradient_updates_per_step:g} makes no "
             f"whole update in the {last - starts:,} steps after learning_starts; set at least "

@@ -27,19 +27,7 @@ class OfflineLoop:
     def __init__(
         self, config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
     ) -> None:
-        options = config.dataset or DatasetConfig(kind="random")
-        device = algorithm.update_count.device
-        self.table = TransitionTable(
-            dataset,
-            device,
-            gamma=algorithm.gamma,
-            with_returns=algorithm.needs_returns,
-            at_truncation=options.returns.at_truncation,
-            normalize_observations=options.normalize_observations,
-        )
-        if options.normalize_observations:
-            mean, std = self.table.obs_mean, self.table.obs_std
-            algorithm.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
+        self.table = training_table(config, algorithm, dataset)
         batch_size = int(algorithm.params.batch_size)
         self.progress = Progress()
         self.fingerprint = DataFingerprint(dataset)
@@ -69,6 +57,25 @@ class OfflineLoop:
 
     def components(self) -> dict[str, Component]:
         return {"data": self.fingerprint}
+
+
+def training_table(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
+) -> TransitionTable:
+    """The data on the algorithm's device, whose normaliser gets their statistics."""
+    options = config.dataset or DatasetConfig(kind="random")
+    table = TransitionTable(
+        dataset,
+        algorithm.update_count.device,
+        gamma=algorithm.gamma,
+        with_returns=algorithm.needs_returns,
+        at_truncation=options.returns.at_truncation,
+        normalize_observations=options.normalize_observations,
+    )
+    if options.normalize_observations:
+        mean, std = table.obs_mean, table.obs_std
+        algorithm.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
+    return table
 
 
 class DataFingerprint:

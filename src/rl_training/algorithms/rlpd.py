@@ -1,0 +1,196 @@
+"""RLPD: reinforcement learning with prior data.
+
+Ball, Smith, Kostrikov and Levine 2023, arXiv:2302.02948.
+
+Kept: soft actor-critic on minibatches of which a fixed share is prior data; an ensemble of
+critics with LayerNorm (Dense, LayerNorm, ReLU; none in the policy) whose target is the
+minimum over a few of them, drawn anew for every update; many critic updates per
+environment step, each followed by a soft target update, then one step of the policy, on
+the mean of all critics, and of the temperature, on the last minibatch; target entropy
+-|A|/2; entropy in the target can be switched off.
+
+Deviates: the critics' loss is summed over the ensemble (a factor that Adam cancels), what
+is tuned is the temperature's logarithm, layers start as PyTorch's do and log-deviations
+stay in [-5, 2], all as in this package's SAC, to which RLPD reduces exactly with two
+critics, both in the target and their minimum for the policy, without LayerNorm, at one
+update per step and a fixed temperature.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import ValidationInfo, field_validator
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Algorithm, OfflineToOnlineParams, TargetNetworkParams
+from rl_training.algorithms.critics import (
+    soft_policy_loss,
+    td_loss,
+    td_target,
+    temperature_loss,
+)
+from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
+from rl_training.algorithms.sac import SACLosses
+from rl_training.data.batch import Batch, cut
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, Finite, Interval, Positive
+from rl_training.models import MLPSACModel, Policy, frozen_copy
+
+
+class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
+    learning_starts: Interval = 5_000
+    """Environment steps before the first update; random unless the policy has learned before."""
+    gradient_updates_per_step: Positive = 20.0
+    """Critic updates per environment step; the policy makes one step to a round of them."""
+    num_critics: Count = 10
+    """Critics in the ensemble."""
+    num_min_critics: Count = 2
+    """Critics whose minimum is the target, drawn anew for every update."""
+    layer_norm: bool = True
+    """Standardise every hidden layer of the critics before its ReLU."""
+    policy_objective: Literal["mean", "min"] = "mean"
+    """What the policy climbs: the critics' mean, or their minimum as in SAC."""
+    alpha: Positive | None = None
+    """Weight of the entropy, held constant; tuned automatically by default."""
+    target_entropy: Finite | None = None
+    """Entropy aimed at; minus half the number of action components by default."""
+    temperature_lr: Positive = 3e-4
+    """Learning rate of the temperature."""
+    backup_entropy: bool = True
+    """Count the entropy bonus of the next action in the critics' target."""
+
+    @field_validator("num_min_critics")
+    @classmethod
+    def _members_exist(cls, chosen: int, info: ValidationInfo) -> int:
+        have = info.data.get("num_critics", chosen)  # absent where it was refused itself
+        if chosen > have:
+            raise ValueError(
+                f"{chosen} critics cannot be drawn from the {have} of num_critics; set at most "
+                f"{have}, or raise num_critics"
+            )
+        return chosen
+
+
+def rlpd_loss(
+    q: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    next_q: Tensor,
+    next_log_prob: Tensor,
+    log_prob: Tensor,
+    q_policy: Tensor,
+    log_temperature: Tensor,
+    members: Tensor,
+    *,
+    target_entropy: float,
+    backup_entropy: bool = True,
+) -> SACLosses:
+    """The three RLPD objectives at one set of inputs, for a training loop of your own.
+
+    `q`, `next_q` and `q_policy` are (critics, B): online critics at the data's actions,
+    target critics at the policy's next actions, online critics at the policy's actions;
+    `members` (Z,) are the numbers of the critics whose minimum is the target; the others
+    are (B,) and `log_temperature` a scalar. `RLPDAlgorithm` takes the same losses one after
+    the other: the first many times, then the other two once.
+    """
+    temperature = log_temperature.detach().exp()
+    next_value = next_q.index_select(0, members).amin(0)
+    if backup_entropy:
+        next_value = next_value - temperature * next_log_prob
+    td = critic_loss(q, (reward + discount * next_value).detach())
+    policy = (temperature * log_prob - q_policy.mean(0)).mean()
+    return SACLosses(
+        Loss(td, {"critic_loss": td}),
+        Loss(policy, {"policy_loss": policy}),
+        temperature_loss(log_temperature, -log_prob.mean(), target_entropy),
+    )
+
+
+class RLPDAlgorithm(Algorithm):
+    """Reinforcement learning with prior data."""
+
+    Params: ClassVar[Any] = RLPDParams
+    loop: ClassVar[str] = "offline_to_online"
+    paper: ClassVar[str] = "Ball et al. 2023"
+    summary: ClassVar[str] = "from prior data to online improvement in few steps"
+    losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
+
+    def __init__(
+        self, spaces: Spaces, params: RLPDParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.model = MLPSACModel(
+            spaces.obs_dim,
+            spaces.action_dim,
+            params.hidden_sizes,
+            params.num_critics,
+            layer_norm=params.layer_norm,
+        )
+        self.target_critics = frozen_copy(self.model.critics)
+        half = -0.5 * spaces.action_dim
+        self.target_entropy = half if params.target_entropy is None else params.target_entropy
+        start = torch.tensor(params.alpha or 1.0).log()
+        self.log_temperature = nn.Parameter(start, params.alpha is None)
+        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
+        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
+        if params.alpha is None:
+            self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.model.policy
+
+    def update(self, batch: Batch) -> Metrics:
+        """One critic update on each cut of `batch_size` rows, then one step of the policy.
+
+        A batch of fewer rows is one cut. Every cut counts as an update.
+        """
+        p: RLPDParams = self.params
+        policy, critics = self.model.policy, self.model.critics
+        rows, action_dim = batch.reward.shape[0], self.spaces.action_dim
+        slices = max(1, rows // p.batch_size)
+        self.update_count += slices - 1  # `step` has counted the first
+        temperature = self.log_temperature.detach().exp()
+        with torch.no_grad():  # the policy waits for all critic updates: one pass for them all
+            next_action, next_log_prob = policy.rsample(
+                batch.next_obs, self.normal(rows, action_dim)
+            )
+            next_entropy = -batch.discount * temperature * next_log_prob
+        members = self._drawn_members(slices)
+        next_actions, next_entropies = next_action.chunk(slices), next_entropy.chunk(slices)
+        for i, part in enumerate(cut(batch, slices)):
+            drawn = None if members is None else members[i]
+            target = td_target(self.target_critics, part, next_actions[i], drawn)
+            if p.backup_entropy:
+                target = target + next_entropies[i]
+            metrics = self.minimize(partial(_critic_loss, critics, part, target), "critics")
+            soft_update(self.target_critics, critics, p.tau)
+        noise = self.normal(part.reward.shape[0], action_dim)
+        metrics |= self.minimize(
+            lambda: soft_policy_loss(
+                policy, critics, part.obs, noise, temperature, p.policy_objective
+            ),
+            "policy",
+        )
+        if p.alpha is None:
+            metrics |= self.minimize(
+                lambda: temperature_loss(
+                    self.log_temperature, metrics["entropy"], self.target_entropy
+                ),
+                "temperature",
+            )
+        return metrics | {"temperature": temperature}
+
+    def _drawn_members(self, slices: int) -> Tensor | None:
+        """(slices, Z) numbers of critics, without repetition in a row; None means all."""
+        p: RLPDParams = self.params
+        if p.num_min_critics == p.num_critics:
+            return None
+        return self.uniform(slices, p.num_critics).topk(p.num_min_critics).indices
+
+
+def _critic_loss(critics: Any, batch: Batch, target: Tensor) -> Loss:
+    return td_loss(critics, batch, target)[0]

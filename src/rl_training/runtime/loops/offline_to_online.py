@@ -1,0 +1,130 @@
+"""From prior data to the environment: updates on the data, then on minibatches of both.
+
+The off-policy loop with three differences: a pretraining before it, prior data in every
+minibatch, and rewards of the environment that pass through the data's processing.
+"""
+
+from __future__ import annotations
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.functional import Metrics
+from rl_training.data.batch import Batch, interleaved
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.rewards import apply_reward_processing, process_rewards
+from rl_training.data.table import TransitionTable
+from rl_training.envs.collector import Step
+from rl_training.experiment.config import RewardProcessing, TrainConfig
+from rl_training.experiment.errors import ConfigError
+from rl_training.runtime.engine import Engine
+from rl_training.runtime.loops import Component
+from rl_training.runtime.loops.off_policy import OffPolicyLoop
+from rl_training.runtime.loops.offline import DataFingerprint, training_table
+from rl_training.runtime.profile import Part
+
+
+class OfflineToOnlineLoop(OffPolicyLoop):
+    """One clock over both phases: an update of the pretraining is a tick, and then an
+    environment step is.
+
+    `progress.updates` counts both the updates of the pretraining and those that environment
+    steps are due; the former come first, so that the two need no counter of their own. A
+    pretraining update takes one minibatch of prior data and is one step of the critics and of
+    the policy. Online one step of the algorithm takes `updates_at_once` minibatches, each with
+    `offline_rows` of prior data: that is the piece of work which is captured as a graph. A
+    policy that has learned before (by pretraining) acts from the first environment step on.
+    """
+
+    def __init__(
+        self, config: TrainConfig, algorithm: Algorithm, prior: TransitionDataset | None
+    ) -> None:
+        """`prior` is data whose rewards are not processed yet."""
+        p = algorithm.params
+        self.pretraining_total: int = p.offline_pretrain_updates
+        self.processing = RewardProcessing() if config.dataset is None else config.dataset.rewards
+        self.table: TransitionTable | None = None
+        if prior is not None:
+            self._episode_returns = prior.episode_returns()
+            data = apply_reward_processing(prior, self.processing)
+            self.table = training_table(config, algorithm, data)
+            self.fingerprint = DataFingerprint(data)
+        super().__init__(config, algorithm)
+        self.total += self.pretraining_total
+        if self.pretraining_total:
+            self.unit = "pretraining updates and env steps"
+            self.random_steps = 0
+        self.pretraining = Engine(
+            algorithm, lambda: self._prior(p.batch_size), self.engine.mode, self.pretraining_total
+        )
+        self.pretraining.notes = self.engine.notes
+
+    def _all_rounds(self) -> int:
+        return self.pretraining_total + super()._all_rounds()
+
+    @property
+    def pretrained(self) -> int:
+        """Updates of the pretraining so far."""
+        return min(self.progress.updates, self.pretraining_total)
+
+    @property
+    def tick(self) -> int:
+        return self.pretrained + self.progress.env_steps
+
+    def advance(self, ticks: int) -> Metrics:
+        pretraining = min(ticks, self.pretraining_total - self.pretrained)
+        if pretraining:
+            self.newest.metrics = self.pretraining.run(pretraining)
+            self.progress.updates += pretraining
+        return super().advance(ticks - pretraining)
+
+    def _updates_here(self) -> int:
+        return self.progress.updates - self.pretrained
+
+    def _stored(self, step: Step) -> Step:
+        if self.processing == RewardProcessing():
+            return step
+        reward = process_rewards(step.reward, self._episode_returns, self.processing)
+        return step._replace(reward=reward)
+
+    def _draw(self) -> Batch:
+        p = self.params
+        slices, prior = int(p.updates_at_once), int(p.offline_rows)
+        if prior == p.batch_size:
+            return self._prior(slices * prior)
+        own = self.replay.sample(slices * (p.batch_size - prior))
+        normalizer = self.algorithm.normalizer
+        if normalizer.active:  # the data's rows are normalised already
+            own = own._replace(obs=normalizer(own.obs), next_obs=normalizer(own.next_obs))
+        return interleaved(self._prior(slices * prior), own, slices) if prior else own
+
+    def _prior(self, rows: int) -> Batch:
+        assert self.table is not None
+        return self.table.sample(rows)
+
+    def report(self) -> dict[str, float]:
+        updates = {"pretraining": self.pretrained, "online": self._updates_here()}
+        return {**super().report(), **{f"updates/{key}": float(n) for key, n in updates.items()}}
+
+    def components(self) -> dict[str, Component]:
+        data = {} if self.table is None else {"data": self.fingerprint}
+        return {**data, **super().components()}
+
+    def parts(self) -> list[Part]:
+        return [Part(self.pretraining, "run", "pretraining"), *super().parts()]
+
+
+def refuse_missing_data(config: TrainConfig) -> None:
+    """Refuse knobs that need prior data where there are none."""
+    p = config.params
+    if config.dataset is not None:
+        return
+    example = "add for example 'dataset: {kind: npz, path: data.npz}'"
+    if p.offline_pretrain_updates:
+        raise ConfigError(
+            f"algo_kwargs.offline_pretrain_updates: {p.offline_pretrain_updates:,} updates of "
+            f"pretraining need prior data; {example}, or set it to 0"
+        )
+    if p.offline_batch_ratio:
+        raise ConfigError(
+            f"dataset: at algo_kwargs.offline_batch_ratio {p.offline_batch_ratio:g} {config.algo} "
+            f"learns from prior data; {example}, or set the ratio to 0"
+        )
