@@ -90,10 +90,18 @@ def f64(x):
     return np.asarray(x.detach() if isinstance(x, torch.Tensor) else x, dtype=np.float64)
 
 
-def mlp_forward(layers, x):
-    """ReLU network from (weight (in, out), bias) pairs, linear at the end."""
-    for weight, bias in layers[:-1]:
-        x = np.maximum(x @ weight + bias, 0.0)
+def mlp_forward(layers, x, norms=()):
+    """ReLU network from (weight (in, out), bias) pairs, linear at the end.
+
+    `norms` are (scale, shift) pairs of a LayerNorm between each product and its ReLU.
+    """
+    for i, (weight, bias) in enumerate(layers[:-1]):
+        x = x @ weight + bias
+        if norms:
+            scale, shift = norms[i]
+            centred = x - x.mean(-1, keepdims=True)
+            x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale + shift
+        x = np.maximum(x, 0.0)
     weight, bias = layers[-1]
     return x @ weight + bias
 
@@ -120,6 +128,12 @@ def critics_of(critics, obs, action):
                     for weight, bias in zip(critics.net.weights, critics.net.biases, strict=True)
                 ],
                 x,
+                [
+                    (f64(scale)[member], f64(shift)[member])
+                    for scale, shift in zip(
+                        critics.net.norm_scales, critics.net.norm_shifts, strict=True
+                    )
+                ],
             )[..., 0]
             for member in range(critics.net.num_members)
         ]
@@ -230,10 +244,9 @@ def make_config(algo, env_id="Pendulum-v1", seed=0, **knobs):
     name = "pendulum-mixed" if env_id == "Pendulum-v1" else "cartpole-mixed"
     offline = {"dataset": {"kind": "scripted", "name": name}, "total_updates": 10}
     online = {"total_timesteps": 10_000}
-    family = offline if algorithm_class(algo).loop == "offline" else online
-    return TrainConfig(
-        algo=algo, env_id=env_id, seed=seed, device="cpu", algo_kwargs=knobs, **family
-    )
+    both = {"dataset": offline["dataset"], **online}
+    keys = {"offline": offline, "offline_to_online": both}.get(algorithm_class(algo).loop, online)
+    return TrainConfig(algo=algo, env_id=env_id, seed=seed, device="cpu", algo_kwargs=knobs, **keys)
 
 
 def make_learner(algo, spaces=BOX, seed=0, hidden_sizes=(32, 32), **knobs):

@@ -17,6 +17,12 @@ TASKS = {"box": ("Pendulum-v1", "pendulum-mixed"), "discrete": ("CartPole-v1", "
 LOOP_KNOBS: dict[str, dict[str, Any]] = {
     "offline": {},
     "off_policy": {"learning_starts": 12, "buffer_capacity": 200, "batch_size": 12},
+    "offline_to_online": {
+        "learning_starts": 12,
+        "buffer_capacity": 200,
+        "batch_size": 20,
+        "gradient_updates_per_step": 2.0,
+    },
     "on_policy": {"rollout_steps": 16, "epochs": 2, "batch_size": 16},
 }
 
@@ -45,10 +51,9 @@ def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainCon
         "tensorboard": False,
         "device": "cpu",
     }
-    if family == "offline":
-        values |= {"dataset": data_section(kind), "total_updates": 10}
-    else:
-        values |= {"total_timesteps": 64}
+    if family in ("offline", "offline_to_online"):
+        values |= {"dataset": data_section(kind)}
+    values |= {"total_updates": 10} if family == "offline" else {"total_timesteps": 64}
     return TrainConfig(**{**values, **changes, "algo_kwargs": knobs})
 
 

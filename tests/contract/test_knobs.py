@@ -25,6 +25,8 @@ PROBES: dict[tuple[str, str], Any] = {
     ("cql", "lagrange_gap"): 1.0,
     ("*", "target_entropy"): -7.0,
     ("sac", "fixed_temperature"): 0.5,
+    ("rlpd", "alpha"): 0.5,
+    ("rlpd", "buffer_capacity"): 24,
     ("*", "buffer_capacity"): 16,
     ("*", "learning_starts"): 20,
     ("*", "rollout_steps"): 32,

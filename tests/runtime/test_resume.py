@@ -86,6 +86,10 @@ def config_for(algo: str, folder: Path, **changes: Any) -> dict[str, Any]:
     else:
         values |= {"total_timesteps": 61, "num_envs": 3}
         values["algo_kwargs"] |= LOOP_KNOBS[family]
+    if family == "offline_to_online":  # killed once in the pretraining and once after it
+        values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
+        values |= {"total_timesteps": 40}
+        values["algo_kwargs"] |= {"offline_pretrain_updates": 21}
     if family == "on_policy":
         values["algo_kwargs"] |= {"rollout_steps": 4, "batch_size": 6, "normalize_rewards": True}
     return {**values, **changes}

@@ -34,6 +34,8 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
     """A Gymnasium environment, or one sentence about why there is none."""
     if env_id.startswith("ALE/"):
         _register_atari(env_id)
+    elif env_id.startswith("rl_training/"):
+        importlib.import_module("rl_training.envs")  # registers them; layers above this one
     try:
         with warnings.catch_warnings(record=True) as caught:
             env = gym.make(env_id, **dict(env_kwargs or {}))

@@ -44,10 +44,13 @@ _PENDULUM = (Segment("pendulum-swing-up", 0, 100), Segment("random", 100, 100))
 # Random episodes last about 22 steps against 500: this many give half of the rows each.
 _CARTPOLE = (Segment("cartpole-balance", 0, 50), Segment("random", 50, 1000))
 
+_SPARSE_PENDULUM = (Segment("pendulum-clumsy", 0, 30),)
+
 SCRIPTED: dict[str, Recipe] = {
     "pendulum-mixed": Recipe("Pendulum-v1", _PENDULUM),
     "pendulum-expert": Recipe("Pendulum-v1", _PENDULUM[:1]),
     "pendulum-random": Recipe("Pendulum-v1", _PENDULUM[1:]),
+    "sparse-pendulum-clumsy": Recipe("rl_training/SparsePendulum-v0", _SPARSE_PENDULUM),
     "cartpole-mixed": Recipe("CartPole-v1", _CARTPOLE),
     "cartpole-expert": Recipe("CartPole-v1", _CARTPOLE[:1]),
     "cartpole-random": Recipe("CartPole-v1", _CARTPOLE[1:]),
@@ -74,6 +77,15 @@ def pendulum_swing_up(observation: NDArray[Any], _: np.random.Generator) -> NDAr
     return np.array([min(max(torque, -2.0), 2.0)], dtype=np.float32)
 
 
+def pendulum_clumsy(
+    observation: NDArray[Any], generator: np.random.Generator
+) -> NDArray[np.float32]:
+    """The swing-up with 45 % of its torques at random: it arrives late, and falls over again."""
+    if generator.random() < 0.45:
+        return generator.uniform(-2.0, 2.0, 1).astype(np.float32)
+    return pendulum_swing_up(observation, generator)
+
+
 def cartpole_balance(observation: NDArray[Any], _: np.random.Generator) -> int:
     """Push towards the side to which pole and cart together are about to fall."""
     position, velocity, angle, angular_velocity = (float(x) for x in observation)
@@ -82,6 +94,7 @@ def cartpole_balance(observation: NDArray[Any], _: np.random.Generator) -> int:
 
 CONTROLLERS: dict[str, Controller] = {
     "pendulum-swing-up": pendulum_swing_up,
+    "pendulum-clumsy": pendulum_clumsy,
     "cartpole-balance": cartpole_balance,
 }
 

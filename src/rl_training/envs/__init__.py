@@ -1,8 +1,8 @@
 """Environments for learning: vectors without autoreset, and the collector that steps them.
 
 Importing this package registers `rl_training/Atari-v0`, the games of `envs/atari.py`,
-`rl_training/Catch-v0`, a small task on pixels, and `rl_training/Probe-v0`, an environment
-that checks others.
+`rl_training/Catch-v0`, a small task on pixels, `rl_training/SparsePendulum-v0`, a swing-up
+that pays only at its end, and `rl_training/Probe-v0`, an environment that checks others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from rl_training.envs.atari import register_atari
 from rl_training.envs.catch import register_catch
 from rl_training.envs.probe import register_probe
+from rl_training.envs.sparse_pendulum import register_sparse_pendulum
 
 register_atari()
 register_catch()
 register_probe()
+register_sparse_pendulum()
