@@ -43,6 +43,50 @@ def _bounded(gate: str, values: Sequence[float], bound: float, sign: float) -> V
     return Verdict(gate, True, f"pass{note}")
 
 
+def every_seed_at_least(name: str, values: Sequence[float], bound: float) -> Verdict:
+    """Each seed on its own reaches the bound."""
+    return _counted(f"{name} at least {bound:g} in every seed", values, bound, 1.0, len(values))
+
+
+def every_seed_at_most(name: str, values: Sequence[float], bound: float) -> Verdict:
+    """Each seed on its own stays below the bound."""
+    return _counted(f"{name} at most {bound:g} in every seed", values, bound, -1.0, len(values))
+
+
+def most_seeds_at_most(name: str, values: Sequence[float], bound: float) -> Verdict:
+    """Two of three seeds stay below the bound."""
+    needed = math.ceil(len(values) * 2 / 3)
+    gate = f"{name} at most {bound:g} in two of three seeds"
+    return _counted(gate, values, bound, -1.0, needed)
+
+
+def _counted(gate: str, values: Sequence[float], bound: float, sign: float, needed: int) -> Verdict:
+    if not values:
+        return Verdict.missing(gate)
+    inside = sum(sign * value >= sign * bound for value in values)
+    text = "pass" if inside >= needed else MISSED
+    return Verdict(gate, inside >= needed, f"{text} ({inside} of {len(values)})")
+
+
+def better(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Verdict:
+    """Our mean is above theirs."""
+    if not ours or not theirs:
+        return Verdict.missing(name)
+    passed = fmean(ours) > fmean(theirs)
+    text = f"{fmean(ours):.0f} against {fmean(theirs):.0f}"
+    return Verdict(name, passed, f"{'pass' if passed else MISSED} ({text})")
+
+
+def times(name: str, ours: Sequence[float], theirs: Sequence[float], factor: float) -> Verdict:
+    """Our mean is at least `factor` times theirs."""
+    gate = f"{name} at least {factor:g} times"
+    if not ours or not theirs:
+        return Verdict.missing(gate)
+    passed = fmean(ours) >= factor * fmean(theirs)
+    text = f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}"
+    return Verdict(gate, passed, f"{'pass' if passed else MISSED} ({text})")
+
+
 def standard_error(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Of the difference of two means over seeds; 0 where a side has one seed."""
 

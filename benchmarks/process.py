@@ -114,6 +114,6 @@ class Companion:
         self._stream(self._process.stdout).close()
 
 
-def job_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def job_environment(extra: Mapping[str, str] | None = None, *, gpu: bool = False) -> dict[str, str]:
     """Environment variables of every benchmark process: one thread, no GPU unless asked."""
-    return {**os.environ, **ONE_THREAD, **ON_CPU, **(extra or {})}
+    return {**os.environ, **ONE_THREAD, **({} if gpu else ON_CPU), **(extra or {})}

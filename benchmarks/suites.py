@@ -49,6 +49,9 @@ SUITES = {
     "atari": "benchmarks.speed.atari",
     "offline": "benchmarks.learning.offline",
     "online": "benchmarks.learning.online",
+    "offline_to_online": "benchmarks.learning.offline_to_online",
+    "offline_to_online_gpu": "benchmarks.learning.offline_to_online_gpu",
+    "ensemble_speed": "benchmarks.speed.ensemble",
 }
 """Modules with a `SUITE`, in the order in which they run."""
 

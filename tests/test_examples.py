@@ -18,6 +18,10 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--timesteps", "1500"),
         ("fractions moved", "entropy", "1,500", "best return", "of the largest entropy"),
     ),
+    "offline_to_online.py": (
+        ("--timesteps", "1500", "--total-updates", "20"),
+        ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),
+    ),
     "collect_then_offline.py": (
         ("--timesteps", "1500", "--episodes", "3", "--total-updates", "20"),
         ("6 episodes", "mixed.npz", "AWR, from the data", "DQN itself", "rl-training eval"),

@@ -9,10 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning.prior import prior_data
 from benchmarks.process import Request, answer_job
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
 from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.tracking import METRICS_FILE
+
+
+def training_data(config: TrainConfig, spec: dict[str, Any]) -> TransitionDataset | None:
+    """Data of a job that are not simply the config's; None where they are."""
+    if "prior" not in spec:
+        return shuffled_rewards(config) if spec.get("shuffle_rewards") else None
+    dataset = prior_data(spec["prior"])
+    return permuted(dataset, config.seed) if spec.get("shuffle_rewards") else dataset
+
+
+def permuted(dataset: TransitionDataset, seed: int) -> TransitionDataset:
+    """The data with the rewards of all rows permuted."""
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    return replace(dataset, rewards=dataset.rewards[order], name=f"{dataset.name}-shuffled")
 
 
 def shuffled_rewards(config: TrainConfig) -> TransitionDataset:
@@ -23,9 +38,7 @@ def shuffled_rewards(config: TrainConfig) -> TransitionDataset:
     # Data handed over in memory keep no preparation options, so there must be none to keep.
     if any(getattr(config.dataset, key) != _default(key) for key in changed):
         raise ValueError(f"the shuffled twin cannot keep dataset.{min(changed)}")
-    dataset = load_transition_dataset(config.dataset, env_id=config.env_id)
-    order = np.random.default_rng(config.seed).permutation(len(dataset))
-    return replace(dataset, rewards=dataset.rewards[order], name=f"{dataset.name}-shuffled")
+    return permuted(load_transition_dataset(config.dataset, env_id=config.env_id), config.seed)
 
 
 def _default(key: str) -> Any:
@@ -47,19 +60,31 @@ def evaluation_curve(run_dir: Path, clock: str) -> dict[str, list[float]]:
     }
 
 
+def quality(dataset: TransitionDataset) -> dict[str, float]:
+    """What a data set is worth, by its episodes."""
+    found = dataset.episode_returns()
+    ends = {"return_min": float(found.min()), "return_max": float(found.max())}
+    return {"episodes": len(found), "return_mean": float(found.mean()), **ends}
+
+
 def work(request: Request) -> dict[str, Any]:
     spec = request.spec
     config = TrainConfig(**spec["config"], seed=request.seed, output_dir=str(request.scratch))
-    dataset = shuffled_rewards(config) if spec.get("shuffle_rewards") else None
+    dataset = training_data(config, spec)
     agent = ManagedAlgorithm(config, dataset=dataset)
     trained = agent.learn(progress=False)
     if trained.interrupted:
         raise SystemExit(f"{trained.stop_reason}: half a run is no result")
     final = agent.evaluate(spec["final_episodes"], seed=spec["eval_seed"])
     curve = evaluation_curve(trained.run_dir, "env_steps" if trained.env_steps else "updates")
-    last = events(trained.run_dir, "train")[-1]
+    logged = events(trained.run_dir, "train")
+    last = logged[-1]
     print(f"return {final.return_mean:,.1f}, {trained.wall_seconds:.0f} s of training")
+    prior = {"prior": quality(dataset)} if "prior" in spec and dataset is not None else {}
+    peaks = {name: max(e[name] for e in logged if name in e) for name in spec.get("peaks", ())}
     return {
+        **prior,
+        "peaks": peaks,
         "return_mean": final.return_mean,
         "return_std": final.return_std,
         "episodes": final.episodes,

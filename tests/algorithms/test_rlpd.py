@@ -106,7 +106,7 @@ def watched(learner):
     taken, minimize = [], learner.minimize
 
     def keeping(loss, *names):
-        before = copy.deepcopy({k: v for k, v in learner._modules.items()})
+        before = copy.deepcopy(dict(learner.named_children()))
         temperature = float(learner.log_temperature.detach().exp())
         metrics = minimize(loss, *names)
         taken.append((names[0], before, temperature, metrics))

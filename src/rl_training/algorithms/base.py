@@ -189,7 +189,8 @@ class Algorithm(nn.Module):
         """Refuse keys that this algorithm's family would not read."""
         unread: tuple[str, ...]
         if cls.loop == "offline":
-            unread = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
+            online = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
+            unread = (*online, "init_from")
             why = "learns from data alone, without an environment"
         elif cls.loop == "offline_to_online":
             unread = ("total_updates", "total_epochs")
@@ -198,7 +199,7 @@ class Algorithm(nn.Module):
                 "algo_kwargs.offline_pretrain_updates"
             )
         else:
-            unread = ("dataset", "total_updates", "total_epochs")
+            unread = ("dataset", "init_from", "total_updates", "total_epochs")
             why = "learns in the environment, by total_timesteps"
         for key in unread:
             if getattr(config, key) != TrainConfig.model_fields[key].default:

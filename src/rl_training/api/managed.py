@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import Self
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.api.initial import start_from
 from rl_training.api.support import (
     Array,
     changes,
@@ -105,6 +106,7 @@ class ManagedAlgorithm:
                 f"use algo: {self.algo}, or rl_training.load for any algorithm"
             )
         self._adopt(build_algorithm(self.config, spaces))
+        self._start()
         self.run_dir: Path | None = None
 
     @classmethod
@@ -131,6 +133,17 @@ class ManagedAlgorithm:
     def _adopt(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self._fast_policy = single_observation_policy(algorithm)
+
+    def _start(self) -> None:
+        """Take over what the config wants to begin with."""
+        path = self.config.init_from
+        if path is None:
+            return
+        try:
+            source = load(path, device=str(self.algorithm.update_count.device))
+        except CheckpointError as error:
+            raise ConfigError(f"init_from: {error}") from None
+        start_from(self.algorithm, source.algorithm, path)
 
     # --- training -------------------------------------------------------------------------------
 
@@ -229,6 +242,8 @@ class ManagedAlgorithm:
                     f"run '{run_dir}': none of its checkpoints can be used; remove the folder "
                     f"'{CHECKPOINT_FOLDER}' in it to start the run again"
                 )
+            if started_anew:
+                self._start()
             with written_or_said(run_dir / CONFIG_FILE):
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir

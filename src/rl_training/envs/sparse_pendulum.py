@@ -38,11 +38,12 @@ class SparsePendulumEnv(PendulumEnv):
         angle = math.pi + self.np_random.uniform(-self.start_spread, self.start_spread)
         self.state = np.array([angle, 0.0])
         if self.render_mode == "human":
-            self.render()
-        return self._get_obs(), {}
+            self.render()  # type: ignore[no-untyped-call]
+        obs: NDArray[Any] = self._get_obs()  # type: ignore[no-untyped-call]
+        return obs, {}
 
     def step(self, u: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        obs, _, terminated, truncated, info = super().step(u)
+        obs, _, terminated, truncated, info = super().step(u)  # type: ignore[no-untyped-call]
         off = abs(math.remainder(float(self.state[0]), 2.0 * math.pi))
         return obs, float(off < self.upright), terminated, truncated, info
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +85,31 @@ class TanhGaussianPolicy(Policy):
         # log(1 - tanh(u)^2) written so that it neither under- nor overflows
         squash = 2.0 * (math.log(2.0) - pre - F.softplus(-2.0 * pre))
         return torch.tanh(pre), (gaussian - squash).sum(-1)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Widths of observation, hidden layers and action."""
+        layers = cast("list[nn.Linear]", list(self.net.layers))
+        return [*(layer.in_features for layer in layers), self.action_dim]
+
+    @torch.no_grad()
+    def become(self, other: TanhGaussianPolicy) -> None:
+        """Take over the weights of a policy of the same `sizes`, and so its distribution.
+
+        One learned deviation for all states is kept as such by an output that reads nothing
+        but its bias.
+        """
+        assert self.sizes == other.sizes, (self.sizes, other.sizes)
+        assert self.log_std is None
+        mine = cast("list[nn.Linear]", list(self.net.layers))
+        theirs = cast("list[nn.Linear]", list(other.net.layers))
+        for own, given in zip(mine, theirs, strict=True):
+            rows = given.out_features  # all, or in the last layer only those of the mean
+            own.weight[:rows].copy_(given.weight)
+            own.bias[:rows].copy_(given.bias)
+        if other.log_std is not None:
+            mine[-1].weight[self.action_dim :].zero_()
+            mine[-1].bias[self.action_dim :].copy_(other.log_std)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.log_prob_under(self(obs), action)

@@ -31,7 +31,8 @@ class OfflineToOnlineLoop(OffPolicyLoop):
     pretraining update takes one minibatch of prior data and is one step of the critics and of
     the policy. Online one step of the algorithm takes `updates_at_once` minibatches, each with
     `offline_rows` of prior data: that is the piece of work which is captured as a graph. A
-    policy that has learned before (by pretraining) acts from the first environment step on.
+    policy that has learned before, by pretraining or as another run's, acts from the first
+    environment step on.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         self.total += self.pretraining_total
         if self.pretraining_total:
             self.unit = "pretraining updates and env steps"
+        if self.pretraining_total or config.init_from is not None:
             self.random_steps = 0
         self.pretraining = Engine(
             algorithm, lambda: self._prior(p.batch_size), self.engine.mode, self.pretraining_total

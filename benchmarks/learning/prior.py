@@ -1,0 +1,45 @@
+"""Prior data for learning from offline to online: episodes of a half-trained policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.jobs import digest
+from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
+from rl_training.data.convert import save_dataset
+from rl_training.data.scripted import cache_folder
+from rl_training.runtime.collection import Behaviour, collect
+
+
+def prior_data(spec: Mapping[str, Any]) -> TransitionDataset:
+    """Train the policy of `spec["config"]`, let it act in `spec["env_id"]`, keep what happened.
+
+    The policy samples its actions. Made once and kept in the package's cache: seeds and
+    variants of a run learn from the same data.
+    """
+    path = cache_folder() / f"prior-{digest(dict(spec))}.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_dataset(_made(spec), path, overwrite=True)
+    return load_transition_dataset(path, env_id=spec["env_id"])
+
+
+def _made(spec: Mapping[str, Any]) -> TransitionDataset:
+    with TemporaryDirectory() as folder:
+        config = TrainConfig(**spec["config"], output_dir=str(Path(folder)))
+        agent = ManagedAlgorithm(config)
+        agent.learn(progress=False)
+        return collect(
+            lambda obs, mode: agent.predict(obs, deterministic=mode)[0],
+            Behaviour(deterministic=False),
+            agent.algorithm.spaces,
+            spec["env_id"],
+            {},
+            name=config.algo,
+            episodes=spec.get("episodes"),
+            steps=spec.get("steps"),
+            seed=config.seed,
+        )
