@@ -61,17 +61,15 @@ def test_every_slice_has_its_share_of_prior_rows(ratio: float, updates: int) -> 
 
 def test_the_share_is_that_of_the_batch_the_algorithm_sees(monkeypatch: Any) -> None:
     """The cuts of the loop are those of the update, at every one of its critic steps."""
-    from rl_training.algorithms import rlpd
-
     loop = loop_of(tagged=True, offline_batch_ratio=0.25, gradient_updates_per_step=4.0)
     seen: list[tuple[int, int]] = []
-    original = rlpd._critic_loss
+    original = loop.algorithm._critic_step
 
-    def looking(critics: Any, batch: Batch, target: Any) -> Any:
+    def looking(batch: Batch, *rest: Any) -> Any:
         seen.append((prior_rows(batch), batch.reward.shape[0]))
-        return original(critics, batch, target)
+        return original(batch, *rest)
 
-    monkeypatch.setattr(rlpd, "_critic_loss", looking)
+    monkeypatch.setattr(loop.algorithm, "_critic_step", looking)
     loop.advance(15)
     assert seen == [(5, 20)] * 4 * 3
     loop.close()

@@ -143,6 +143,9 @@ class Algorithm(nn.Module):
     needs_returns: ClassVar[bool] = False
     losses: ClassVar[tuple[str, ...]] = ()
     """Metrics of `update` that are watched for NaN and infinity."""
+    pieces: ClassVar[tuple[str, ...]] = ()
+    """Methods that are compiled one by one, where an update repeats them; else it is compiled
+    whole."""
 
     update_count: Tensor
     nonfinite_at: Tensor

@@ -18,7 +18,6 @@ update per step and a fixed temperature.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -117,6 +116,7 @@ class RLPDAlgorithm(Algorithm):
     paper: ClassVar[str] = "Ball et al. 2023"
     summary: ClassVar[str] = "from prior data to online improvement in few steps"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
+    pieces: ClassVar[tuple[str, ...]] = ("_critic_step", "_policy_step")
 
     def __init__(
         self, spaces: Spaces, params: RLPDParams, normalize_observations: bool = False
@@ -149,13 +149,12 @@ class RLPDAlgorithm(Algorithm):
         A batch of fewer rows is one cut. Every cut counts as an update.
         """
         p: RLPDParams = self.params
-        policy, critics = self.model.policy, self.model.critics
         rows, action_dim = batch.reward.shape[0], self.spaces.action_dim
         slices = max(1, rows // p.batch_size)
         self.update_count += slices - 1  # `step` has counted the first
         temperature = self.log_temperature.detach().exp()
         with torch.no_grad():  # the policy waits for all critic updates: one pass for them all
-            next_action, next_log_prob = policy.rsample(
+            next_action, next_log_prob = self.model.policy.rsample(
                 batch.next_obs, self.normal(rows, action_dim)
             )
             next_entropy = -batch.discount * temperature * next_log_prob
@@ -163,15 +162,27 @@ class RLPDAlgorithm(Algorithm):
         next_actions, next_entropies = next_action.chunk(slices), next_entropy.chunk(slices)
         for i, part in enumerate(cut(batch, slices)):
             drawn = None if members is None else members[i]
-            target = td_target(self.target_critics, part, next_actions[i], drawn)
-            if p.backup_entropy:
-                target = target + next_entropies[i]
-            metrics = self.minimize(partial(_critic_loss, critics, part, target), "critics")
-            soft_update(self.target_critics, critics, p.tau)
+            metrics = self._critic_step(part, next_actions[i], next_entropies[i], drawn)
         noise = self.normal(part.reward.shape[0], action_dim)
-        metrics |= self.minimize(
+        metrics |= self._policy_step(part.obs, noise, temperature)
+        return metrics | {"temperature": temperature}
+
+    def _critic_step(
+        self, batch: Batch, next_action: Tensor, next_entropy: Tensor, members: Tensor | None
+    ) -> Metrics:
+        p, critics = self.params, self.model.critics
+        target = td_target(self.target_critics, batch, next_action, members)
+        if p.backup_entropy:
+            target = target + next_entropy
+        metrics = self.minimize(lambda: td_loss(critics, batch, target)[0], "critics")
+        soft_update(self.target_critics, critics, p.tau)
+        return metrics
+
+    def _policy_step(self, obs: Tensor, noise: Tensor, temperature: Tensor) -> Metrics:
+        p, model = self.params, self.model
+        metrics = self.minimize(
             lambda: soft_policy_loss(
-                policy, critics, part.obs, noise, temperature, p.policy_objective
+                model.policy, model.critics, obs, noise, temperature, p.policy_objective
             ),
             "policy",
         )
@@ -182,7 +193,7 @@ class RLPDAlgorithm(Algorithm):
                 ),
                 "temperature",
             )
-        return metrics | {"temperature": temperature}
+        return metrics
 
     def _drawn_members(self, slices: int) -> Tensor | None:
         """(slices, Z) numbers of critics, without repetition in a row; None means all."""
@@ -190,7 +201,3 @@ class RLPDAlgorithm(Algorithm):
         if p.num_min_critics == p.num_critics:
             return None
         return self.uniform(slices, p.num_critics).topk(p.num_min_critics).indices
-
-
-def _critic_loss(critics: Any, batch: Batch, target: Tensor) -> Loss:
-    return td_loss(critics, batch, target)[0]

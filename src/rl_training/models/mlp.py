@@ -83,8 +83,8 @@ class EnsembleMLP(nn.Module):
             x = torch.baddbmm(chosen(bias), x, chosen(weight))
             if i < last:
                 if len(self.norm_scales):
-                    x = F.layer_norm(x, x.shape[-1:])
-                    x = torch.addcmul(chosen(self.norm_shifts[i]), x, chosen(self.norm_scales[i]))
+                    x = F.layer_norm(x, x.shape[-1:]) * chosen(self.norm_scales[i])
+                    x = x.add_(chosen(self.norm_shifts[i]))
                 x = F.relu(x, inplace=True)
         return x
 

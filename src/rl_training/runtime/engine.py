@@ -53,7 +53,11 @@ class Engine:
             dynamo = torch._dynamo.config
             if hasattr(dynamo, "trace_autograd_ops"):
                 dynamo.trace_autograd_ops = True  # `minimize` in the same graph as the rest
-            self._step = torch.compile(algorithm.step, dynamic=False)
+            for name in algorithm.pieces:
+                method = getattr(type(algorithm), name).__get__(algorithm)
+                setattr(algorithm, name, torch.compile(method, dynamic=False))
+            if not algorithm.pieces:
+                self._step = torch.compile(algorithm.step, dynamic=False)
         self._capture_due = self.mode in ("graph", "compiled_graph")
 
     def run(self, updates: int) -> Metrics:

@@ -37,7 +37,7 @@ class OffPolicyLoop:
         priorities = self.replay.priorities
         touched = () if priorities is None else (priorities.tree, priorities.max_priority)
         self.engine = Engine(
-            algorithm, self._draw, config.engine, self._all_rounds(), self._learned, touched
+            algorithm, self._draw, config.engine, self._all_updates(), self._learned, touched
         )
         self.experience = Experience(config, algorithm)
         self.progress = self.experience.progress
@@ -49,9 +49,9 @@ class OffPolicyLoop:
         owed = owed_updates(ratio, p.learning_starts, env_steps, updates_done)
         return owed // int(p.updates_at_once)
 
-    def _all_rounds(self) -> int:
-        """Steps of the algorithm in the whole run."""
-        return self._rounds(self.total)
+    def _all_updates(self) -> int:
+        """Updates of the whole run."""
+        return self._rounds(self.total) * int(self.params.updates_at_once)
 
     @property
     def tick(self) -> int:

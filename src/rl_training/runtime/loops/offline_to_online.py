@@ -59,8 +59,8 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         )
         self.pretraining.notes = self.engine.notes
 
-    def _all_rounds(self) -> int:
-        return self.pretraining_total + super()._all_rounds()
+    def _all_updates(self) -> int:
+        return self.pretraining_total + super()._all_updates()
 
     @property
     def pretrained(self) -> int:
