@@ -1,7 +1,8 @@
 """From offline to online: RLPD beside SAC without the data, and RLPD with its parts taken away.
 
 The pendulum is paid only for standing, so the simulator alone shows nothing to learn from.
-Prior data are thirty episodes of a SAC that was half-trained on the ordinary pendulum.
+Prior data are the thirty clumsy episodes of the packaged config and, once more, thirty of a SAC
+that was half-trained on the ordinary pendulum.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PRIOR: dict[str, Any] = {
         "device": "cpu",
         "threads": 1,
         "engine": "eager",
-        "total_timesteps": 4_000,
+        "total_timesteps": 3_500,
         "final_eval": False,
         "tensorboard": False,
         "algo_kwargs": {
@@ -54,13 +55,14 @@ PRIOR: dict[str, Any] = {
 """A policy and what it does in the sparse task."""
 
 MEANING = {
-    "rlpd": "RLPD as `rlpd/pendulum` has it, on the data of the half-trained SAC",
-    "scripted": "the same on the config's own data, the clumsy controller's",
+    "rlpd": "`rlpd/pendulum` as it is packaged",
+    "from_sac": "the same on the episodes of the half-trained SAC",
     "sac": "SAC in the environment alone, as many updates per step, the same sizes and rates",
-    "shuffled": "RLPD, rewards of the prior data permuted over all their rows",
+    "shuffled": "RLPD, rewards of the prior data permuted over all rows, less their mean",
+    "permuted": "RLPD, rewards of the prior data permuted over all rows",
     "plain": "RLPD with two critics, both in the target, and no LayerNorm",
 }
-SECONDS = {"rlpd": 150, "scripted": 150, "sac": 110, "shuffled": 150, "plain": 70}
+SECONDS = {"rlpd": 100, "from_sac": 110, "sac": 100, "shuffled": 100, "permuted": 100, "plain": 70}
 SHARED_KNOBS = ("batch_size", "hidden_sizes", "buffer_capacity", "learning_starts")
 RATES = ("policy_lr", "critic_lr", "temperature_lr")
 
@@ -75,10 +77,10 @@ def offline_to_online_jobs(options: Options) -> list[Job]:
 def _job(options: Options, seed: int, name: str) -> Job:
     spec: dict[str, Any] = {"config": _config(options, name), **evaluation(options)}
     spec["peaks"] = [Q_MEAN]
-    if name in ("rlpd", "shuffled", "plain"):
+    if name == "from_sac":
         spec["prior"] = _quick_prior() if options.quick else PRIOR
-    if name == "shuffled":
-        spec["shuffle_rewards"] = True
+    if name in ("shuffled", "permuted"):
+        spec |= {"shuffle_rewards": True, "centre_rewards": name == "shuffled"}
     return Job(NAME, name, seed, TRAIN, spec, cost=SECONDS[name])
 
 
@@ -94,7 +96,7 @@ def _config(options: Options, name: str) -> dict[str, Any]:
     knobs = config.params.model_dump(mode="json", exclude_defaults=True)
     values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     values |= {"device": "cpu", "threads": 1, "tensorboard": False, "keep_best": False}
-    values["checkpoint_interval"] = 0
+    values |= {"checkpoint_interval": 0, "engine": "eager" if options.quick else "compile"}
     if name == "plain":
         knobs |= {"num_critics": 2, "layer_norm": False}
     if name == "sac":
@@ -132,8 +134,8 @@ def offline_to_online_report(records: Records, figures: Path) -> Section:
     ]
     header = ("run", *SEED_HEADER, "area", "highest mean Q", "env steps", "seconds")
     verdicts = (
-        *(gates.every_seed_at_least(name, returns(records, name), LEARNS) for name in ("rlpd",)),
-        gates.at_least("rlpd on the config's own data", returns(records, "scripted"), LEARNS),
+        gates.every_seed_at_least("rlpd", returns(records, "rlpd"), LEARNS),
+        gates.at_least("rlpd on the half-trained SAC's data", returns(records, "from_sac"), LEARNS),
         gates.most_seeds_at_most("sac without prior data", returns(records, "sac"), FAILS),
         gates.at_most("rlpd on shuffled rewards", returns(records, "shuffled"), FAILS),
         gates.better(
@@ -144,10 +146,10 @@ def offline_to_online_report(records: Records, figures: Path) -> Section:
     )
     curves = curves_of(records, {name: name for name in MEANING}, "env_steps")
     title = "Sparse pendulum, within 10,000 steps"
-    prior = next((r.result["prior"] for r in records.of("rlpd") if "prior" in r.result), None)
+    prior = next((r.result["prior"] for r in records.of("from_sac")), None)
     quality = (
-        f" Those data: {prior['episodes']} episodes, {prior['return_mean']:.0f} on average "
-        f"({prior['return_min']:.0f} to {prior['return_max']:.0f})."
+        f" The half-trained SAC's {prior['episodes']} episodes return {prior['return_mean']:.0f} on "
+        f"average ({prior['return_min']:.0f} to {prior['return_max']:.0f})."
         if prior
         else ""
     )
@@ -155,7 +157,14 @@ def offline_to_online_report(records: Records, figures: Path) -> Section:
         "A pendulum that hangs at the start and is paid 1 per step only while it stands within "
         "0.2 radians; the best policies get about 150 of 200. Mean return of the last policy, "
         f"deterministic, over the same {FINAL_EPISODES} start states for every run. *area* is the "
-        "mean of the evaluations during training, every 1,000 steps." + quality
+        "mean of the evaluations during training, every 1,000 steps. The clumsy controller's 30 "
+        "episodes return 58 on average." + quality
+    )
+    finding = (
+        "Permuted rewards alone do not take the gain away: what is in the data is then paid 0.29 "
+        "everywhere and what the policy does itself is paid nothing, which draws it to the states "
+        "of the data, and so upright, where it finds the true reward. Less their mean, permuted "
+        "rewards say nothing and lead nowhere; that twin has the gate."
     )
     meanings = "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items())
     gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
@@ -164,6 +173,7 @@ def offline_to_online_report(records: Records, figures: Path) -> Section:
         meanings,
         figure(figures / f"{NAME}.png", curves, title, "environment steps"),
         table(header, rows),
+        finding,
         gates_table,
     )
     return Section("\n\n".join(part for part in parts if part), verdicts)

@@ -18,16 +18,14 @@ from rl_training.experiment.tracking import METRICS_FILE
 
 def training_data(config: TrainConfig, spec: dict[str, Any]) -> TransitionDataset | None:
     """Data of a job that are not simply the config's; None where they are."""
-    if "prior" not in spec:
-        return shuffled_rewards(config) if spec.get("shuffle_rewards") else None
-    dataset = prior_data(spec["prior"])
-    return permuted(dataset, config.seed) if spec.get("shuffle_rewards") else dataset
-
-
-def permuted(dataset: TransitionDataset, seed: int) -> TransitionDataset:
-    """The data with the rewards of all rows permuted."""
-    order = np.random.default_rng(seed).permutation(len(dataset))
-    return replace(dataset, rewards=dataset.rewards[order], name=f"{dataset.name}-shuffled")
+    if "prior" in spec:
+        return prior_data(spec["prior"])
+    if not spec.get("shuffle_rewards"):
+        return None
+    dataset = shuffled_rewards(config)
+    if spec.get("centre_rewards"):
+        dataset = replace(dataset, rewards=dataset.rewards - dataset.rewards.mean())
+    return dataset
 
 
 def shuffled_rewards(config: TrainConfig) -> TransitionDataset:
@@ -38,7 +36,9 @@ def shuffled_rewards(config: TrainConfig) -> TransitionDataset:
     # Data handed over in memory keep no preparation options, so there must be none to keep.
     if any(getattr(config.dataset, key) != _default(key) for key in changed):
         raise ValueError(f"the shuffled twin cannot keep dataset.{min(changed)}")
-    return permuted(load_transition_dataset(config.dataset, env_id=config.env_id), config.seed)
+    dataset = load_transition_dataset(config.dataset, env_id=config.env_id)
+    order = np.random.default_rng(config.seed).permutation(len(dataset))
+    return replace(dataset, rewards=dataset.rewards[order], name=f"{dataset.name}-shuffled")
 
 
 def _default(key: str) -> Any:

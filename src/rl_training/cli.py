@@ -289,7 +289,7 @@ def list_all(
     out.print("\nData sets:")
     for name, recipe in SCRIPTED.items():
         made_of = " and ".join(f"{part.count} {part.behaviour}" for part in recipe.segments)
-        out.print(f"  {name:16} {recipe.env_id}: {made_of} episodes")
+        out.print(f"  {name:22} {recipe.env_id}: {made_of} episodes")
     out.print("  random, or your own: FILE.npz, FILE.hdf5, minari:ID")
     out.print(f"\nRuns in {runs}:", soft_wrap=True)
     found = list(_runs(runs))
@@ -363,7 +363,7 @@ def inspect(
     requirements = {}
     for name in algorithm_names():
         cls = algorithm_class(name)
-        if cls.loop == "offline":
+        if cls.loop in ("offline", "offline_to_online"):
             requirements[name] = (cls.action_kinds, cls.needs_returns)
     try:
         dataset = load_transition_dataset(source, env_id=env)
