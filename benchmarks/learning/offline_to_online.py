@@ -148,8 +148,8 @@ def offline_to_online_report(records: Records, figures: Path) -> Section:
     title = "Sparse pendulum, within 10,000 steps"
     prior = next((r.result["prior"] for r in records.of("from_sac")), None)
     quality = (
-        f" The half-trained SAC's {prior['episodes']} episodes return {prior['return_mean']:.0f} on "
-        f"average ({prior['return_min']:.0f} to {prior['return_max']:.0f})."
+        f" The half-trained SAC's {prior['episodes']} episodes return {prior['return_mean']:.0f} "
+        f"on average ({prior['return_min']:.0f} to {prior['return_max']:.0f})."
         if prior
         else ""
     )

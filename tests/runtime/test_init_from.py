@@ -92,7 +92,7 @@ def test_a_run_without_a_checkpoint_starts_over_from_the_source(tmp_path: Path) 
     assert_same_state(agent.algorithm.training_state(), again.algorithm.training_state())
     shutil.rmtree(run_dir / "checkpoints")
     shutil.rmtree(path)
-    with pytest.raises(RLTrainingError, match="^init_from: "):
+    with pytest.raises(RLTrainingError, match=r"^init_from: "):
         RLPD.resume(run_dir, progress=False)
 
 
