@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rl_training import AWR, BC, DQN, PPO, SAC, load_transition_dataset
+from rl_training import AWR, BC, DQN, PPO, RLPD, SAC, load_transition_dataset
 from rl_training.envs.catch import CATCH_ID
 
 LEARNS, FAILS = -250.0, -500.0
@@ -60,6 +60,27 @@ def test_sac_swings_up(lr: float, learns: bool, options: dict[str, object]) -> N
     agent.learn(progress=False)
     score = agent.evaluate(20).return_mean
     assert score >= -400.0 if learns else score <= -800.0
+
+
+@pytest.mark.parametrize(("ratio", "learns"), [(0.5, True), (0.0, False)])
+def test_rlpd_learns_what_only_the_data_show(
+    ratio: float, learns: bool, options: dict[str, object]
+) -> None:
+    agent = RLPD.from_config(
+        "rlpd/pendulum",
+        total_timesteps=4_000,
+        hidden_sizes=[64, 64],
+        batch_size=64,
+        num_critics=3,
+        policy_lr=1e-3,
+        critic_lr=1e-3,
+        temperature_lr=1e-3,
+        offline_batch_ratio=ratio,
+        **options,
+    )
+    agent.learn(progress=False)
+    score = agent.evaluate(20).return_mean
+    assert score >= 100.0 if learns else score <= 40.0
 
 
 @pytest.mark.parametrize(("lr", "learns"), [(5e-4, True), (1e-12, False)])

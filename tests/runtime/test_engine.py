@@ -21,16 +21,19 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-def test_compiled_and_eager_agree() -> None:
-    """One graph, sampling outside it; the same batches give the same weights."""
+@pytest.mark.parametrize(("algo", "slices"), [("iql", 1), ("rlpd", 3)])
+def test_compiled_and_eager_agree(algo: str, slices: int) -> None:
+    """One graph, or one per piece that a step repeats, sampling outside it; the same batches
+    give the same weights."""
     states = {}
     for mode in ("eager", "compile"):
-        algorithm, table = small_learner(small_config("iql", algo_kwargs={"grad_clip": 1.0}))
+        algorithm, table = small_learner(small_config(algo, algo_kwargs={"grad_clip": 1.0}))
         torch.manual_seed(0)
-        runner = Engine(algorithm, lambda table=table: table.sample(32), mode, 30)
+        rows = slices * algorithm.params.batch_size
+        runner = Engine(algorithm, lambda table=table, rows=rows: table.sample(rows), mode, 30)
         metrics = runner.run(30)
         states[mode] = algorithm.state_dict()
-        assert int(algorithm.update_count) == 30
+        assert int(algorithm.update_count) == 30 * slices
         assert set(algorithm.losses) <= set(metrics)
     for name, value in states["eager"].items():
         assert torch.allclose(

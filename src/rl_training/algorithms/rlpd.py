@@ -151,6 +151,7 @@ class RLPDAlgorithm(Algorithm):
         p: RLPDParams = self.params
         rows, action_dim = batch.reward.shape[0], self.spaces.action_dim
         slices = max(1, rows // p.batch_size)
+        assert rows % slices == 0, (rows, slices)
         self.update_count += slices - 1  # `step` has counted the first
         temperature = self.log_temperature.detach().exp()
         with torch.no_grad():  # the policy waits for all critic updates: one pass for them all

@@ -25,7 +25,7 @@ def start_from(algorithm: Algorithm, source: Algorithm, path: str) -> None:
     if not isinstance(given, TanhGaussianPolicy):
         raise ConfigError(
             f"{what} is no squashed Gaussian, which {algorithm.name()} needs; start from a run of "
-            "sac, rlpd, iql, awac, cql, crr, awr or marwil"
+            "sac, rlpd, iql, awac, cql, crr, awr, marwil or bc (by likelihood)"
         )
     if own.sizes != given.sizes:
         hidden = given.sizes[1:-1]

@@ -87,7 +87,7 @@ class MLPIQLModel(nn.Module):
 
 
 class MLPSACModel(nn.Module):
-    """A tanh-Gaussian policy and an ensemble of critics, of which alone `layer_norm` speaks."""
+    """A tanh-Gaussian policy and an ensemble of critics; `layer_norm` is for the critics alone."""
 
     def __init__(
         self,

@@ -49,13 +49,15 @@ class Engine:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._metrics: Metrics = {}
         self._step = algorithm.step
+        for name in algorithm.pieces:  # an engine before may have compiled them
+            vars(algorithm).pop(name, None)
         if self.mode in ("compile", "compiled_graph"):
             dynamo = torch._dynamo.config
             if hasattr(dynamo, "trace_autograd_ops"):
                 dynamo.trace_autograd_ops = True  # `minimize` in the same graph as the rest
             for name in algorithm.pieces:
-                method = getattr(type(algorithm), name).__get__(algorithm)
-                setattr(algorithm, name, torch.compile(method, dynamic=False))
+                piece = torch.compile(getattr(algorithm, name), dynamic=False)
+                setattr(algorithm, name, piece)
             if not algorithm.pieces:
                 self._step = torch.compile(algorithm.step, dynamic=False)
         self._capture_due = self.mode in ("graph", "compiled_graph")
