@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams, asking_is_free
+from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
+from rl_training.algorithms.execution import asking_is_free
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces

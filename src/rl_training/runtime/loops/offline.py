@@ -13,6 +13,7 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.errors import CheckpointError
+from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
@@ -45,9 +46,12 @@ class OfflineLoop:
         self.fingerprint = DataFingerprint(dataset)
         epoch = math.ceil(len(self.table) / batch_size)
         self.total = config.total_updates or (config.total_epochs or 0) * epoch
-        self.engine = Engine(
-            algorithm, lambda: self.table.sample(batch_size), config.engine, self.total
+        learner = OneAgent(
+            algorithm,
+            lambda learner: self.table.sample(batch_size, learner.random),
+            seed=config.seed,
         )
+        self.engine = Engine(learner, config.engine, self.total)
 
     @property
     def tick(self) -> int:
