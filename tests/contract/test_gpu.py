@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rl_training.data.replay import Priorities, ReplayBuffer
+from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
 
 from .small_runs import cases, small_config, small_learner
@@ -21,7 +22,7 @@ pytestmark = [
 def engine_of(config: Any, mode: str) -> tuple[Any, Engine]:
     algorithm, table = small_learner(config)
     size = algorithm.params.batch_size
-    return algorithm, Engine(algorithm, lambda: table.sample(size), mode, 200)
+    return algorithm, Engine(OneAgent(algorithm, lambda _: table.sample(size)), mode, 200)
 
 
 @pytest.mark.parametrize(("algo", "kind"), cases())
@@ -80,8 +81,8 @@ def test_priorities_are_drawn_and_fed_back_inside_the_graph() -> None:
             replay.feed_back(batch.index, algorithm.last_td_errors)
 
         touched = (priorities.tree, priorities.max_priority)
-        draw = lambda replay=replay: replay.sample(12)  # noqa: E731
-        engine = Engine(algorithm, draw, mode, 50, learned, touched)
+        draw = lambda _, replay=replay: replay.sample(12)  # noqa: E731
+        engine = Engine(OneAgent(algorithm, draw, learned, touched), mode, 50)
         torch.manual_seed(2)
         engine.run(50)
         assert engine.mode == mode, engine.notes
@@ -93,12 +94,12 @@ def test_priorities_are_drawn_and_fed_back_inside_the_graph() -> None:
 def test_what_cannot_be_captured_runs_eagerly_and_says_so() -> None:
     algorithm, table = small_learner(small_config("bc", device="cuda"))
 
-    def draw() -> Any:
+    def draw(_: Any) -> Any:
         batch = table.sample(32)
         float(batch.reward.sum())  # asks the host
         return batch
 
-    engine = Engine(algorithm, draw, "auto", 100)
+    engine = Engine(OneAgent(algorithm, draw), "auto", 100)
     assert engine.mode == "graph"
     engine.run(10)
     assert engine.mode == "eager"

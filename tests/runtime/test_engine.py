@@ -9,6 +9,7 @@ import torch
 
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime import engine
+from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.build import flushes_denormals, run_scope
 from rl_training.runtime.engine import COMPILE_FROM_UPDATES, Engine, choose_mode
 
@@ -27,7 +28,8 @@ def test_compiled_and_eager_agree() -> None:
     for mode in ("eager", "compile"):
         algorithm, table = small_learner(small_config("iql", algo_kwargs={"grad_clip": 1.0}))
         torch.manual_seed(0)
-        runner = Engine(algorithm, lambda table=table: table.sample(32), mode, 30)
+        learner = OneAgent(algorithm, lambda _, table=table: table.sample(32))
+        runner = Engine(learner, mode, 30)
         metrics = runner.run(30)
         states[mode] = algorithm.state_dict()
         assert int(algorithm.update_count) == 30

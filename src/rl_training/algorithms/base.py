@@ -13,11 +13,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from rl_training.algorithms.execution import asking_is_free, is_batched
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
+from rl_training.execution import asking_is_free, is_batched
 from rl_training.experiment.config import (
     Count,
     HiddenSizes,
@@ -260,16 +260,17 @@ class Algorithm(nn.Module):
 
     def _gradients(
         self, loss: Callable[[], Loss], parameters: list[Tensor]
-    ) -> tuple[Sequence[Tensor], Metrics]:
+    ) -> tuple[list[Tensor], Metrics]:
         if not is_batched():
             total, metrics = loss()
-            return torch.autograd.grad(total, parameters), metrics
+            return list(torch.autograd.grad(total, parameters)), metrics
 
         def of(values: list[Tensor]) -> Loss:
             with replaced(self, parameters, values):
                 return loss()
 
-        return torch.func.grad(of, has_aux=True)(parameters)
+        gradients, metrics = torch.func.grad(of, has_aux=True)(parameters)
+        return gradients, metrics
 
     def state_tensors(self) -> list[Tensor]:
         """Everything an update writes to."""
@@ -343,7 +344,9 @@ class Algorithm(nn.Module):
 def replaced(module: nn.Module, old: Sequence[Tensor], new: Sequence[Tensor]) -> Iterator[None]:
     """Inside, a module computes with `new` parameters and buffers in the place of `old` ones."""
     by_identity = {id(before): after for before, after in zip(old, new, strict=True)}
-    tables = [table for part in module.modules() for table in (part._parameters, part._buffers)]
+    tables: list[dict[str, Any]] = []
+    for part in module.modules():
+        tables += [part._parameters, part._buffers]
     places = [
         (table, name, tensor)
         for table in tables

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.execution import is_batched
 from rl_training.algorithms.optim import move_towards
 from rl_training.data.batch import Batch
+from rl_training.execution import is_batched
 
 Metrics = dict[str, Tensor]
 
@@ -74,7 +73,7 @@ def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     move_towards(list(target.parameters()), list(online.parameters()), tau)
 
 
-def clipped_gradients(gradients: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
+def clipped_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:
     """Gradients scaled so that their joint norm is at most `max_norm`; no host sync."""
     if is_batched():
         norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.execution import is_batched, is_traced
+from rl_training.execution import is_batched, is_traced
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -159,14 +159,18 @@ def _agents_first(tensors: list[Tensor], axes: list[int | None], agents: int) ->
 @_adam_of_agents.register_vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
     *lists, steps, lr, weight_decay = arguments
-    lists = [_agents_first(*pair, info.batch_size) for pair in zip(lists, in_dims[:4], strict=True)]
-    adam(*lists, steps[0], lr[0], weight_decay)
+    parameters, gradients, exp_avg, exp_avg_sq = (
+        _agents_first(tensors, axes, info.batch_size)
+        for tensors, axes in zip(lists, in_dims[:4], strict=True)
+    )
+    adam(parameters, gradients, exp_avg, exp_avg_sq, steps[0], lr[0], weight_decay)
     return None, None
 
 
 @_move_agents_towards.register_vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
     targets, sources, share = arguments
-    lists = (targets, in_dims[0]), (sources, in_dims[1])
-    torch._foreach_lerp_(*(_agents_first(*pair, info.batch_size) for pair in lists), share)
+    targets = _agents_first(targets, in_dims[0], info.batch_size)
+    sources = _agents_first(sources, in_dims[1], info.batch_size)
+    torch._foreach_lerp_(targets, sources, share)
     return None, None

@@ -73,7 +73,7 @@ class TanhGaussianPolicy(Policy):
 
     def _distribution(self, out: Tensor) -> Distribution:
         if self.log_std is None:
-            mean, log_std = out.split(self.action_dim, dim=-1)
+            mean, log_std = torch.split(out, self.action_dim, dim=-1)
         else:
             mean, log_std = out, self.log_std.expand_as(out)
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.execution import num_agents
 from rl_training.models.mlp import MLP, EnsembleMLP
 
 A = TypeVar("A")
@@ -50,8 +51,12 @@ def together(*questions: Question[Any]) -> tuple[Any, ...]:
     return tuple(q.read(out) for q, out in zip(questions, outputs, strict=True))
 
 
+MOST_AGENTS = 16
+"""With more agents at once, single networks fill the device, and stacking only copies weights."""
+
+
 def _stacking_pays(x: Tensor) -> bool:
-    return x.is_cuda
+    return x.is_cuda and num_agents() <= MOST_AGENTS
 
 
 def _stackable(nets: Sequence[nn.Module]) -> bool:
@@ -95,7 +100,7 @@ def _stacked_outputs(
         if i < last:
             x = F.relu(x)
     parts = []
-    for j, (net, part) in enumerate(zip(nets, x.split(members), strict=True)):
+    for j, (net, part) in enumerate(zip(nets, torch.split(x, members), strict=True)):
         part = part[..., : stacks[j][-1].bias.shape[-1]]
         part = part if isinstance(net, EnsembleMLP) else part[0]
         parts.append(part if j < num_trained else part.detach())
@@ -121,13 +126,19 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         k, frozen = ctx.trained, x.shape[0] - ctx.trained
         gradient = gradient[:k]
-        parts = (
-            torch.bmm(gradient, weight[:k].transpose(1, 2)),
-            torch.bmm(x[:k].transpose(1, 2), gradient),
-            gradient.sum(1, keepdim=True),
+
+        def full(part: Tensor) -> Tensor:
+            return F.pad(part, (0, 0, 0, 0, 0, frozen)) if frozen else part
+
+        to_x = None
+        if ctx.needs_input_grad[0]:
+            to_x = full(torch.bmm(gradient, weight[:k].transpose(1, 2)))
+        return (
+            to_x,
+            full(torch.bmm(x[:k].transpose(1, 2), gradient)),
+            full(gradient.sum(1, keepdim=True)),
+            None,
         )
-        full = [F.pad(part, (0, 0, 0, 0, 0, frozen)) if frozen else part for part in parts]
-        return full[0], full[1], full[2], None
 
 
 def _filled(x: Tensor, rows: int, columns: int) -> Tensor:

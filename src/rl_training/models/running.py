@@ -45,6 +45,10 @@ class MovingMoments(nn.Module):
             self.mean_square + rate * (x.square().mean() - self.mean_square),
         )
 
+    @property
+    def now(self) -> Moments:
+        return Moments(self.mean, self.mean_square)
+
     def set(self, moments: Moments) -> None:
         self.mean.copy_(moments.mean)
         self.mean_square.copy_(moments.mean_square)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.execution import batching
 from rl_training.algorithms.functional import Metrics
+from rl_training.execution import batching
 from rl_training.runtime.randomness import RandomBlocks, kinds_of
 
 Draw = Callable[[Algorithm], Any]
@@ -125,7 +125,7 @@ class AgentStack:
             with self.template.holding(tensors), self.random.row_of(numbers):
                 return self.template.step(self.draw(self.template))
 
-        with batching():
+        with batching(len(self.agents)):
             metrics: Metrics = torch.vmap(one)(self.stacked, self.random.numbers)
         return metrics
 

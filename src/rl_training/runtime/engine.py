@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from rl_training.algorithms.execution import tracing
 from rl_training.algorithms.functional import Metrics
+from rl_training.execution import tracing
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner
 from rl_training.runtime.evaluation import untouched_randomness
@@ -32,6 +32,18 @@ WARM_UP = 3
 """Updates before a capture, in which libraries set themselves up; they are taken back."""
 
 
+MANY = 10
+"""Updates that are captured in one graph where as many are due: between two graphs the device
+idles for some microseconds, which is a tenth of a small update."""
+
+
+class Recording(NamedTuple):
+    """A captured piece of work and where it leaves its metrics."""
+
+    graph: torch.cuda.CUDAGraph
+    metrics: Metrics
+
+
 class Engine:
     """Lets a learner update, k times per call.
 
@@ -44,11 +56,9 @@ class Engine:
         self.learner = learner
         self.mode, self.reason = choose_mode(mode, learner.device, total_updates)
         self.notes: list[str] = []
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._metrics: Metrics = {}
+        self._graphs: dict[int, Recording] = {}
         if self.mode in ("compile", "compiled_graph"):
             learner.compile(lambda function: Compiled(function, self._taken_back))
-        self._capture_due = self.mode in ("graph", "compiled_graph")
 
     def run(self, updates: int) -> Metrics:
         """`updates` updates; the metrics of the last one."""
@@ -61,22 +71,28 @@ class Engine:
         return metrics
 
     def _run(self, updates: int) -> Metrics:
-        if self._capture_due:
-            self._capture_due = False
+        if self.mode in ("graph", "compiled_graph"):
             with torch.cuda.device(self.learner.device):
-                self._capture()
-        if self._graph is not None:
-            with torch.cuda.device(self.learner.device):
-                for _ in range(updates):
-                    self._graph.replay()
-            return self._metrics
+                return self._replay(updates)
         metrics: Metrics = {}
         for _ in range(updates):
             metrics = self.learner.update()
         return metrics
 
-    def _capture(self) -> None:
-        """Record one update. Nothing has been learned and no random number used up afterwards,
+    def _replay(self, updates: int) -> Metrics:
+        for count in (MANY, 1):
+            if updates >= count and count not in self._graphs:
+                self._capture(count)
+        if not self._graphs:
+            return self._run(updates)
+        for count, recording in sorted(self._graphs.items(), reverse=True):
+            while updates >= count:
+                recording.graph.replay()
+                metrics, updates = recording.metrics, updates - count
+        return metrics
+
+    def _capture(self, updates: int) -> None:
+        """Record some updates. Nothing has been learned and no random number used up afterwards,
         so that every update of a run, resumed or not, is the same piece of work."""
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
@@ -92,7 +108,8 @@ class Engine:
                         self.learner.update()
                 torch.cuda.current_stream().wait_stream(stream)
             with self._taken_back(), torch.cuda.graph(graph):
-                self._metrics = self.learner.update()
+                for _ in range(updates):
+                    metrics = self.learner.update()
         except RuntimeError as error:
             torch.cuda.synchronize()
             # A capture that broke off would leave the generator waiting for its end.
@@ -101,7 +118,7 @@ class Engine:
             self.notes.append(f"the update cannot be captured, it runs eagerly ({why})")
             self.mode = "eager"
             return
-        self._graph = graph
+        self._graphs[updates] = Recording(graph, metrics)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 _traced = False
-_batched = False
+_agents: int | None = None
 
 
 @contextmanager
@@ -23,14 +23,14 @@ def tracing() -> Iterator[None]:
 
 
 @contextmanager
-def batching() -> Iterator[None]:
+def batching(agents: int) -> Iterator[None]:
     """Inside, an update is that of many agents at once: every tensor hides an axis of agents."""
-    global _batched
-    before, _batched = _batched, True
+    global _agents
+    before, _agents = _agents, agents
     try:
         yield
     finally:
-        _batched = before
+        _agents = before
 
 
 def is_traced() -> bool:
@@ -38,9 +38,14 @@ def is_traced() -> bool:
 
 
 def is_batched() -> bool:
-    return _batched
+    return _agents is not None
+
+
+def num_agents() -> int:
+    """How many agents an update is for."""
+    return 1 if _agents is None else _agents
 
 
 def asking_is_free(tensor: Tensor) -> bool:
     """Whether a branch on a tensor's value is possible and costs nothing."""
-    return tensor.device.type == "cpu" and not (_traced or _batched)
+    return tensor.device.type == "cpu" and not (_traced or is_batched())
