@@ -164,7 +164,7 @@ class Algorithm(nn.Module):
             )
             why = "learns from data alone, without an environment"
         else:
-            unread = ("dataset", "total_updates", "total_epochs")
+            unread = ("dataset", "total_updates", "total_epochs", "seeds")
             why = "learns in the environment, by total_timesteps"
         for key in unread:
             if getattr(config, key) != TrainConfig.model_fields[key].default:

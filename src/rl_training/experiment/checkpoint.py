@@ -260,6 +260,8 @@ class CheckpointStore:
         self.folder = folder
         self.keep_last = keep_last
         self.keep_best = keep_best
+        self.pinned: int | None = None
+        """A tick whose checkpoint is kept, too."""
 
     def save(
         self, tick: int, components: Mapping[str, Any], header: Mapping[str, Any]
@@ -299,6 +301,7 @@ class CheckpointStore:
     def _rotate(self) -> None:
         found = self.all()
         keep = {info.path for info in found[-self.keep_last :]}
+        keep |= {info.path for info in found if info.tick == self.pinned}
         best = self.best()
         if self.keep_best and best is not None:
             keep.add(best.path)

@@ -223,6 +223,8 @@ class TrainConfig(Section):
     """Keyword arguments of the training environments only, over env_kwargs (online)."""
     seed: Interval = 0
     """Seed of everything random in the run."""
+    seeds: Annotated[tuple[Interval, ...], Field(min_length=1, strict=False)] | None = None
+    """Seeds of several agents that are trained at once, each as `seed` would train it (offline)."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     engine: Literal["auto", "eager", "compile", "graph", "compiled_graph"] = "auto"
@@ -282,6 +284,8 @@ class TrainConfig(Section):
                     f"early_stopping needs evaluations, but eval_interval {self.eval_interval} is "
                     f"larger than {key} {budget}; lower eval_interval"
                 )
+        if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: each may occur once, got {list(self.seeds)}")
         if self.total_updates is not None and self.total_epochs is not None:
             raise ValueError(
                 "give total_updates or total_epochs, not both; total_updates=null takes one back"

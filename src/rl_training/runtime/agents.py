@@ -129,6 +129,17 @@ class AgentStack:
             metrics: Metrics = torch.vmap(one)(self.stacked, self.random.numbers)
         return metrics
 
+    def act(self, obs: Tensor) -> Tensor:
+        """(agents, B, ...) actions without exploration for as many raw observations."""
+
+        def one(tensors: list[Tensor], own: Tensor) -> Tensor:
+            with self.template.holding(tensors):
+                return self.template.act(own, explore=False).action
+
+        with batching(len(self.agents)), torch.no_grad():
+            actions: Tensor = torch.vmap(one)(self.stacked, obs)
+        return actions
+
     def tensors(self) -> list[Tensor]:
         return [*self.stacked, self.random.row]
 

@@ -23,7 +23,7 @@ from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.evaluation import untouched_randomness
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
-from rl_training.runtime.loops.offline import OfflineLoop
+from rl_training.runtime.loops.offline import offline_loop
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 ONE_THREAD_UP_TO_WIDTH = 512
@@ -76,12 +76,13 @@ def build_loop(
         return OffPolicyLoop(config, algorithm)
     if algorithm.loop == "on_policy":
         return OnPolicyLoop(config, algorithm)
-    return OfflineLoop(config, algorithm, _training_data(config, algorithm, dataset))
+    return offline_loop(config, algorithm, training_data(config, algorithm, dataset))
 
 
-def _training_data(
+def training_data(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> TransitionDataset:
+    """What an offline run learns from, processed as its config says."""
     if config.total_updates is None and config.total_epochs is None:
         raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
     if config.dataset is None:

@@ -105,7 +105,7 @@ class Evaluator:
                 numbers = range(first, min(first + PARALLEL_EPISODES, episodes))
                 results |= self._run_wave(act, [Episode(p, n) for p in policies for n in numbers])
         return {
-            p: EvalResult(*zip(*(results[p, n] for n in range(episodes)), strict=True))
+            p: EvalResult(*zip(*(results[Episode(p, n)] for n in range(episodes)), strict=True))
             for p in policies
         }
 

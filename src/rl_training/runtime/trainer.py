@@ -82,15 +82,20 @@ def policy_function(algorithm: Algorithm) -> Callable[[np.ndarray[Any, Any]], An
     def act(obs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         tensor = torch.as_tensor(np.asarray(obs, algorithm.spaces.obs_dtype), device=device)
         action = algorithm.act(tensor, explore=False).action.cpu().numpy()
-        if not np.isfinite(action).all():
-            raise TrainingDivergedError(
-                f"the policy's actions became NaN by update {int(algorithm.update_count)}; "
-                "go back to an earlier checkpoint, lower the learning rate or set "
-                "algo_kwargs.grad_clip"
-            )
-        return algorithm.spaces.to_env(action)
+        return in_units_of_env(action, algorithm)
 
     return act
+
+
+def in_units_of_env(action: np.ndarray[Any, Any], algorithm: Algorithm) -> np.ndarray[Any, Any]:
+    """Inner actions as the environment takes them, refused where they are no numbers."""
+    if not np.isfinite(action).all():
+        raise TrainingDivergedError(
+            f"the policy's actions became NaN by update {int(algorithm.update_count)}; "
+            "go back to an earlier checkpoint, lower the learning rate or set "
+            "algo_kwargs.grad_clip"
+        )
+    return algorithm.spaces.to_env(action)
 
 
 @contextmanager
@@ -167,11 +172,12 @@ class Trainer:
         self.profile_shown = False
         self.stop_reason: str | None = None
         self.interrupted = False
-        self.elapsed_before = 0.0
+        self.began, self.elapsed_before = time.monotonic(), 0.0
         self.resumed_at: int | None = None
         self.resume_dir = run_dir
         """What to resume after a failure: the run itself, unless it is part of a larger one."""
-        self._seconds_per_tick = math.inf
+        self.seconds_per_tick = math.inf
+        """Of the last step; what is quick need not be looked at so often."""
 
     # --- running ------------------------------------------------------------------------------
 
@@ -210,10 +216,10 @@ class Trainer:
         """The last evaluation, checkpoint and result."""
         if not self.interrupted and self.config.final_eval:
             self._evaluate()
-        self._save()
+        self.save()
         if self.profile:
             self._show_profile()
-        result = self._result()
+        result = self.result()
         self._notify(lambda callback: callback.on_end(result))
         self._write_result("interrupted" if self.interrupted else "finished")
         return result
@@ -237,7 +243,7 @@ class Trainer:
             metrics = self.loop.advance(self.stride())
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
-        self._seconds_per_tick = (time.monotonic() - began) / (self.loop.tick - before)
+        self.seconds_per_tick = (time.monotonic() - began) / (self.loop.tick - before)
         self.advanced(before, metrics)
 
     def follow_schedule(self) -> None:
@@ -259,11 +265,11 @@ class Trainer:
             self._evaluate()
         # the last tick is saved by `run`, after its evaluation
         if crossed(before, now, c.checkpoint_interval) and now < self.loop.total:
-            self._save()
+            self.save()
         self.console.advance(now)
         if self.profile and not self.profile_shown and self.profile.total > PROFILE_AFTER_S:
             self._show_profile()
-        event = StepEvent(now, self.loop.progress, self._request_stop)
+        event = StepEvent(now, self.loop.progress, self.request_stop)
         self._notify(lambda callback: callback.on_step(event))
 
     def stride(self) -> int:
@@ -278,16 +284,16 @@ class Trainer:
                 lr_grid_step(c.lr_schedule, self.loop.total),
             )
         ]
-        most = max(MAX_STRIDE, int(MAX_STRIDE_SECONDS / self._seconds_per_tick))
+        most = max(MAX_STRIDE, int(MAX_STRIDE_SECONDS / self.seconds_per_tick))
         return min(most, self.loop.total - now, *(x for x in limits if x is not None))
 
-    def _request_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         self.stop_reason = self.stop_reason or reason
 
     def interrupt(self, signal_name: str) -> None:
         """End the run after the current step, as for a signal."""
         self.interrupted = True
-        self._request_stop(f"interrupted by {signal_name}")
+        self.request_stop(f"interrupted by {signal_name}")
         self.console.say(f"{signal_name}: saving, then ending (once more to end at once)")
 
     def _begin_profile(self) -> None:
@@ -348,11 +354,11 @@ class Trainer:
         if self.early_stopping:
             reason = self.early_stopping.observe(metrics)
             if reason:
-                self._request_stop(reason)
-        event = EvalEvent(tick, result, is_best, self._request_stop)
+                self.request_stop(reason)
+        event = EvalEvent(tick, result, is_best, self.request_stop)
         self._notify(lambda callback: callback.on_eval(event))
         if is_best and self.config.keep_best:
-            self._save()
+            self.save()
 
     def _score(self, metrics: dict[str, float]) -> float:
         """Larger is better: the early-stopping metric where one is set, else the mean return."""
@@ -384,7 +390,7 @@ class Trainer:
         latest = self.store.latest()
         return f"the last good checkpoint is '{latest.path}'" if latest else "none was saved yet"
 
-    def _save(self) -> CheckpointInfo:
+    def save(self) -> CheckpointInfo:
         """The checkpoint of this tick, written unless it is there already."""
         tick = self.loop.tick
         if self.last_saved is not None and self.last_saved.tick == tick:
@@ -413,7 +419,7 @@ class Trainer:
         self._check_finite_losses()  # a policy that has diverged breaks environments, too
         done = f"{self.loop.tick:,} {self.loop.unit}"
         try:
-            kept = self._save().path
+            kept = self.save().path
         except CheckpointError as error:
             return EnvironmentFailure(f"{failure} (and the state after {done} is lost: {error})")
         return EnvironmentFailure(
@@ -498,7 +504,7 @@ class Trainer:
     def _elapsed(self) -> float:
         return self.elapsed_before + time.monotonic() - self.began
 
-    def _result(self) -> TrainResult:
+    def result(self) -> TrainResult:
         return TrainResult(
             run_dir=self.run_dir,
             stop_reason=self.stop_reason or "",
@@ -512,7 +518,7 @@ class Trainer:
         )
 
     def _write_result(self, status: str) -> None:
-        result = self._result()
+        result = self.result()
         write_json(
             self.run_dir / RESULT_FILE,
             {
