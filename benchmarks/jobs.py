@@ -50,6 +50,8 @@ class Job:
     cost: float = 30.0
     """Seconds it takes, roughly: the longest start first, and the time left is guessed from it."""
     timeout: float = 3600.0
+    gpu: bool = False
+    """Whether it runs on a CUDA device; where there is none, it is left out."""
 
     @property
     def key(self) -> str:
@@ -229,7 +231,7 @@ class JobRunner:
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=job_environment(),
+                env=job_environment(gpu=job.gpu),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -38,8 +38,14 @@ class Request:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Versions of Python and of installed packages."""
-    found = {name: metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from its source
+        return "not installed"
 
 
 def answer_job(work: Callable[[Request], dict[str, Any]], packages: Sequence[str]) -> None:
@@ -114,6 +120,6 @@ class Companion:
         self._stream(self._process.stdout).close()
 
 
-def job_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def job_environment(extra: Mapping[str, str] | None = None, *, gpu: bool = False) -> dict[str, str]:
     """Environment variables of every benchmark process: one thread, no GPU unless asked."""
-    return {**os.environ, **ONE_THREAD, **ON_CPU, **(extra or {})}
+    return {**os.environ, **ONE_THREAD, **({} if gpu else ON_CPU), **(extra or {})}

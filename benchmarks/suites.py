@@ -46,9 +46,11 @@ class Suite:
 SUITES = {
     "speed": "benchmarks.speed.offline_cpu",
     "online_speed": "benchmarks.speed.online_cpu",
+    "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
     "offline": "benchmarks.learning.offline",
     "online": "benchmarks.learning.online",
+    "zoo": "benchmarks.learning.zoo",
 }
 """Modules with a `SUITE`, in the order in which they run."""
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from rl_training.data.replay import Priorities, ReplayBuffer
-from rl_training.runtime.agents import OneAgent
+from rl_training.experiment.registry import algorithm_class
+from rl_training.models import questions
+from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.engine import Engine
 
 from .small_runs import cases, small_config, small_learner
@@ -107,3 +109,43 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so() -> None:
     assert int(algorithm.update_count) == 10
     engine.run(5)
     assert int(algorithm.update_count) == 15
+
+
+OFFLINE = [(algo, kind) for algo, kind in cases() if algorithm_class(algo).loop == "offline"]
+
+
+@pytest.mark.parametrize(("algo", "kind"), OFFLINE)
+def test_several_agents_are_captured_and_agree_with_separate_ones(algo: str, kind: str) -> None:
+    """Their own random numbers, drawn ahead; enough updates for graphs of one and of many."""
+    seeds = (4, 7, 1)
+    config = small_config(algo, kind, device="cuda", algo_kwargs={"grad_clip": 1.0})
+
+    def agents() -> list[Any]:
+        return [small_learner(config.replace(seed=seed))[0] for seed in seeds]
+
+    _, table = small_learner(config)
+    draw = lambda learner: table.sample(32, learner.random)  # noqa: E731
+    alone, stacked = agents(), agents()
+    for seed, agent in zip(seeds, alone, strict=True):
+        Engine(OneAgent(agent, draw, seed=seed), "eager", 57).run(57)
+    engine = Engine(AgentStack(stacked, draw, seeds), "graph", 57)
+    for updates in (3, 54):
+        engine.run(updates)
+    assert engine.mode == "graph", engine.notes
+    for one, other in zip(alone, stacked, strict=True):
+        assert int(other.update_count) == 57
+        for key, value in one.state_dict().items():
+            found = other.state_dict()[key]
+            assert torch.allclose(value.double(), found.double(), rtol=2e-3, atol=2e-4), key
+
+
+def test_stacked_networks_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = []
+    for most in (0, 16):
+        monkeypatch.setattr(questions, "MOST_AGENTS", most)
+        algorithm, engine = engine_of(small_config("iql", device="cuda"), "graph")
+        torch.manual_seed(3)
+        engine.run(40)
+        states.append(algorithm.state_dict())
+    for key, value in states[0].items():
+        assert torch.allclose(value.double(), states[1][key].double(), rtol=2e-3, atol=2e-4), key

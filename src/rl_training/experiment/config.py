@@ -229,6 +229,8 @@ class TrainConfig(Section):
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     engine: Literal["auto", "eager", "compile", "graph", "compiled_graph"] = "auto"
     """How updates are executed; auto takes CUDA graphs where it can, and compiles long runs."""
+    tf32: bool = False
+    """Let a GPU round the inputs of matrix products to TF32: quicker, less exact."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     profile: bool = False

@@ -134,8 +134,10 @@ def flushes_denormals() -> bool:
 
 @contextmanager
 def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
-    """Thread count and random streams of a run; the caller's return afterwards."""
+    """Threads, precision and random streams of a run; the caller's return afterwards."""
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
     torch.set_num_threads(choose_threads(config, spaces.is_image))
     # Otherwise gradients of convolutions differ in the last bit from run to run.
     torch.backends.cudnn.deterministic = True
@@ -151,6 +153,7 @@ def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.backends.cudnn.deterministic = deterministic
+        torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.set_flush_denormal(flushed)
 
 
