@@ -51,7 +51,7 @@ class Job:
     """Seconds it takes, roughly: the longest start first, and the time left is guessed from it."""
     timeout: float = 3600.0
     gpu: bool = False
-    """Whether its process may see the GPUs of the machine."""
+    """Whether it runs on a CUDA device; where there is none, it is left out."""
 
     @property
     def key(self) -> str:

@@ -19,6 +19,7 @@ def hardware() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "gpu": _gpu_model(),
         "system": f"{platform.system()} {platform.machine()}",
     }
 
@@ -34,6 +35,19 @@ def _cpu_model() -> str:
         return platform.processor() or "unknown"
     name = fields.get("model name", "unknown")
     return f"{name} (family {fields.get('cpu family')}, model {fields.get('model')})"
+
+
+def _gpu_model() -> str | None:
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("Model:"):
+                return line.partition(":")[2].strip()
+    return None
+
+
+def has_gpu() -> bool:
+    """Whether jobs for a GPU can run here."""
+    return _gpu_model() is not None
 
 
 def source_digest() -> str:

@@ -38,8 +38,14 @@ class Request:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Versions of Python and of installed packages."""
-    found = {name: metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from its source
+        return "not installed"
 
 
 def answer_job(work: Callable[[Request], dict[str, Any]], packages: Sequence[str]) -> None:

@@ -42,6 +42,10 @@ def render(store: ResultStore, path: Path) -> dict[str, tuple[Verdict, ...]]:
     return {name: section.verdicts for name, section in sections.items()}
 
 
+def _gpu(hardware: Mapping[str, object]) -> str:
+    return f"{hardware['gpu']}; " if hardware.get("gpu") else ""
+
+
 def _command(suite: Suite) -> str:
     return f"python -m benchmarks.run {suite.name}"
 
@@ -60,8 +64,8 @@ def _summary(suites: Iterable[Suite], sections: Mapping[str, Section]) -> str:
 def _provenance(suite: Suite, records: Records) -> str:
     """Where the numbers of a section come from."""
     machines = _distinct(
-        f"{r.hardware['cpu']}, {r.hardware['cores']} cores, {r.hardware['memory_gib']} GiB, "
-        f"{r.hardware['system']}"
+        f"{_gpu(r.hardware)}{r.hardware['cpu']}, {r.hardware['cores']} cores, "
+        f"{r.hardware['memory_gib']} GiB, {r.hardware['system']}"
         for r in records.all
     )
     own = [record.versions for record in records.all]

@@ -24,6 +24,7 @@ from rich.console import Console
 from benchmarks.board import Board
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, JobRunner, Outcome, ResultStore
+from benchmarks.machine import has_gpu
 from benchmarks.peers.environment import PeerEnvironmentError, ensure_peers
 from benchmarks.process import ROOT
 from benchmarks.results_md import render
@@ -75,6 +76,9 @@ def run_suite(
     wanted = [job for job in suite.jobs(options) if matches(job, chosen.only)]
     jobs = [job for job in wanted if chosen.fresh or not store.is_finished(job)]
     console.print(f"{suite.name}: {len(jobs)} jobs, {len(wanted) - len(jobs)} already finished")
+    if any(job.gpu for job in jobs) and not has_gpu():
+        console.print(f"{suite.name}: left out, it needs a CUDA device and none was found")
+        jobs = [job for job in jobs if not job.gpu]
     failed: list[Outcome] = []
     if any(job.peer for job in jobs):
         try:

@@ -46,9 +46,11 @@ class Suite:
 SUITES = {
     "speed": "benchmarks.speed.offline_cpu",
     "online_speed": "benchmarks.speed.online_cpu",
+    "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
     "offline": "benchmarks.learning.offline",
     "online": "benchmarks.learning.online",
+    "zoo": "benchmarks.learning.zoo",
     "offline_to_online": "benchmarks.learning.offline_to_online",
     "offline_to_online_gpu": "benchmarks.learning.offline_to_online_gpu",
     "ensemble_speed": "benchmarks.speed.ensemble",

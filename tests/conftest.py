@@ -25,9 +25,10 @@ QUICK = (
 @pytest.fixture
 def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates on the CPU as they are executed on other devices."""
-    from rl_training.algorithms import base
+    from rl_training.algorithms import base, value_based
 
-    monkeypatch.setattr(base, "BRANCH_ON_CPU", False)
+    for module in (base, value_based):
+        monkeypatch.setattr(module, "asking_is_free", lambda tensor: False)
 
 
 @pytest.fixture(scope="session", autouse=True)

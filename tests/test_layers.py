@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "rl_training"
-ORDER = ["experiment", "models", "data", "envs", "algorithms", "runtime", "api", "cli"]
+ORDER = ["experiment", "execution", "models", "data", "envs", "algorithms", "runtime", "api", "cli"]
 
 
 def test_imports_point_down() -> None:

@@ -25,9 +25,10 @@ from benchmarks.process import Request, answer_job
 from rl_training import TrainConfig, TransitionDataset
 from rl_training.data.spaces import Spaces
 from rl_training.models import TanhGaussianPolicy
+from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.build import build_algorithm, keep_freed_memory
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops.offline import training_table
+from rl_training.runtime.loops.offline import OfflineData
 
 ROWS = 20_000
 
@@ -57,15 +58,15 @@ def our_round(config: TrainConfig, spaces: Spaces, dataset: TransitionDataset) -
     from rl_training.data.batch import interleaved
 
     algorithm = build_algorithm(config, spaces)
-    prior, own = (training_table(config, algorithm, dataset) for _ in range(2))
+    prior, own = (OfflineData(config, [algorithm], dataset).table for _ in range(2))
     p = config.params
     slices, rows = p.updates_at_once, p.offline_rows
 
-    def draw() -> Any:
+    def draw(_: Any) -> Any:
         mine = own.sample(slices * (p.batch_size - rows))
         return interleaved(prior.sample(slices * rows), mine, slices)
 
-    engine = Engine(algorithm, draw, config.engine, 1)
+    engine = Engine(OneAgent(algorithm, draw), config.engine, 1)
     return lambda: engine.run(1)
 
 

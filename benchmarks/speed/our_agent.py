@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.speed.synthetic import synthetic_arrays
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
+from rl_training.experiment.registry import algorithm_class
 
 ENV_ID = "benchmarks/Synthetic-v0"
 
@@ -25,17 +26,23 @@ class SyntheticEnv(gym.Env[Any, Any]):
 gym.register(ENV_ID, entry_point=f"{__name__}:SyntheticEnv", disable_env_checker=True)
 
 
-def make_agent(algo: str, shape: Mapping[str, int], knobs: Mapping[str, Any]) -> ManagedAlgorithm:
-    """An untrained agent on the CPU, one thread, with the fastest engine as trained."""
+def make_agent(
+    algo: str, shape: Mapping[str, int], knobs: Mapping[str, Any], device: str = "cpu"
+) -> ManagedAlgorithm:
+    """An untrained agent, one thread, with the fastest engine as trained."""
+    if algorithm_class(algo).loop == "offline":
+        # the data are replaced by arrays in memory
+        lane: dict[str, Any] = {"dataset": {"kind": "random"}, "total_updates": 10**9}
+    else:
+        lane = {"total_timesteps": 10**9}
     config = TrainConfig(
         algo=algo,
         env_id=ENV_ID,
         env_kwargs={key: shape[key] for key in ("obs_dim", "action_dim")},
-        dataset={"kind": "random"},  # replaced by arrays in memory
-        device="cpu",
+        device=device,
         threads=1,
-        total_updates=10**9,
         algo_kwargs=dict(knobs),
+        **lane,
     )
     return ManagedAlgorithm(config)
 

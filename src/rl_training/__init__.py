@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rl_training.api.algorithms import SAC as SAC
     from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
     from rl_training.api.managed import load as load
+    from rl_training.api.seeds import learn_seeds as learn_seeds
+    from rl_training.api.seeds import resume_seeds as resume_seeds
     from rl_training.data.dataset import TransitionDataset as TransitionDataset
     from rl_training.data.sources import load_transition_dataset as load_transition_dataset
     from rl_training.experiment.config import TrainConfig as TrainConfig
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from rl_training.runtime.callbacks import Callback as Callback
     from rl_training.runtime.callbacks import TrainResult as TrainResult
     from rl_training.runtime.evaluation import EvalResult as EvalResult
+    from rl_training.runtime.seeds import SeedsResult as SeedsResult
 
 __version__ = "0.1.0"
 
@@ -55,6 +58,7 @@ _EXPORTS = {
         "SAC",
     ),
     "api.managed": ("ManagedAlgorithm", "load"),
+    "api.seeds": ("learn_seeds", "resume_seeds"),
     "data.dataset": ("TransitionDataset",),
     "data.sources": ("load_transition_dataset",),
     "experiment.config": ("TrainConfig",),
@@ -62,6 +66,7 @@ _EXPORTS = {
     "experiment.registry": ("register",),
     "runtime.callbacks": ("Callback", "TrainResult"),
     "runtime.evaluation": ("EvalResult",),
+    "runtime.seeds": ("SeedsResult",),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -96,16 +96,26 @@ def train(
     seed: SeedOption = None,
     device: DeviceOption = None,
     output_dir: OutputOption = None,
+    seeds: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Train that many agents at once, with the seed and those after it."),
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train a policy and write a run folder.
+    """Train a policy, or one per seed, and write a run folder.
 
     Example: rl-training train awr/pendulum total_updates=5000 algo_kwargs.beta=0.5 --seed 3
+
+    Several seeds at once (offline): --seeds 8, or the key seeds=[3,14,15]
     """
     from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.api.seeds import learn_seeds
     from rl_training.experiment.config import load_config
 
     resolved = load_config(config, _overridden(overrides, seed, device, output_dir))
+    if seeds is not None or resolved.seeds is not None:
+        _report_seeds(learn_seeds(resolved, seeds, progress=not quiet))
+        return
     agent = ManagedAlgorithm(resolved)
     _report(agent.learn(progress=not quiet))
 
@@ -122,14 +132,18 @@ def resume(
     rl-training resume runs/awr-... eval_interval=500
     """
     from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.api.seeds import resume_seeds
     from rl_training.experiment.config import TrainConfig
     from rl_training.experiment.config_files import apply_overrides
     from rl_training.experiment.tracking import read_run_config
 
     stored = read_run_config(run)
     wanted = apply_overrides(stored, overrides or [])
-    TrainConfig(**wanted)  # refuses what is no config, all mistakes at once
+    resolved = TrainConfig(**wanted)  # refuses what is no config, all mistakes at once
     options = {key: value for key, value in wanted.items() if value != stored.get(key)}
+    if resolved.seeds is not None:
+        _report_seeds(resume_seeds(run, progress=not quiet, **options))
+        return
     agent = ManagedAlgorithm.resume(run, progress=not quiet, **options)
     _report(agent.result)
 
@@ -141,9 +155,31 @@ def _report(result: Any) -> None:
     if result.best_tick is not None:
         out.print(f"best evaluation: {result.best_score:,.1f} at {result.best_tick:,}")
     out.print(f"run folder: {result.run_dir}", soft_wrap=True)
+    _end_if_interrupted(result)
+
+
+def _end_if_interrupted(result: Any) -> None:
     if result.interrupted:
         out.print(f"go on with: rl-training resume {result.run_dir}", soft_wrap=True)
         raise typer.Exit(143 if "SIGTERM" in result.stop_reason else 130)
+
+
+def _report_seeds(result: Any) -> None:
+    table = Table(title=f"stopped: {result.stop_reason}", title_justify="left")
+    for name in ("seed", "last return", "best return", "at update"):
+        table.add_column(name, justify="right")
+    for seed, one in result.results.items():
+        last = "" if one.return_mean is None else f"{one.return_mean:,.1f}"
+        best = "" if one.best_score is None else f"{one.best_score:,.1f}"
+        table.add_row(str(seed), last, best, "" if one.best_tick is None else f"{one.best_tick:,}")
+    for seed in result.failures:
+        table.add_row(str(seed), "failed", "", "")
+    out.print(table)
+    for name, summary in (("last", result.last), ("best", result.best)):
+        if summary is not None:
+            out.print(f"{name} evaluations: {summary}", soft_wrap=True)
+    out.print(f"run folder: {result.run_dir}", soft_wrap=True)
+    _end_if_interrupted(result)
 
 
 @app.command(name="eval")

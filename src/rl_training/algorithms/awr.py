@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, DiscountedParams
@@ -30,7 +29,7 @@ from rl_training.algorithms.functional import (
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Positive, Rate
-from rl_training.models import MLPIQLModel, MovingMoments, Policy
+from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
 
 
 class AWRParams(DiscountedParams):
@@ -106,24 +105,28 @@ class AWRAlgorithm(Algorithm):
 
     def update(self, batch: Batch) -> Metrics:
         p: AWRParams = self.params
-        returns = bootstrapped_returns(batch, self.model.value)
-        statistics: dict[str, Tensor] = {}
-        if p.normalize_advantages:
-            with torch.no_grad():
-                self.advantages.observe(returns - self.model.value(batch.obs))
-            statistics = {
-                "advantage_mean": self.advantages.mean,
-                "advantage_std": self.advantages.std + 1e-5,
-            }
+        policy, value = self.model.policy, self.model.value
+        returns = bootstrapped_returns(batch, value)
 
         def loss() -> Loss:
-            return awr_loss(
-                self.model.policy.log_prob(batch.obs, batch.action),
-                self.model.value(batch.obs),
+            distribution, value_now = together(policy.ask(batch.obs), value.ask(batch.obs))
+            statistics: dict[str, Tensor] = {}
+            if p.normalize_advantages:
+                moments = self.advantages.after(returns - value_now.detach())
+                statistics = {"advantage_mean": moments.mean, "advantage_std": moments.std + 1e-5}
+            total, metrics = awr_loss(
+                policy.log_prob_under(distribution, batch.action),
+                value_now,
                 returns,
                 beta=p.beta,
                 max_weight=p.max_weight,
                 **statistics,
             )
+            if p.normalize_advantages:
+                statistics["mean_square"] = moments.mean_square
+            return Loss(total, metrics | statistics)
 
-        return self.minimize(loss, "policy", "value") | statistics
+        metrics = self.minimize(loss, "policy", "value")
+        if p.normalize_advantages:
+            self.advantages.set(Moments(metrics["advantage_mean"], metrics.pop("mean_square")))
+        return metrics

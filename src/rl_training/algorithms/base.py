@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from rl_training.algorithms.functional import Loss, Metrics, clip_gradients_
+from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
+from rl_training.execution import asking_is_free, is_batched
 from rl_training.experiment.config import (
     Count,
     Fraction,
@@ -107,13 +109,14 @@ class OfflineToOnlineParams(OffPolicyParams):
         return ratio
 
 
-BRANCH_ON_CPU = True
-"""Tests switch it off to see on the CPU what is executed elsewhere."""
+RandomRows = Callable[[torch.Generator | None, int], Tensor]
+"""(generator, n) to n rows of random numbers on the device; without a generator, its default."""
 
 
-def asking_is_free(tensor: Tensor) -> bool:
-    """Whether a branch on a tensor's value costs nothing: on the CPU, and not while tracing."""
-    return BRANCH_ON_CPU and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+class DrawnAhead(Protocol):
+    """Random numbers that were drawn before the update that takes them."""
+
+    def take(self, rows: RandomRows) -> Tensor: ...
 
 
 class Act(NamedTuple):
@@ -175,6 +178,7 @@ class Algorithm(nn.Module):
         self.normalizer = ObservationNormalizer(width, normalize_observations)
         self.optimizers: dict[str, FusedAdam] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
+        self.drawn_ahead: DrawnAhead | None = None
         # Share of the budget spent; online loops set it before acting, for schedules.
         self.fraction = 0.0
         # First update at which each loss was not finite, -1 while all were: read by the
@@ -196,13 +200,13 @@ class Algorithm(nn.Module):
             unread = (*online, "init_from")
             why = "learns from data alone, without an environment"
         elif cls.loop == "offline_to_online":
-            unread = ("total_updates", "total_epochs")
+            unread = ("total_updates", "total_epochs", "seeds")
             why = (
                 "learns from data and in the environment, by total_timesteps and "
                 "algo_kwargs.offline_pretrain_updates"
             )
         else:
-            unread = ("dataset", "init_from", "total_updates", "total_epochs")
+            unread = ("dataset", "init_from", "total_updates", "total_epochs", "seeds")
             why = "learns in the environment, by total_timesteps"
         for key in unread:
             if getattr(config, key) != TrainConfig.model_fields[key].default:
@@ -252,13 +256,19 @@ class Algorithm(nn.Module):
 
     # --- randomness ---------------------------------------------------------------------------
 
+    def random(self, rows: RandomRows) -> Tensor:
+        """One row of random numbers: the next of those drawn ahead, where a run does so."""
+        return rows(None, 1)[0] if self.drawn_ahead is None else self.drawn_ahead.take(rows)
+
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal noise from the device's generator."""
-        return torch.randn(shape, device=self.update_count.device)
+        """Standard normal noise."""
+        device = self.update_count.device
+        return self.random(lambda g, n: torch.randn(n, *shape, generator=g, device=device))
 
     def uniform(self, *shape: int) -> Tensor:
-        """Noise in [0, 1) from the device's generator."""
-        return torch.rand(shape, device=self.update_count.device)
+        """Noise in [0, 1)."""
+        device = self.update_count.device
+        return self.random(lambda g, n: torch.rand(n, *shape, generator=g, device=device))
 
     # --- optimisation -------------------------------------------------------------------------
 
@@ -278,17 +288,55 @@ class Algorithm(nn.Module):
         The only place where gradients are taken. Gradients reach the parameters of the
         named optimisers and no others, and are clipped per optimiser.
         """
-        total, metrics = loss()
         optimizers = [self.optimizers[name] for name in names]
-        gradients = torch.autograd.grad(total, [p for opt in optimizers for p in opt.parameters])
+        parameters = [p for optimizer in optimizers for p in optimizer.parameters]
+        gradients, metrics = self._gradients(loss, parameters)
         start = 0
         for optimizer in optimizers:
             own = gradients[start : start + len(optimizer.parameters)]
             start += len(own)
             if self.params.grad_clip is not None:
-                clip_gradients_(own, self.params.grad_clip)
+                own = clipped_gradients(own, self.params.grad_clip)
             optimizer.step(own)
         return {key: value.detach() for key, value in metrics.items()}
+
+    def _gradients(
+        self, loss: Callable[[], Loss], parameters: list[Tensor]
+    ) -> tuple[list[Tensor], Metrics]:
+        if not is_batched():
+            total, metrics = loss()
+            return list(torch.autograd.grad(total, parameters)), metrics
+
+        def of(values: list[Tensor]) -> Loss:
+            with replaced(self, parameters, values):
+                return loss()
+
+        gradients, metrics = torch.func.grad(of, has_aux=True)(parameters)
+        return gradients, metrics
+
+    def state_tensors(self) -> list[Tensor]:
+        """Everything an update writes to."""
+        optimizers = self.optimizers.values()
+        own = [*self.parameters(), *self.buffers()]
+        return own + [x for optimizer in optimizers for x in optimizer.tensors()]
+
+    @contextmanager
+    def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, the algorithm works on `tensors` in the place of its `state_tensors()`."""
+        own = self.state_tensors()
+        by_identity = {id(before): after for before, after in zip(own, tensors, strict=True)}
+        optimizers = self.optimizers.values()
+        before = [(list(opt.parameters), opt.tensors()) for opt in optimizers]
+        for optimizer, (parameters, rest) in zip(optimizers, before, strict=True):
+            optimizer.parameters = [by_identity[id(x)] for x in parameters]
+            optimizer.replace_tensors([by_identity[id(x)] for x in rest])
+        try:
+            with replaced(self, own, tensors):
+                yield
+        finally:
+            for optimizer, (parameters, rest) in zip(optimizers, before, strict=True):
+                optimizer.parameters = parameters
+                optimizer.replace_tensors(rest)
 
     def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
         """Set each scheduled optimiser's learning rate to its base times `factor`."""
@@ -332,3 +380,25 @@ class Algorithm(nn.Module):
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return name
         return None
+
+
+@contextmanager
+def replaced(module: nn.Module, old: Sequence[Tensor], new: Sequence[Tensor]) -> Iterator[None]:
+    """Inside, a module computes with `new` parameters and buffers in the place of `old` ones."""
+    by_identity = {id(before): after for before, after in zip(old, new, strict=True)}
+    tables: list[dict[str, Any]] = []
+    for part in module.modules():
+        tables += [part._parameters, part._buffers]
+    places = [
+        (table, name, tensor)
+        for table in tables
+        for name, tensor in table.items()
+        if id(tensor) in by_identity
+    ]
+    for table, name, tensor in places:
+        table[name] = by_identity[id(tensor)]
+    try:
+        yield
+    finally:
+        for table, name, tensor in places:
+            table[name] = tensor

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rl_training.algorithms.optim import move_towards
 from rl_training.data.batch import Batch
+from rl_training.execution import is_batched
 
 Metrics = dict[str, Tensor]
 
@@ -68,10 +70,18 @@ def weight_metrics(weight: Tensor, cap: float) -> Metrics:
 @torch.no_grad()
 def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     """target <- target + tau * (online - target), for every parameter at once."""
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+    move_towards(list(target.parameters()), list(online.parameters()), tau)
 
 
-def clip_gradients_(gradients: tuple[Tensor, ...], max_norm: float) -> None:
-    """Scale gradients in place so that their joint norm is at most `max_norm`; no host sync."""
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+def clipped_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:
+    """Gradients scaled so that their joint norm is at most `max_norm`; no host sync."""
+    if is_batched():
+        norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+    else:
+        norms = list(torch._foreach_norm(gradients))
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    if is_batched():
+        return [gradient * factor for gradient in gradients]
+    torch._foreach_mul_(gradients, factor)
+    return gradients

@@ -3,10 +3,11 @@
 Kostrikov, Nair and Levine 2021, arXiv:2110.06169.
 
 Kept from the authors' code: expectile value on the target critics' minimum, weights
-exp(beta * A) capped at 100 (beta multiplies), the order value, policy with the new
-value, critics with the new value, targets; orthogonal initialisation, one learned
+exp(beta * A) capped at 100 (beta multiplies), orthogonal initialisation, one learned
 deviation for all states. Changed: the policy is a squashed Gaussian (the authors' is an
-unsquashed one with a tanh mean). The authors' cosine decay of the policy's learning rate
+unsquashed one with a tanh mean), and the three losses are taken at the same networks, in
+one pass, where the authors' policy and critics see the value network one step later.
+The authors' cosine decay of the policy's learning rate
 alone is `lr_schedule: {kind: cosine, optimizers: [policy]}`.
 """
 
@@ -14,12 +15,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, TargetNetworkParams
-from rl_training.algorithms.critics import td_loss
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -39,6 +38,7 @@ from rl_training.models import (
     Policy,
     frozen_copy,
     orthogonal_init_,
+    together,
 )
 
 
@@ -96,17 +96,16 @@ def iql_loss(
     beta: float,
     max_weight: float,
 ) -> IQLLosses:
-    """The three IQL objectives at one set of inputs, for a training loop of your own.
+    """The three IQL objectives at one set of inputs.
 
     `q_target` is the target critics' minimum at the data's actions, (B,); `q` the online
-    critics, (members, B); `td_target` is r + discount * V(s'), (B,). `IQLAlgorithm`
-    takes the same losses one after the other, so that each sees the step before it.
+    critics, (members, B); `td_target` is r + discount * V(s'), (B,).
     """
     td = critic_loss(q, td_target.detach())
     return IQLLosses(
         iql_value_loss(q_target, value, expectile=expectile),
         iql_policy_loss(log_prob, q_target, value, beta=beta, max_weight=max_weight),
-        Loss(td, {"critic_loss": td}),
+        Loss(td, {"critic_loss": td, "q_mean": q.mean()}),
     )
 
 
@@ -141,25 +140,28 @@ class IQLAlgorithm(Algorithm):
     def update(self, batch: Batch) -> Metrics:
         p: IQLParams = self.params
         policy, value = self.model.policy, self.model.value
-        with torch.no_grad():
-            q = self.target_critics(batch.obs, batch.action).amin(0)
 
-        metrics = self.minimize(
-            lambda: iql_value_loss(q, value(batch.obs), expectile=p.expectile), "value"
-        )
-        with torch.no_grad():
-            new_value, next_value = value(torch.stack([batch.obs, batch.next_obs]))
-            target = batch.reward + batch.discount * next_value
-        metrics |= self.minimize(
-            lambda: iql_policy_loss(
-                policy.log_prob(batch.obs, batch.action),
+        def loss() -> Loss:
+            distribution, value_now, q, q_targets, next_value = together(
+                policy.ask(batch.obs),
+                value.ask(batch.obs),
+                self.critics.ask(batch.obs, batch.action),
+                self.target_critics.ask(batch.obs, batch.action).frozen(),
+                value.ask(batch.next_obs).frozen(),
+            )
+            losses = iql_loss(
+                policy.log_prob_under(distribution, batch.action),
+                q_targets.amin(0),
+                value_now,
                 q,
-                new_value,
+                batch.reward + batch.discount * next_value,
+                expectile=p.expectile,
                 beta=p.beta,
                 max_weight=p.max_weight,
-            ),
-            "policy",
-        )
-        metrics |= self.minimize(lambda: td_loss(self.critics, batch, target)[0], "critics")
+            )
+            metrics = losses.value.metrics | losses.policy.metrics | losses.critics.metrics
+            return Loss(losses.value.total + losses.policy.total + losses.critics.total, metrics)
+
+        metrics = self.minimize(loss, "value", "policy", "critics")
         soft_update(self.target_critics, self.critics, p.tau)
         return metrics

@@ -30,7 +30,7 @@ from rl_training.algorithms.functional import (
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive, Rate
-from rl_training.models import MLPIQLModel, MovingMoments, Policy
+from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
 
 
 class MARWILParams(DiscountedParams):
@@ -105,20 +105,24 @@ class MARWILAlgorithm(Algorithm):
 
     def update(self, batch: Batch) -> Metrics:
         p: MARWILParams = self.params
-        returns = bootstrapped_returns(batch, self.model.value)
-        with torch.no_grad():
-            self.advantages.observe(returns - self.model.value(batch.obs))
+        policy, value = self.model.policy, self.model.value
+        returns = bootstrapped_returns(batch, value)
 
         def loss() -> Loss:
-            return marwil_loss(
-                self.model.policy.log_prob(batch.obs, batch.action),
-                self.model.value(batch.obs),
+            distribution, value_now = together(policy.ask(batch.obs), value.ask(batch.obs))
+            moments = self.advantages.after(returns - value_now.detach())
+            total, metrics = marwil_loss(
+                policy.log_prob_under(distribution, batch.action),
+                value_now,
                 returns,
-                self.advantages.mean_square,
+                moments.mean_square,
                 beta=p.beta,
                 max_weight=p.max_weight,
                 value_coef=p.value_coef,
             )
+            return Loss(total, metrics | moments._asdict())
 
         metrics = self.minimize(loss, "policy", "value")
-        return metrics | {"advantage_norm": self.advantages.root_mean_square}
+        moments = Moments(metrics.pop("mean"), metrics.pop("mean_square"))
+        self.advantages.set(moments)
+        return metrics | {"advantage_norm": moments.mean_square.sqrt()}

@@ -1,12 +1,16 @@
-"""Adam without the wrapper's cost."""
+"""Adam and target updates over lists of tensors, for one agent or many at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from rl_training.execution import is_batched, is_traced
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class FusedAdam:
@@ -17,10 +21,8 @@ class FusedAdam:
     so that a schedule changes it in place, also inside a captured graph.
     """
 
-    BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
-
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
-        self.parameters = list(parameters)
+        self.parameters: list[Tensor] = list(parameters)
         device = self.parameters[0].device
         self.base_lr = lr
         self.weight_decay = weight_decay
@@ -30,40 +32,29 @@ class FusedAdam:
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
     @torch.no_grad()
-    def step(self, gradients: tuple[Tensor, ...]) -> None:
+    def step(self, gradients: Sequence[Tensor]) -> None:
         """One step against `gradients`, in the order of the parameters."""
         self.steps += 1
-        if torch.compiler.is_compiling():
-            self._traceable_step(gradients)
-            return
-        torch._fused_adam_(
-            cast("list[Tensor]", self.parameters),
-            gradients,
+        take = _adam_of_agents if is_batched() else adam
+        take(
+            self.parameters,
+            list(gradients),
             self.exp_avg,
             self.exp_avg_sq,
-            [],
-            [self.steps] * len(self.parameters),
-            lr=self.lr,
-            beta1=self.BETA1,
-            beta2=self.BETA2,
-            weight_decay=self.weight_decay,
-            eps=self.EPS,
-            amsgrad=False,
-            maximize=False,
+            self.steps,
+            self.lr,
+            self.weight_decay,
         )
 
-    def _traceable_step(self, gradients: tuple[Tensor, ...]) -> None:
-        """The same step in elementary operations, which the compiler fuses by itself."""
-        correction1 = 1.0 - self.BETA1**self.steps
-        correction2 = (1.0 - self.BETA2**self.steps).sqrt()
-        moments = zip(self.parameters, gradients, self.exp_avg, self.exp_avg_sq, strict=True)
-        for parameter, gradient, exp_avg, exp_avg_sq in moments:
-            if self.weight_decay:
-                gradient = gradient + self.weight_decay * parameter
-            exp_avg.copy_(exp_avg + (1.0 - self.BETA1) * (gradient - exp_avg))
-            exp_avg_sq.copy_(self.BETA2 * exp_avg_sq + (1.0 - self.BETA2) * gradient.square())
-            denominator = exp_avg_sq.sqrt() / correction2 + self.EPS
-            parameter.sub_(self.lr / correction1 * exp_avg / denominator)
+    def tensors(self) -> list[Tensor]:
+        """Everything a step or a schedule writes to, beside the parameters."""
+        return [*self.exp_avg, *self.exp_avg_sq, self.steps, self.lr]
+
+    def replace_tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Work on other tensors from now on, in the order of `tensors()`."""
+        count = len(self.parameters)
+        self.exp_avg, self.exp_avg_sq = list(tensors[:count]), list(tensors[count : 2 * count])
+        self.steps, self.lr = tensors[2 * count :]
 
     def move(self, convert: Callable[[Tensor], Tensor]) -> None:
         """Follow the parameters to another device or precision."""
@@ -86,3 +77,100 @@ class FusedAdam:
                 own.copy_(stored)
         self.steps.copy_(state["steps"])
         self.lr.copy_(state["lr"])
+
+
+def adam(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    exp_avg: list[Tensor],
+    exp_avg_sq: list[Tensor],
+    steps: Tensor,
+    lr: Tensor,
+    weight_decay: float,
+) -> None:
+    """Move `parameters` and the moments in place; `steps` counts this step, too."""
+    if not is_traced():
+        torch._fused_adam_(
+            parameters,
+            [gradient.contiguous() for gradient in gradients],
+            exp_avg,
+            exp_avg_sq,
+            [],
+            [steps] * len(parameters),
+            lr=lr,
+            beta1=BETA1,
+            beta2=BETA2,
+            weight_decay=weight_decay,
+            eps=EPS,
+            amsgrad=False,
+            maximize=False,
+        )
+        return
+    # the same step in operations that a compiler fuses with each other
+    if weight_decay:
+        gradients = list(torch._foreach_add(gradients, parameters, alpha=weight_decay))
+    torch._foreach_lerp_(exp_avg, gradients, 1.0 - BETA1)
+    torch._foreach_mul_(exp_avg_sq, BETA2)
+    torch._foreach_addcmul_(exp_avg_sq, gradients, gradients, 1.0 - BETA2)
+    denominator = torch._foreach_sqrt(exp_avg_sq)
+    torch._foreach_div_(denominator, (1.0 - BETA2**steps).sqrt())
+    torch._foreach_add_(denominator, EPS)
+    change = torch._foreach_div(exp_avg, denominator)
+    torch._foreach_mul_(change, lr / (1.0 - BETA1**steps))
+    torch._foreach_sub_(parameters, change)
+
+
+def move_towards(targets: list[Tensor], sources: list[Tensor], share: float) -> None:
+    """targets <- targets + share * (sources - targets), all at once and in place."""
+    (_move_agents_towards if is_batched() else torch._foreach_lerp_)(targets, sources, share)
+
+
+# Functions over lists know no axis of agents. They are elementwise, so with all agents they are
+# the same functions of the tensors that hold every agent; schedules are common to all.
+
+
+@torch.library.custom_op(
+    "rl_training::adam_of_agents", mutates_args=("parameters", "exp_avg", "exp_avg_sq")
+)
+def _adam_of_agents(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    exp_avg: list[Tensor],
+    exp_avg_sq: list[Tensor],
+    steps: Tensor,
+    lr: Tensor,
+    weight_decay: float,
+) -> None:
+    adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay)
+
+
+@torch.library.custom_op("rl_training::move_agents_towards", mutates_args=("targets",))
+def _move_agents_towards(targets: list[Tensor], sources: list[Tensor], share: float) -> None:
+    torch._foreach_lerp_(targets, sources, share)
+
+
+def _agents_first(tensors: list[Tensor], axes: list[int | None], agents: int) -> list[Tensor]:
+    return [
+        x.expand(agents, *x.shape) if axis is None else x.movedim(axis, 0)
+        for x, axis in zip(tensors, axes, strict=True)
+    ]
+
+
+@_adam_of_agents.register_vmap
+def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
+    *lists, steps, lr, weight_decay = arguments
+    parameters, gradients, exp_avg, exp_avg_sq = (
+        _agents_first(tensors, axes, info.batch_size)
+        for tensors, axes in zip(lists, in_dims[:4], strict=True)
+    )
+    adam(parameters, gradients, exp_avg, exp_avg_sq, steps[0], lr[0], weight_decay)
+    return None, None
+
+
+@_move_agents_towards.register_vmap
+def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
+    targets, sources, share = arguments
+    targets = _agents_first(targets, in_dims[0], info.batch_size)
+    sources = _agents_first(sources, in_dims[1], info.batch_size)
+    torch._foreach_lerp_(targets, sources, share)
+    return None, None

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams, asking_is_free
+from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
+from rl_training.execution import asking_is_free
 from rl_training.experiment.config import Count, Fraction, Positive, Rate
 from rl_training.models import Observed, Policy, frozen_copy
 from rl_training.models.value_networks import GreedyPolicy

@@ -161,6 +161,11 @@ class ManagedAlgorithm:
         Options are run-time keys such as `eval_interval`. Called again, it goes on in the
         same run folder, for example with a larger budget.
         """
+        if "seeds" in options or self.config.seeds is not None:
+            raise ConfigError(
+                "seeds: an agent is one policy, so learn trains one seed; train several with "
+                "rl_training.learn_seeds"
+            )
         if total_timesteps is not None:
             options |= {"total_timesteps": total_timesteps}
         if total_updates is not None:
@@ -210,6 +215,11 @@ class ManagedAlgorithm:
         """
         run_dir = Path(run_dir)
         config = TrainConfig(**read_run_config(run_dir))
+        if config.seeds is not None:
+            raise ConfigError(
+                f"'{run_dir}' is a run of several seeds; go on with rl_training.resume_seeds, or "
+                f"with 'rl-training resume {run_dir}'"
+            )
         agent: Self = _agent_for(cls, config, None)
         agent.result = agent._resume(run_dir, options, callbacks, progress)
         return agent

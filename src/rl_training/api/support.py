@@ -60,6 +60,11 @@ def find_checkpoint(path: Path, which: str = "latest") -> Path:
                 f"'{path}' is one checkpoint already; '{which}' can be chosen of a run folder only"
             )
         return path
+    parts = sorted(folder.parent.name for folder in path.glob(f"seed-*/{CONFIG_FILE}"))
+    if parts:
+        raise CheckpointError(
+            f"run '{path}' holds an agent per seed; choose one, such as {path / parts[0]}"
+        )
     store = CheckpointStore(path / CHECKPOINT_FOLDER, keep_last=1, keep_best=True)
     if which in ("latest", "best"):
         info = store.latest() if which == "latest" else store.best()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,12 +13,15 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
 from rl_training.experiment.errors import DataError
 
+Random = Callable[[Callable[[torch.Generator | None, int], Tensor]], Tensor]
+"""From a function that makes n rows of random numbers to one such row."""
+
 
 class TransitionTable:
     """Transitions packed into one row each, so that a batch is a single gather.
 
     Observations are standardised here, once, where the run asks for it; batches hold
-    what the networks see. Draws come from the device's generator.
+    what the networks see.
     """
 
     def __init__(
@@ -73,12 +76,12 @@ class TransitionTable:
     def __len__(self) -> int:
         return self.rows.shape[0]
 
-    def draw(self, size: int) -> Tensor:
+    def draw(self, size: int, generator: torch.Generator | None = None) -> Tensor:
         """(size,) row numbers: uniform within a part, parts by weight."""
         device = self.rows.device
         if self.num_parts == 1:
-            return torch.randint(len(self), (size,), device=device)
-        u = torch.rand(2, size, dtype=torch.float64, device=device)
+            return torch.randint(len(self), (size,), device=device, generator=generator)
+        u = torch.rand(2, size, dtype=torch.float64, device=device, generator=generator)
         part = torch.bucketize(u[0], self.part_ends[:-1], right=True)
         return (self.part_offsets[part] + (u[1] * self.part_sizes[part]).floor()).long()
 
@@ -102,6 +105,8 @@ class TransitionTable:
             )
         return batch
 
-    def sample(self, size: int) -> Batch:
-        """A batch of `size` transitions."""
-        return self.gather(self.draw(size))
+    def sample(self, size: int, random: Random | None = None) -> Batch:
+        """A batch of `size` transitions, whose row numbers `random` may have drawn ahead."""
+        if random is None:
+            return self.gather(self.draw(size))
+        return self.gather(random(lambda g, n: self.draw(n * size, g).view(n, size)))

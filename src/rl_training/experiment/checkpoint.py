@@ -96,6 +96,20 @@ def _write_component(path: Path, state: Any) -> str:
     return hashing.digest.hexdigest()
 
 
+def _without_rest(state: Any) -> Any:
+    """Tensors that are parts of larger ones alone, or the whole would be written with each."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        own = state.numel() * state.element_size()
+        return state.clone() if state.untyped_storage().nbytes() > own else state
+    if isinstance(state, Mapping):
+        return {key: _without_rest(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(_without_rest(value) for value in state)
+    return state
+
+
 def write_checkpoint(
     path: Path, components: Mapping[str, Any], header: Mapping[str, Any]
 ) -> CheckpointInfo:
@@ -116,7 +130,7 @@ def write_checkpoint(
         manifest: dict[str, Any] = {"format_version": FORMAT_VERSION, **header, "files": {}}
         for name, state in components.items():
             file_name = f"{name}.pt"
-            manifest["files"][file_name] = _write_component(draft / file_name, state)
+            manifest["files"][file_name] = _write_component(draft / file_name, _without_rest(state))
         manifest["checksum"] = _manifest_checksum(manifest)
         with (draft / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=1)
@@ -246,6 +260,8 @@ class CheckpointStore:
         self.folder = folder
         self.keep_last = keep_last
         self.keep_best = keep_best
+        self.pinned: int | None = None
+        """A tick whose checkpoint is kept, too."""
 
     def save(
         self, tick: int, components: Mapping[str, Any], header: Mapping[str, Any]
@@ -285,6 +301,7 @@ class CheckpointStore:
     def _rotate(self) -> None:
         found = self.all()
         keep = {info.path for info in found[-self.keep_last :]}
+        keep |= {info.path for info in found if info.tick == self.pinned}
         best = self.best()
         if self.keep_best and best is not None:
             keep.add(best.path)

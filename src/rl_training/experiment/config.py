@@ -223,10 +223,14 @@ class TrainConfig(Section):
     """Keyword arguments of the training environments only, over env_kwargs (online)."""
     seed: Interval = 0
     """Seed of everything random in the run."""
+    seeds: Annotated[tuple[Interval, ...], Field(min_length=1, strict=False)] | None = None
+    """Seeds of several agents that are trained at once, each as `seed` would train it (offline)."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     engine: Literal["auto", "eager", "compile", "graph", "compiled_graph"] = "auto"
     """How updates are executed; auto takes CUDA graphs where it can, and compiles long runs."""
+    tf32: bool = False
+    """Let a GPU round the inputs of matrix products to TF32: quicker, less exact."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     profile: bool = False
@@ -284,6 +288,8 @@ class TrainConfig(Section):
                     f"early_stopping needs evaluations, but eval_interval {self.eval_interval} is "
                     f"larger than {key} {budget}; lower eval_interval"
                 )
+        if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: each may occur once, got {list(self.seeds)}")
         if self.total_updates is not None and self.total_epochs is not None:
             raise ValueError(
                 "give total_updates or total_epochs, not both; total_updates=null takes one back"

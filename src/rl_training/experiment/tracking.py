@@ -24,10 +24,12 @@ CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """A new folder `<algo>-<env>-s<seed>-<time>` under the output folder."""
+    """A new folder `<algo>-<env>-s<seed>-<time>` under the output folder; of several seeds,
+    `<number>seeds` stands in the place of the seed."""
     env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = Path(config.output_dir) / f"{config.algo}-{env}-s{config.seed}-{stamp}"
+    seed = f"s{config.seed}" if config.seeds is None else f"{len(config.seeds)}seeds"
+    base = Path(config.output_dir) / f"{config.algo}-{env}-{seed}-{stamp}"
     for attempt in range(1000):
         folder = base if attempt == 0 else base.with_name(f"{base.name}-{attempt + 1}")
         try:

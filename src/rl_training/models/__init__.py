@@ -18,7 +18,8 @@ from rl_training.models.policies import (
     Policy,
     TanhGaussianPolicy,
 )
-from rl_training.models.running import MovingMoments
+from rl_training.models.questions import Question, together
+from rl_training.models.running import Moments, MovingMoments
 
 __all__ = [
     "MLP",
@@ -30,14 +31,17 @@ __all__ = [
     "ImageEncoder",
     "MLPIQLModel",
     "MLPSACModel",
+    "Moments",
     "MovingMoments",
     "ObservationNormalizer",
     "Observed",
     "Policy",
+    "Question",
     "RewardScale",
     "TanhGaussianPolicy",
     "ValueNetwork",
     "frozen_copy",
     "orthogonal_init_",
     "policy_for",
+    "together",
 ]

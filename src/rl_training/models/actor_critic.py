@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl_training.models.encoders import Observed, mlp_on
 from rl_training.models.mlp import EnsembleMLP
 from rl_training.models.policies import CategoricalPolicy, Policy, TanhGaussianPolicy
+from rl_training.models.questions import Question
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -23,9 +24,11 @@ class ValueNetwork(nn.Module):
         super().__init__()
         self.net = mlp_on(observed, hidden_sizes, 1)
 
+    def ask(self, obs: Tensor) -> Question[Tensor]:
+        return Question(self.net, obs, lambda out: out.squeeze(-1))
+
     def forward(self, obs: Tensor) -> Tensor:
-        out: Tensor = self.net(obs)
-        return out.squeeze(-1)
+        return self.ask(obs).answer()
 
 
 class EnsembleCritic(nn.Module):
@@ -41,6 +44,9 @@ class EnsembleCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.net = EnsembleMLP(num_critics, obs_dim + action_dim, hidden_sizes, 1, layer_norm)
+
+    def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
+        return Question(self.net, torch.cat([obs, action], dim=-1), lambda out: out.squeeze(-1))
 
     def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Of all members, or of those whose numbers are in `members`."""

@@ -17,6 +17,7 @@ class MLP(nn.Module):
 
     def __init__(self, in_dim: int, hidden_sizes: Sequence[int], out_dim: int) -> None:
         super().__init__()
+        self.hidden_sizes = tuple(hidden_sizes)
         sizes = [in_dim, *hidden_sizes, out_dim]
         self.layers = nn.ModuleList(
             nn.Linear(fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
@@ -50,6 +51,7 @@ class EnsembleMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.num_members = num_members
+        self.hidden_sizes = tuple(hidden_sizes)
         sizes = [in_dim, *hidden_sizes, out_dim]
         pairs = list(itertools.pairwise(sizes))
         self.weights = nn.ParameterList(

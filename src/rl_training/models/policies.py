@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,10 @@ from torch.nn import functional as F
 
 from rl_training.models.encoders import Observed, mlp_on
 from rl_training.models.mlp import MLP
+from rl_training.models.questions import Question
 
+Distribution = tuple[Tensor, Tensor]
+"""Mean and logarithm of the deviation."""
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -26,6 +29,14 @@ class Policy(nn.Module):
 
     def sample(self, obs: Tensor) -> Tensor:
         """A random action, for acting only: no gradient flows through it."""
+        raise NotImplementedError
+
+    def ask(self, obs: Tensor) -> Question[Any]:
+        """For the distribution of actions; only policies that have one."""
+        raise NotImplementedError
+
+    def log_prob_under(self, distribution: Any, action: Tensor) -> Tensor:
+        """`log_prob` under the distribution that `ask` asks for."""
         raise NotImplementedError
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
@@ -53,11 +64,16 @@ class TanhGaussianPolicy(Policy):
         self.net = MLP(obs_dim, hidden_sizes, action_dim * (2 if state_dependent_std else 1))
         self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(action_dim))
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def ask(self, obs: Tensor) -> Question[Distribution]:
+        return Question(self.net, obs, self._distribution)
+
+    def forward(self, obs: Tensor) -> Distribution:
         """Mean and log-deviation before the squashing."""
-        out = self.net(obs)
+        return self.ask(obs).answer()
+
+    def _distribution(self, out: Tensor) -> Distribution:
         if self.log_std is None:
-            mean, log_std = out.split(self.action_dim, dim=-1)
+            mean, log_std = torch.split(out, self.action_dim, dim=-1)
         else:
             mean, log_std = out, self.log_std.expand_as(out)
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
@@ -75,9 +91,7 @@ class TanhGaussianPolicy(Policy):
         of shape (..., B, A); leading axes of the noise are further samples per state."""
         return self.rsample_from(self(obs), noise)
 
-    def rsample_from(
-        self, distribution: tuple[Tensor, Tensor], noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def rsample_from(self, distribution: Distribution, noise: Tensor) -> tuple[Tensor, Tensor]:
         """`rsample` from what `forward` returned."""
         mean, log_std = distribution
         pre = mean + log_std.exp() * noise
@@ -114,8 +128,7 @@ class TanhGaussianPolicy(Policy):
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.log_prob_under(self(obs), action)
 
-    def log_prob_under(self, distribution: tuple[Tensor, Tensor], action: Tensor) -> Tensor:
-        """`log_prob` under what `forward` returned."""
+    def log_prob_under(self, distribution: Distribution, action: Tensor) -> Tensor:
         mean, log_std = distribution
         z = (torch.atanh(action) - mean) * torch.exp(-log_std)
         gaussian = -0.5 * z.square() - log_std - _HALF_LOG_TAU
@@ -166,9 +179,15 @@ class CategoricalPolicy(Policy):
         super().__init__()
         self.net = mlp_on(observed, hidden_sizes, num_actions)
 
+    def ask(self, obs: Tensor) -> Question[Tensor]:
+        return Question(self.net, obs, lambda out: F.log_softmax(out, dim=-1))
+
     def forward(self, obs: Tensor) -> Tensor:
         """(B, actions) log-probabilities."""
-        return F.log_softmax(self.net(obs), dim=-1)
+        return self.ask(obs).answer()
+
+    def log_prob_under(self, distribution: Tensor, action: Tensor) -> Tensor:
+        return distribution.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def mode(self, obs: Tensor) -> Tensor:
         logits: Tensor = self.net(obs)

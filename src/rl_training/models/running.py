@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
+
+
+class Moments(NamedTuple):
+    """Mean and mean square."""
+
+    mean: Tensor
+    mean_square: Tensor
+
+    @property
+    def std(self) -> Tensor:
+        return (self.mean_square - self.mean.square()).clamp(min=0.0).sqrt()
 
 
 class MovingMoments(nn.Module):
@@ -24,16 +37,19 @@ class MovingMoments(nn.Module):
         self.register_buffer("started", torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
-    def observe(self, x: Tensor) -> None:
+    def after(self, x: Tensor) -> Moments:
+        """The moments once `x` is counted in; they stay as they are until `set`."""
         rate = torch.where(self.started, self.rate, 1.0)
-        self.mean += rate * (x.mean() - self.mean)
-        self.mean_square += rate * (x.square().mean() - self.mean_square)
+        return Moments(
+            self.mean + rate * (x.mean() - self.mean),
+            self.mean_square + rate * (x.square().mean() - self.mean_square),
+        )
+
+    @property
+    def now(self) -> Moments:
+        return Moments(self.mean, self.mean_square)
+
+    def set(self, moments: Moments) -> None:
+        self.mean.copy_(moments.mean)
+        self.mean_square.copy_(moments.mean_square)
         self.started.fill_(True)
-
-    @property
-    def std(self) -> Tensor:
-        return (self.mean_square - self.mean.square()).clamp(min=0.0).sqrt()
-
-    @property
-    def root_mean_square(self) -> Tensor:
-        return self.mean_square.sqrt()

@@ -23,7 +23,7 @@ from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.evaluation import untouched_randomness
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
-from rl_training.runtime.loops.offline import OfflineLoop
+from rl_training.runtime.loops.offline import offline_loop
 from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop, refuse_missing_data
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
@@ -81,6 +81,13 @@ def build_loop(
         refuse_missing_data(config)
         prior = None if config.dataset is None else _raw_data(config, algorithm, dataset)
         return OfflineToOnlineLoop(config, algorithm, prior)
+    return offline_loop(config, algorithm, training_data(config, algorithm, dataset))
+
+
+def training_data(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> TransitionDataset:
+    """What an offline run learns from, processed as its config says."""
     if config.total_updates is None and config.total_epochs is None:
         raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
     if config.dataset is None:
@@ -89,7 +96,7 @@ def build_loop(
             "'dataset: {kind: npz, path: data.npz}'"
         )
     data = _raw_data(config, algorithm, dataset)
-    return OfflineLoop(config, algorithm, apply_reward_processing(data, config.dataset.rewards))
+    return apply_reward_processing(data, config.dataset.rewards)
 
 
 def _raw_data(
@@ -141,8 +148,10 @@ def flushes_denormals() -> bool:
 
 @contextmanager
 def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
-    """Thread count and random streams of a run; the caller's return afterwards."""
+    """Threads, precision and random streams of a run; the caller's return afterwards."""
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
     torch.set_num_threads(choose_threads(config, spaces.is_image))
     # Otherwise gradients of convolutions differ in the last bit from run to run.
     torch.backends.cudnn.deterministic = True
@@ -158,6 +167,7 @@ def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.backends.cudnn.deterministic = deterministic
+        torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.set_flush_denormal(flushed)
 
 

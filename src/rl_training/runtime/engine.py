@@ -3,90 +3,96 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.execution import tracing
 from rl_training.experiment.errors import ConfigError
+from rl_training.runtime.agents import Learner
+from rl_training.runtime.evaluation import untouched_randomness
 
 COMPILE_FROM_UPDATES = 50_000
 """From here on compiling pays. On the CPU it was seen to save up to a third of the time (BC, IQL,
 AWAC; CRR and CQL gain little) for about 40 seconds at the start; on an H200 it halves the time of
 a graph for about 9 seconds."""
 
+COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
+    # torch 2.11 fails with it where operations over lists meet others
+    "loop_ordering_after_fusion": False,
+}
+
 WARM_UP = 3
 """Updates before a capture, in which libraries set themselves up; they are taken back."""
 
 
-class Engine:
-    """Draws a batch and updates, k times per call; `learned` is told of each batch after it.
+MANY = 10
+"""Updates that are captured in one graph where as many are due: between two graphs the device
+idles for some microseconds, which is a tenth of a small update."""
 
-    `mode` is what runs and `reason` why; a run keeps its mode when it is resumed. `touched`
-    are the tensors beside the algorithm's that `draw` and `learned` write to. As a graph,
-    drawing, updating and `learned` are one captured piece of device work, so none of them may
-    ask the host; one that does is run eagerly instead, with a sentence in `notes`. Metrics
-    hold until the next call.
+
+class Recording(NamedTuple):
+    """A captured piece of work and where it leaves its metrics."""
+
+    graph: torch.cuda.CUDAGraph
+    metrics: Metrics
+
+
+class Engine:
+    """Lets a learner update, k times per call.
+
+    `mode` is what runs and `reason` why; a run keeps its mode when it is resumed. As a graph,
+    an update is one captured piece of device work, so it may not ask the host; one that does
+    is run eagerly instead, with a sentence in `notes`. Metrics hold until the next call.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        draw: Callable[[], Any],
-        mode: str,
-        total_updates: int,
-        learned: Callable[[Any], None] | None = None,
-        touched: Sequence[Tensor] = (),
-    ) -> None:
-        self.algorithm, self.draw, self.learned = algorithm, draw, learned
-        self.touched = touched
-        self.mode, self.reason = choose_mode(mode, algorithm.update_count.device, total_updates)
+    def __init__(self, learner: Learner, mode: str, total_updates: int) -> None:
+        self.learner = learner
+        self.mode, self.reason = choose_mode(mode, learner.device, total_updates)
         self.notes: list[str] = []
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._metrics: Metrics = {}
-        self._step = algorithm.step
-        for name in algorithm.pieces:  # an engine before may have compiled them
-            vars(algorithm).pop(name, None)
+        self._graphs: dict[int, Recording] = {}
         if self.mode in ("compile", "compiled_graph"):
-            dynamo = torch._dynamo.config
-            if hasattr(dynamo, "trace_autograd_ops"):
-                dynamo.trace_autograd_ops = True  # `minimize` in the same graph as the rest
-            for name in algorithm.pieces:
-                piece = torch.compile(getattr(algorithm, name), dynamic=False)
-                setattr(algorithm, name, piece)
-            if not algorithm.pieces:
-                self._step = torch.compile(algorithm.step, dynamic=False)
-        self._capture_due = self.mode in ("graph", "compiled_graph")
+            learner.compile(lambda function: Compiled(function, self._taken_back))
 
     def run(self, updates: int) -> Metrics:
         """`updates` updates; the metrics of the last one."""
-        if self._capture_due and updates:
-            self._capture_due = False
-            with torch.cuda.device(self.algorithm.update_count.device):
-                self._capture()
-        if self._graph is not None:
-            with torch.cuda.device(self.algorithm.update_count.device):
-                for _ in range(updates):
-                    self._graph.replay()
-            return self._metrics
+        metrics: Metrics = {}
+        while updates:
+            lasts = self.learner.prepare()
+            count = updates if lasts is None else min(updates, lasts)
+            metrics = self._run(count)
+            updates -= count
+        return metrics
+
+    def _run(self, updates: int) -> Metrics:
+        if self.mode in ("graph", "compiled_graph"):
+            with torch.cuda.device(self.learner.device):
+                return self._replay(updates)
         metrics: Metrics = {}
         for _ in range(updates):
-            metrics = self._update()
+            metrics = self.learner.update()
         return metrics
 
-    def _update(self) -> Metrics:
-        batch = self.draw()
-        metrics = self._step(batch)
-        if self.learned is not None:
-            self.learned(batch)
+    def _replay(self, updates: int) -> Metrics:
+        for count in (MANY, 1):
+            if updates >= count and count not in self._graphs:
+                self._capture(count)
+        if not self._graphs:
+            return self._run(updates)
+        for count, recording in sorted(self._graphs.items(), reverse=True):
+            while updates >= count:
+                recording.graph.replay()
+                metrics, updates = recording.metrics, updates - count
         return metrics
 
-    def _capture(self) -> None:
-        """Record one update. Nothing has been learned and no random number used up afterwards,
+    def _capture(self, updates: int) -> None:
+        """Record some updates. Nothing has been learned and no random number used up afterwards,
         so that every update of a run, resumed or not, is the same piece of work."""
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
@@ -97,12 +103,13 @@ class Engine:
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
                     for _ in range(WARM_UP):
-                        self._update()
+                        self.learner.update()
                     with no_host_sync():
-                        self._update()
+                        self.learner.update()
                 torch.cuda.current_stream().wait_stream(stream)
             with self._taken_back(), torch.cuda.graph(graph):
-                self._metrics = self._update()
+                for _ in range(updates):
+                    metrics = self.learner.update()
         except RuntimeError as error:
             torch.cuda.synchronize()
             # A capture that broke off would leave the generator waiting for its end.
@@ -111,28 +118,52 @@ class Engine:
             self.notes.append(f"the update cannot be captured, it runs eagerly ({why})")
             self.mode = "eager"
             return
-        self._graph = graph
+        self._graphs[updates] = Recording(graph, metrics)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
         """Undo what happens inside to weights, statistics, optimisers and random streams."""
-        tensors = [*self._tensors()]
+        tensors = self.learner.tensors()
         saved = [tensor.detach().clone() for tensor in tensors]
-        state = torch.cuda.get_rng_state()
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for tensor, value in zip(tensors, saved, strict=True):
-                    tensor.copy_(value)
-            torch.cuda.set_rng_state(state)
+        with untouched_randomness():
+            try:
+                yield
+            finally:
+                with torch.no_grad():
+                    for tensor, value in zip(tensors, saved, strict=True):
+                        tensor.copy_(value)
 
-    def _tensors(self) -> Iterator[Tensor]:
-        yield from self.algorithm.parameters()
-        yield from self.algorithm.buffers()
-        for optimizer in self.algorithm.optimizers.values():
-            yield from (*optimizer.exp_avg, *optimizer.exp_avg_sq, optimizer.steps)
-        yield from self.touched
+
+class Compiled:
+    """A function of tensors, compiled for the shapes it is first called with.
+
+    Recorded by running it once, which `taken_back` undoes: gradients and optimiser steps are
+    then operations like all others, which the compiler fuses with their neighbours.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Metrics],
+        taken_back: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.function, self.taken_back = function, taken_back
+        self._compiled: Callable[..., Metrics] | None = None
+
+    def __call__(self, *arguments: Any) -> Metrics:
+        leaves, structure = tree_flatten(arguments)
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if self._compiled is None:
+
+            def function(tensors: list[Tensor]) -> Metrics:
+                rest = iter(tensors)
+                filled = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                return self.function(*tree_unflatten(filled, structure))
+
+            with self.taken_back(), tracing():
+                recorded = make_fx(function)(given)
+            self._compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
+        with torch.no_grad():
+            return self._compiled(given)
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +20,11 @@ from rl_training.runtime.controls import derive_seed
 ActFunction = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 """(B, O) raw observations to (B, ...) actions in the environment's units."""
 
+ManyActFunction = Callable[[np.ndarray[Any, Any], Sequence[int]], np.ndarray[Any, Any]]
+"""The same for several policies: the second argument says which policy each row is for."""
+
 PARALLEL_EPISODES = 16
+"""Episodes of a policy that run at the same time."""
 
 
 @dataclass(frozen=True)
@@ -66,43 +70,58 @@ def untouched_randomness() -> Iterator[None]:
         yield
 
 
-class Evaluator:
-    """Runs episodes of one task with fixed seeds, many at a time."""
+class Episode(NamedTuple):
+    """One episode of an evaluation, of one of several policies."""
 
-    def __init__(self, env_id: str, env_kwargs: dict[str, Any], seed: int) -> None:
-        self.env_id, self.env_kwargs, self.seed = env_id, env_kwargs, seed
+    policy: int
+    number: int
+
+
+class Evaluator:
+    """Runs episodes of one task with fixed seeds, many at a time, of one policy or several.
+
+    Each policy has a seed of its own, on which the start states of its episodes depend.
+    """
+
+    def __init__(self, env_id: str, env_kwargs: dict[str, Any], *seeds: int) -> None:
+        self.env_id, self.env_kwargs, self.seeds = env_id, env_kwargs, seeds
         self._envs: list[gym.Env[Any, Any]] = []
 
-    def episode_seed(self, episode: int) -> int:
+    def episode_seed(self, episode: int, policy: int = 0) -> int:
         """With what the environment is reset for an episode."""
-        return derive_seed(self.seed, "eval", episode) % 2**31
+        return derive_seed(self.seeds[policy], "eval", episode) % 2**31
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
         """`episodes` whole episodes; episode i always starts from the same state."""
-        while len(self._envs) < min(episodes, PARALLEL_EPISODES):
-            self._envs.append(make_env(self.env_id, self.env_kwargs))
-        returns = np.zeros(episodes)
-        lengths = np.zeros(episodes, dtype=int)
+        return self.run_all(lambda obs, _: act(obs), episodes, (0,))[0]
+
+    def run_all(
+        self, act: ManyActFunction, episodes: int, policies: Sequence[int]
+    ) -> dict[int, EvalResult]:
+        """`episodes` whole episodes of each of some policies, all at the same time."""
+        results: dict[Episode, tuple[float, int]] = {}
         with untouched_randomness():
             for first in range(0, episodes, PARALLEL_EPISODES):
-                wave = range(first, min(first + PARALLEL_EPISODES, episodes))
-                self._run_wave(act, list(wave), returns, lengths)
-        return EvalResult(tuple(returns.tolist()), tuple(lengths.tolist()))
+                numbers = range(first, min(first + PARALLEL_EPISODES, episodes))
+                results |= self._run_wave(act, [Episode(p, n) for p in policies for n in numbers])
+        return {
+            p: EvalResult(*zip(*(results[Episode(p, n)] for n in range(episodes)), strict=True))
+            for p in policies
+        }
 
     def _run_wave(
-        self,
-        act: ActFunction,
-        episodes: list[int],
-        returns: np.ndarray[Any, Any],
-        lengths: np.ndarray[Any, Any],
-    ) -> None:
+        self, act: ManyActFunction, episodes: list[Episode]
+    ) -> dict[Episode, tuple[float, int]]:
+        while len(self._envs) < len(episodes):
+            self._envs.append(make_env(self.env_id, self.env_kwargs))
         running = dict(zip(episodes, self._envs, strict=False))
-        obs: dict[int, Any] = {}
+        returns, lengths = dict.fromkeys(episodes, 0.0), dict.fromkeys(episodes, 0)
+        obs: dict[Episode, Any] = {}
         for i, env in running.items():
             with self._failures(i, 0):
-                obs[i] = env.reset(seed=self.episode_seed(i))[0]
+                obs[i] = env.reset(seed=self.episode_seed(i.number, i.policy))[0]
         while running:
-            actions = act(np.stack([obs[i] for i in running]))
+            actions = act(np.stack([obs[i] for i in running]), [i.policy for i in running])
             for (i, env), action in zip(list(running.items()), actions, strict=True):
                 lengths[i] += 1
                 with self._failures(i, lengths[i]):
@@ -113,9 +132,10 @@ class Evaluator:
                 returns[i] += reward
                 if terminated or truncated:
                     del running[i]
+        return {i: (returns[i], lengths[i]) for i in episodes}
 
     @contextmanager
-    def _failures(self, episode: int, step: int) -> Iterator[None]:
+    def _failures(self, episode: Episode, step: int) -> Iterator[None]:
         """What an environment raises, as a sentence about it."""
         try:
             yield
@@ -126,10 +146,11 @@ class Evaluator:
             what = f"raised {type(error).__name__}{': ' if first else ''}{first}"
             raise self._failure(episode, step, what) from error
 
-    def _failure(self, episode: int, step: int, what: str) -> EnvironmentFailure:
+    def _failure(self, episode: Episode, step: int, what: str) -> EnvironmentFailure:
+        seed = self.episode_seed(episode.number, episode.policy)
         return EnvironmentFailure(
-            f"env_id: environment '{self.env_id}' {what} in evaluation episode {episode} (seed "
-            f"{self.episode_seed(episode)}, step {step}); correct the environment, or env_kwargs"
+            f"env_id: environment '{self.env_id}' {what} in evaluation episode {episode.number} "
+            f"(seed {seed}, step {step}); correct the environment, or env_kwargs"
         )
 
     def close(self) -> None:

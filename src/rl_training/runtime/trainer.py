@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -58,12 +58,19 @@ from rl_training.runtime.controls import (
     schedule_factor,
     until_next,
 )
-from rl_training.runtime.evaluation import EvalResult, Evaluator, untouched_randomness
+from rl_training.runtime.evaluation import (
+    ActFunction,
+    EvalResult,
+    Evaluator,
+    untouched_randomness,
+)
 from rl_training.runtime.loops import Component, Loop
 from rl_training.runtime.profile import Part, Profile
 
 MAX_STRIDE = 100
-"""Ticks between two looks at signals, callbacks and the progress bar, at most."""
+"""Ticks between two looks at signals, callbacks and the progress bar, at most..."""
+MAX_STRIDE_SECONDS = 0.1
+"""... unless that many take less time than this."""
 PROFILE_AFTER_S = 15.0
 """Seconds after which a profile is shown for the first time."""
 
@@ -75,15 +82,43 @@ def policy_function(algorithm: Algorithm) -> Callable[[np.ndarray[Any, Any]], An
     def act(obs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         tensor = torch.as_tensor(np.asarray(obs, algorithm.spaces.obs_dtype), device=device)
         action = algorithm.act(tensor, explore=False).action.cpu().numpy()
-        if not np.isfinite(action).all():
-            raise TrainingDivergedError(
-                f"the policy's actions became NaN by update {int(algorithm.update_count)}; "
-                "go back to an earlier checkpoint, lower the learning rate or set "
-                "algo_kwargs.grad_clip"
-            )
-        return algorithm.spaces.to_env(action)
+        return in_units_of_env(action, algorithm)
 
     return act
+
+
+def in_units_of_env(action: np.ndarray[Any, Any], algorithm: Algorithm) -> np.ndarray[Any, Any]:
+    """Inner actions as the environment takes them, refused where they are no numbers."""
+    if not np.isfinite(action).all():
+        raise TrainingDivergedError(
+            f"the policy's actions became NaN by update {int(algorithm.update_count)}; "
+            "go back to an earlier checkpoint, lower the learning rate or set "
+            "algo_kwargs.grad_clip"
+        )
+    return algorithm.spaces.to_env(action)
+
+
+@contextmanager
+def interruptible(interrupt: Callable[[str], None]) -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM call `interrupt` with their name; a second one ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+        interrupt(signal.Signals(number).name)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, Any]:
@@ -98,6 +133,13 @@ def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, An
     }
 
 
+class SomeEvaluator(Protocol):
+    """What evaluates policies for a trainer."""
+
+    def run(self, act: ActFunction, episodes: int) -> EvalResult: ...
+    def close(self) -> None: ...
+
+
 class Trainer:
     """Runs one loop to the end of its budget."""
 
@@ -109,13 +151,14 @@ class Trainer:
         run_dir: Path,
         console: Console,
         callbacks: Sequence[Callback] = (),
+        evaluator: SomeEvaluator | None = None,
     ) -> None:
         self.config, self.algorithm, self.loop = config, algorithm, loop
         self.run_dir, self.console, self.callbacks = run_dir, console, callbacks
         self.store = CheckpointStore(
             run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
         )
-        self.evaluator = Evaluator(config.env_id, config.env_kwargs, config.seed)
+        self.evaluator = evaluator or Evaluator(config.env_id, config.env_kwargs, config.seed)
         self.early_stopping = (
             EarlyStopping(config.early_stopping) if config.early_stopping else None
         )
@@ -129,61 +172,90 @@ class Trainer:
         self.profile_shown = False
         self.stop_reason: str | None = None
         self.interrupted = False
-        self.elapsed_before = 0.0
+        self.began, self.elapsed_before = time.monotonic(), 0.0
         self.resumed_at: int | None = None
+        self.resume_dir = run_dir
+        """What to resume after a failure: the run itself, unless it is part of a larger one."""
+        self.seconds_per_tick = math.inf
+        """Of the last step; what is quick need not be looked at so often."""
 
     # --- running ------------------------------------------------------------------------------
 
     def run(self) -> TrainResult:
         """Train to the end; the result is also written to result.json."""
+        self.open()
+        try:
+            with interruptible(self.interrupt):
+                while self.is_running():
+                    self._advance()
+                return self.finish()
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """Begin, or go on after `restore`."""
         self.began = time.monotonic()
         self.log = MetricsLog(self.run_dir, self.resumed_at, self.config.tensorboard)
         if self.config.profile:
             self._begin_profile()
         name = self.algorithm.name()
         self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
-        try:
-            with self._signals():
-                if self.evaluation_due:
-                    self._evaluate()
-                while self._still_running():
-                    self._advance()
-                if not self.interrupted and self.config.final_eval:
-                    self._evaluate()
-                self._save()
-            if self.profile:
-                self._show_profile()
-            result = self._result()
-            self._notify(lambda callback: callback.on_end(result))
-            self._write_result("interrupted" if self.interrupted else "finished")
-            return result
-        except BaseException as error:
-            self.stop_reason = f"{type(error).__name__}: {error}"
-            with suppress(RLTrainingError, OSError):  # must not hide what went wrong first
-                self._write_result("failed")
-            raise
-        finally:
-            self.console.stop()
-            self.log.close()
-            self.evaluator.close()
-            self.loop.close()
 
-    def _still_running(self) -> bool:
+    def is_running(self) -> bool:
+        """Whether there is more to do; an evaluation that is due is made first."""
+        if self.evaluation_due:
+            self._evaluate()
         if self.stop_reason is None and self.loop.tick >= self.loop.total:
             self.stop_reason = f"budget of {self.loop.total:,} {self.loop.unit} spent"
         return self.stop_reason is None
 
+    def finish(self) -> TrainResult:
+        """The last evaluation, checkpoint and result."""
+        if not self.interrupted and self.config.final_eval:
+            self._evaluate()
+        self.save()
+        if self.profile:
+            self._show_profile()
+        result = self.result()
+        self._notify(lambda callback: callback.on_end(result))
+        self._write_result("interrupted" if self.interrupted else "finished")
+        return result
+
+    def fail(self, error: BaseException) -> None:
+        """Leave word of what ended the run."""
+        self.stop_reason = f"{type(error).__name__}: {error}"
+        with suppress(RLTrainingError, OSError):  # must not hide what went wrong first
+            self._write_result("failed")
+
+    def close(self) -> None:
+        self.console.stop()
+        self.log.close()
+        self.evaluator.close()
+        self.loop.close()
+
     def _advance(self) -> None:
-        c, before = self.config, self.loop.tick
-        schedule = c.lr_schedule
-        if not schedule.is_constant:
-            factor = schedule_factor(schedule, before, self.loop.total)
-            self.algorithm.set_lr_factor(factor, schedule.optimizers)
+        before, began = self.loop.tick, time.monotonic()
+        self.follow_schedule()
         try:
-            metrics = self.loop.advance(self._stride())
+            metrics = self.loop.advance(self.stride())
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
-        now = self.loop.tick
+        self.seconds_per_tick = (time.monotonic() - began) / (self.loop.tick - before)
+        self.advanced(before, metrics)
+
+    def follow_schedule(self) -> None:
+        """Set the learning rates of the next ticks."""
+        schedule = self.config.lr_schedule
+        if not schedule.is_constant:
+            factor = schedule_factor(schedule, self.loop.tick, self.loop.total)
+            self.algorithm.set_lr_factor(factor, schedule.optimizers)
+
+    def advanced(self, before: int, metrics: Metrics) -> None:
+        """Do what is due since the loop was at the tick `before`."""
+        c, now = self.config, self.loop.tick
         while self.loop.engine.notes:
             self.console.say(f"warning: {self.loop.engine.notes.pop()}")
         self._check_finite_losses()
@@ -193,14 +265,14 @@ class Trainer:
             self._evaluate()
         # the last tick is saved by `run`, after its evaluation
         if crossed(before, now, c.checkpoint_interval) and now < self.loop.total:
-            self._save()
+            self.save()
         self.console.advance(now)
         if self.profile and not self.profile_shown and self.profile.total > PROFILE_AFTER_S:
             self._show_profile()
-        event = StepEvent(now, self.loop.progress, self._request_stop)
+        event = StepEvent(now, self.loop.progress, self.request_stop)
         self._notify(lambda callback: callback.on_step(event))
 
-    def _stride(self) -> int:
+    def stride(self) -> int:
         """Ticks to the next thing that has to happen at an exact tick."""
         c, now = self.config, self.loop.tick
         limits = [
@@ -212,33 +284,17 @@ class Trainer:
                 lr_grid_step(c.lr_schedule, self.loop.total),
             )
         ]
-        return min(MAX_STRIDE, self.loop.total - now, *(x for x in limits if x is not None))
+        most = max(MAX_STRIDE, int(MAX_STRIDE_SECONDS / self.seconds_per_tick))
+        return min(most, self.loop.total - now, *(x for x in limits if x is not None))
 
-    def _request_stop(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         self.stop_reason = self.stop_reason or reason
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the current step; a second one ends it at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, _: object) -> None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            self.interrupted = True
-            name = signal.Signals(number).name
-            self._request_stop(f"interrupted by {name}")
-            self.console.say(f"{name}: saving, then ending (once more to end at once)")
-
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        previous = {number: signal.signal(number, handle) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def interrupt(self, signal_name: str) -> None:
+        """End the run after the current step, as for a signal."""
+        self.interrupted = True
+        self.request_stop(f"interrupted by {signal_name}")
+        self.console.say(f"{signal_name}: saving, then ending (once more to end at once)")
 
     def _begin_profile(self) -> None:
         self.profile = Profile(self.algorithm.update_count.device)
@@ -298,11 +354,11 @@ class Trainer:
         if self.early_stopping:
             reason = self.early_stopping.observe(metrics)
             if reason:
-                self._request_stop(reason)
-        event = EvalEvent(tick, result, is_best, self._request_stop)
+                self.request_stop(reason)
+        event = EvalEvent(tick, result, is_best, self.request_stop)
         self._notify(lambda callback: callback.on_eval(event))
         if is_best and self.config.keep_best:
-            self._save()
+            self.save()
 
     def _score(self, metrics: dict[str, float]) -> float:
         """Larger is better: the early-stopping metric where one is set, else the mean return."""
@@ -334,7 +390,7 @@ class Trainer:
         latest = self.store.latest()
         return f"the last good checkpoint is '{latest.path}'" if latest else "none was saved yet"
 
-    def _save(self) -> CheckpointInfo:
+    def save(self) -> CheckpointInfo:
         """The checkpoint of this tick, written unless it is there already."""
         tick = self.loop.tick
         if self.last_saved is not None and self.last_saved.tick == tick:
@@ -363,12 +419,12 @@ class Trainer:
         self._check_finite_losses()  # a policy that has diverged breaks environments, too
         done = f"{self.loop.tick:,} {self.loop.unit}"
         try:
-            kept = self._save().path
+            kept = self.save().path
         except CheckpointError as error:
             return EnvironmentFailure(f"{failure} (and the state after {done} is lost: {error})")
         return EnvironmentFailure(
             f"{failure}; the state after {done} is kept in '{kept}', go on from it with: "
-            f"rl-training resume {self.run_dir}"
+            f"rl-training resume {self.resume_dir}"
         )
 
     def _notify(self, call: Callable[[Callback], None]) -> None:
@@ -411,9 +467,12 @@ class Trainer:
         if self.early_stopping and state["early_stopping"]:
             self.early_stopping.load_training_state(state["early_stopping"])
 
-    def restore(self) -> None:
-        """Go on from the newest checkpoint that is whole; from the start if there is none."""
+    def restore(self, tick: int | None = None) -> None:
+        """Go on from the newest checkpoint that is whole, or from the one at `tick`; from the
+        start if there is none."""
         for info in reversed(self.store.all()):
+            if tick is not None and info.tick != tick:
+                continue
             try:
                 _, parts = read_checkpoint(info.path)
             except CheckpointError as error:
@@ -445,7 +504,7 @@ class Trainer:
     def _elapsed(self) -> float:
         return self.elapsed_before + time.monotonic() - self.began
 
-    def _result(self) -> TrainResult:
+    def result(self) -> TrainResult:
         return TrainResult(
             run_dir=self.run_dir,
             stop_reason=self.stop_reason or "",
@@ -459,7 +518,7 @@ class Trainer:
         )
 
     def _write_result(self, status: str) -> None:
-        result = self._result()
+        result = self.result()
         write_json(
             self.run_dir / RESULT_FILE,
             {

@@ -15,6 +15,7 @@ from rl_training.data.replay import ReplayBuffer
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
@@ -36,9 +37,8 @@ class OffPolicyLoop:
         self.newest = NewestMetrics()
         priorities = self.replay.priorities
         touched = () if priorities is None else (priorities.tree, priorities.max_priority)
-        self.engine = Engine(
-            algorithm, self._draw, config.engine, self._all_updates(), self._learned, touched
-        )
+        learner = OneAgent(algorithm, lambda _: self._draw(), self._learned, touched)
+        self.engine = Engine(learner, config.engine, self._all_updates())
         self.experience = Experience(config, algorithm)
         self.progress = self.experience.progress
 

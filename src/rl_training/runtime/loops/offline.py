@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.errors import CheckpointError
+from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
 from rl_training.runtime.profile import Part
+
+
+class OfflineData:
+    """A data set made ready for agents of one algorithm; their normalisers are told of it."""
+
+    def __init__(
+        self, config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset
+    ) -> None:
+        options = config.dataset or DatasetConfig(kind="random")
+        first = agents[0]
+        self.table = TransitionTable(
+            dataset,
+            first.update_count.device,
+            gamma=first.gamma,
+            with_returns=first.needs_returns,
+            at_truncation=options.returns.at_truncation,
+            normalize_observations=options.normalize_observations,
+        )
+        if options.normalize_observations:
+            mean, std = self.table.obs_mean, self.table.obs_std
+            for agent in agents:
+                agent.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
+        self.batch_size = int(first.params.batch_size)
+        self.fingerprint = DataFingerprint(dataset)
+        epoch = math.ceil(len(self.table) / self.batch_size)
+        self.total = config.total_updates or (config.total_epochs or 0) * epoch
+
+    def draw(self, learner: Algorithm) -> Batch:
+        return self.table.sample(self.batch_size, learner.random)
 
 
 class OfflineLoop:
@@ -24,18 +56,9 @@ class OfflineLoop:
 
     unit = "updates"
 
-    def __init__(
-        self, config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
-    ) -> None:
-        self.table = training_table(config, algorithm, dataset)
-        batch_size = int(algorithm.params.batch_size)
+    def __init__(self, data: OfflineData, engine: Engine) -> None:
+        self.engine, self.total, self.fingerprint = engine, data.total, data.fingerprint
         self.progress = Progress()
-        self.fingerprint = DataFingerprint(dataset)
-        epoch = math.ceil(len(self.table) / batch_size)
-        self.total = config.total_updates or (config.total_epochs or 0) * epoch
-        self.engine = Engine(
-            algorithm, lambda: self.table.sample(batch_size), config.engine, self.total
-        )
 
     @property
     def tick(self) -> int:
@@ -59,23 +82,26 @@ class OfflineLoop:
         return {"data": self.fingerprint}
 
 
-def training_table(
+def offline_loop(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
-) -> TransitionTable:
-    """The data on the algorithm's device, whose normaliser gets their statistics."""
-    options = config.dataset or DatasetConfig(kind="random")
-    table = TransitionTable(
-        dataset,
-        algorithm.update_count.device,
-        gamma=algorithm.gamma,
-        with_returns=algorithm.needs_returns,
-        at_truncation=options.returns.at_truncation,
-        normalize_observations=options.normalize_observations,
-    )
-    if options.normalize_observations:
-        mean, std = table.obs_mean, table.obs_std
-        algorithm.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
-    return table
+) -> OfflineLoop:
+    """The loop of one agent."""
+    data = OfflineData(config, [algorithm], dataset)
+    learner = OneAgent(algorithm, data.draw, seed=config.seed)
+    return OfflineLoop(data, Engine(learner, config.engine, data.total))
+
+
+def offline_loops(
+    config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset
+) -> list[OfflineLoop]:
+    """The loops of several agents, one per seed of the config, around one engine.
+
+    The engine updates all of them; each loop's own clock is moved by whoever runs it.
+    """
+    data = OfflineData(config, agents, dataset)
+    learner = AgentStack(agents, data.draw, config.seeds or ())
+    engine = Engine(learner, config.engine, data.total)
+    return [OfflineLoop(data, engine) for _ in agents]
 
 
 class DataFingerprint:

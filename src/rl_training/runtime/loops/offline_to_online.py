@@ -11,14 +11,14 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch, interleaved
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.rewards import apply_reward_processing, process_rewards
-from rl_training.data.table import TransitionTable
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
-from rl_training.runtime.loops.offline import DataFingerprint, training_table
+from rl_training.runtime.loops.offline import OfflineData
 from rl_training.runtime.profile import Part
 
 
@@ -42,21 +42,19 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         p = algorithm.params
         self.pretraining_total: int = p.offline_pretrain_updates
         self.processing = RewardProcessing() if config.dataset is None else config.dataset.rewards
-        self.table: TransitionTable | None = None
+        self.data: OfflineData | None = None
         if prior is not None:
             self._episode_returns = prior.episode_returns()
-            data = apply_reward_processing(prior, self.processing)
-            self.table = training_table(config, algorithm, data)
-            self.fingerprint = DataFingerprint(data)
+            processed = apply_reward_processing(prior, self.processing)
+            self.data = OfflineData(config, [algorithm], processed)
         super().__init__(config, algorithm)
         self.total += self.pretraining_total
         if self.pretraining_total:
             self.unit = "pretraining updates and env steps"
         if self.pretraining_total or config.init_from is not None:
             self.random_steps = 0
-        self.pretraining = Engine(
-            algorithm, lambda: self._prior(p.batch_size), self.engine.mode, self.pretraining_total
-        )
+        learner = OneAgent(algorithm, lambda _: self._prior(p.batch_size))
+        self.pretraining = Engine(learner, self.engine.mode, self.pretraining_total)
         self.pretraining.notes = self.engine.notes
 
     def _all_updates(self) -> int:
@@ -99,15 +97,15 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         return interleaved(self._prior(slices * prior), own, slices) if prior else own
 
     def _prior(self, rows: int) -> Batch:
-        assert self.table is not None
-        return self.table.sample(rows)
+        assert self.data is not None
+        return self.data.table.sample(rows)
 
     def report(self) -> dict[str, float]:
         updates = {"pretraining": self.pretrained, "online": self._updates_here()}
         return {**super().report(), **{f"updates/{key}": float(n) for key, n in updates.items()}}
 
     def components(self) -> dict[str, Component]:
-        data = {} if self.table is None else {"data": self.fingerprint}
+        data = {} if self.data is None else {"data": self.data.fingerprint}
         return {**data, **super().components()}
 
     def parts(self) -> list[Part]:

@@ -14,6 +14,7 @@ from rl_training.data.rollout import RolloutBatch, generalized_advantages
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import RewardScale
+from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
 from rl_training.runtime.loops.online import Experience, step_budget
@@ -36,13 +37,9 @@ class OnPolicyLoop:
         minibatches = self.rollout_size // p.batch_size * p.epochs
         updates = self.total // self.rollout_size * minibatches
         self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
-        self.engine = Engine(
-            algorithm,
-            self.minibatches.next,
-            config.engine,
-            updates,
-            touched=(self.minibatches.position,),
-        )
+        touched = (self.minibatches.position,)
+        learner = OneAgent(algorithm, lambda _: self.minibatches.next(), touched=touched)
+        self.engine = Engine(learner, config.engine, updates)
         self.experience = Experience(config, algorithm)
         self.progress = self.experience.progress
 

@@ -1,0 +1,103 @@
+"""Every offline algorithm on locomotion data of mixed quality, five seeds in one batched run.
+
+The data are not part of the project: rollouts of published policies of several strengths.
+`RL_TRAINING_BENCHMARK_DATA` names the folder that holds them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs import Job, Records
+from benchmarks.markdown import NO_VALUE, table
+from benchmarks.speed.ratios import only
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "zoo"
+MODULE = "benchmarks.learning.zoo_job"
+FOLDER = "RL_TRAINING_BENCHMARK_DATA"
+ALGORITHMS = ("bc", "awr", "marwil", "crr", "iql", "awac", "cql")
+TASKS = {
+    # returns of the data span 3,200 and 9,000: rewards are scaled so that they span 1,000
+    "hopper": ("Hopper-v5", "hopper-mixed-zoo.npz", 0.31, "730, 1,630, 2,274 and 3,127"),
+    "halfcheetah": (
+        "HalfCheetah-v5",
+        "halfcheetah-mixed-zoo.npz",
+        0.11,
+        "1,702, 2,942, 5,394 and 8,939",
+    ),
+}
+SEEDS, UPDATES, EVALUATIONS, EPISODES = (0, 1, 2, 3, 4), 100_000, 10, 10
+RAW_REWARDS = ("cql",)
+"""The weight of CQL's conservative term is the authors', for rewards as they are."""
+
+
+def zoo_jobs(options: Options) -> list[Job]:
+    """One job per algorithm and task, with all seeds in it."""
+    updates = 200 if options.quick else UPDATES
+    return [
+        Job(
+            NAME,
+            f"{algo}-{task}",
+            0,
+            MODULE,
+            {"config": _config(algo, task, updates), "seeds": list(SEEDS)},
+            inputs={"path": str(Path(os.environ.get(FOLDER, ".")).resolve() / TASKS[task][1])},
+            gpu=True,
+            cost=300 if algo == "cql" else 60,
+        )
+        for task in TASKS
+        for algo in ALGORITHMS
+    ]
+
+
+def _config(algo: str, task: str, updates: int) -> dict[str, Any]:
+    env_id, _, scale, _ = TASKS[task]
+    rewards = {} if algo in RAW_REWARDS else {"rewards": {"scale": scale}}
+    return {
+        "algo": algo,
+        "env_id": env_id,
+        "dataset": {"kind": "npz", "normalize_observations": True, **rewards},
+        "total_updates": updates,
+        "eval_interval": updates // EVALUATIONS,
+        "eval_episodes": EPISODES,
+        "keep_best": False,
+        "tensorboard": False,
+        "device": "cuda",
+    }
+
+
+def zoo_report(records: Records, _: Path) -> Section:
+    rows = []
+    for task in TASKS:
+        for algo in ALGORITHMS:
+            record = only(records, f"{algo}-{task}")
+            r: dict[str, Any] = record.result if record else {}
+            cells = [NO_VALUE] * 4
+            if r:
+                cells = [
+                    _interval(r["last"]["mean"]),
+                    _interval(r["last"]["iqm"]),
+                    _interval(r["best"]["mean"]),
+                    f"{r['seconds']:,.0f} s",
+                ]
+            rows.append([task, algo.upper(), *cells])
+    header = ("data", "algorithm", "last, mean", "last, IQM", "best, mean", "five seeds in")
+    behaviours = "; ".join(f"{task} {values[3]}" for task, values in TASKS.items())
+    text = (
+        f"{UPDATES:,} updates of {len(SEEDS)} seeds in one batched run (`learn_seeds`), the "
+        f"algorithms' default knobs, standardised observations; {EPISODES} episodes per evaluation "
+        f"and seed, {EVALUATIONS} evaluations, of which the last and each seed's best are given "
+        "with 95% bootstrap intervals over seeds. 100,000 steps by four policies each, of mean "
+        f"returns {behaviours}."
+    )
+    return Section("\n\n".join((text, table(header, rows))), ())
+
+
+def _interval(values: dict[str, float]) -> str:
+    return f"{values['value']:,.0f} [{values['low']:,.0f}, {values['high']:,.0f}]"
+
+
+SUITE = Suite(NAME, "Offline algorithms on mixed locomotion data", zoo_jobs, zoo_report)

@@ -1,0 +1,122 @@
+"""Several agents at once, one per seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_training.api.managed import ManagedAlgorithm
+from rl_training.api.support import (
+    check_checkpoints,
+    preparation,
+    refuse_changes,
+    refused_if_unfit,
+    removed_on_failure,
+    store_in,
+    with_options,
+)
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.generation import env_spaces
+from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config
+from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.tracking import (
+    CONFIG_FILE,
+    Console,
+    ProgressConsole,
+    SilentConsole,
+    create_run_folder,
+    read_run_config,
+    write_run_config,
+    written_or_said,
+)
+from rl_training.runtime.build import build_algorithm, run_scope, training_data
+from rl_training.runtime.loops.offline import offline_loops
+from rl_training.runtime.seeds import SeedsResult, SeedsTrainer, seed_config, seed_folder
+
+
+def learn_seeds(
+    source: str | Path | TrainConfig,
+    seeds: int | Sequence[int] | None = None,
+    *,
+    dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> SeedsResult:
+    """Train one agent of an offline algorithm per seed, all in one batched update.
+
+    `source` is a packaged config such as "iql/pendulum", a YAML file or a `TrainConfig`;
+    `seeds` a number of agents, counted from the config's seed, or the seeds themselves. Each
+    agent has a run folder `seed-N` in the run folder of all, and is what a run of its own
+    with that seed would have made, to within rounding: `rl_training.load` takes either.
+    """
+    config = source if isinstance(source, TrainConfig) else load_config(source)
+    config = with_options(config.to_dict(), options, config.algo)
+    config = config.replace(seeds=list(chosen_seeds(config, seeds)))
+    assert config.seeds is not None
+    # an agent of the first seed, which reads the data as any agent does
+    first = ManagedAlgorithm(config.replace(seeds=None, seed=config.seeds[0]), dataset=dataset)
+    config = config.replace(dataset=first.config.to_dict()["dataset"])
+    spaces = first.algorithm.spaces
+    console: Console = ProgressConsole() if progress else SilentConsole()
+    with run_scope(config, spaces):
+        agents = [build_algorithm(seed_config(config, seed), spaces) for seed in config.seeds or ()]
+        data = training_data(config, agents[0], first._dataset)
+        loops = offline_loops(config, agents, data)
+        config = config.replace(engine=loops[0].engine.mode)
+        run_dir = create_run_folder(config)
+        with removed_on_failure(run_dir):
+            if first._dataset is not None and config.dataset is not None:
+                section = preparation(config.dataset.model_dump(mode="json"))
+                config = config.replace(dataset=section | store_in(run_dir, first._dataset))
+            _write_configs(run_dir, config)
+        console.say(f"run folder: {run_dir}")
+        console.say(f"engine: {loops[0].engine.mode} ({loops[0].engine.reason})")
+        return SeedsTrainer(config, agents, loops, run_dir, console).run()
+
+
+def resume_seeds(run_dir: str | Path, *, progress: bool = True, **options: Any) -> SeedsResult:
+    """Continue a run of several seeds from the newest tick that all of them have saved."""
+    run_dir = Path(run_dir)
+    stored = TrainConfig(**read_run_config(run_dir))
+    if stored.seeds is None:
+        raise ConfigError(f"'{run_dir}' is a run of one seed; resume it as such")
+    config = with_options(stored.to_dict(), options, stored.algo)
+    refuse_changes(stored.to_dict(), config)
+    console: Console = ProgressConsole() if progress else SilentConsole()
+    spaces = env_spaces(config.env_id, config.env_kwargs)
+    with run_scope(config, spaces):
+        agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]
+        if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
+            console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
+            config = config.replace(engine="auto")
+        loops = offline_loops(config, agents, training_data(config, agents[0], None))
+        trainer = SeedsTrainer(config, agents, loops, run_dir, console)
+        for part in trainer.trainers.values():
+            check_checkpoints(part.store, part.config, console)
+        with refused_if_unfit(run_dir):
+            trainer.restore()
+        with written_or_said(run_dir / CONFIG_FILE):
+            _write_configs(run_dir, config)
+        total, unit = loops[0].total, loops[0].unit
+        console.say(f"resuming {run_dir} at {trainer.tick:,} of {total:,} {unit}")
+        return trainer.run()
+
+
+def chosen_seeds(config: TrainConfig, seeds: int | Sequence[int] | None) -> Sequence[int]:
+    """The seeds themselves; a number of them counts from the config's seed."""
+    if seeds is None:
+        seeds = config.seeds or 1
+    if isinstance(seeds, int):
+        if seeds < 1:
+            raise ConfigError(f"seeds: expected how many agents to train, at least 1, got {seeds}")
+        return range(config.seed, config.seed + seeds)
+    return list(seeds)
+
+
+def _write_configs(run_dir: Path, config: TrainConfig) -> None:
+    write_run_config(run_dir, config)
+    for seed in config.seeds or ():
+        folder = seed_folder(run_dir, seed)
+        folder.mkdir(exist_ok=True)
+        write_run_config(folder, seed_config(config, seed))

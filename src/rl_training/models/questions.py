@@ -1,0 +1,147 @@
+"""Several networks evaluated as if they were one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.execution import num_agents
+from rl_training.models.mlp import MLP, EnsembleMLP
+
+A = TypeVar("A")
+
+
+class Question(Generic[A]):
+    """What a network is asked: `read` makes its answer from the output of `net` at `x`.
+
+    A frozen question's answer is a constant: no gradient reaches the network or `x`.
+    """
+
+    def __init__(
+        self, net: nn.Module, x: Tensor, read: Callable[[Tensor], A], frozen: bool = False
+    ) -> None:
+        self.net, self.x, self.read, self.is_frozen = net, x, read, frozen
+
+    def frozen(self) -> Question[A]:
+        return Question(self.net, self.x, self.read, frozen=True)
+
+    def answer(self) -> A:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
+            return self.read(self.net(self.x))
+
+
+def together(*questions: Question[Any]) -> tuple[Any, ...]:
+    """The answers to several questions; the frozen ones come last.
+
+    On a GPU, where a small product leaves most of the device idle, networks with equal
+    hidden layers are stacked and take one batched product per layer; the first and the last
+    layers are filled up with zeros to equal widths. Their own weights stay where they are.
+    """
+    nets = [question.net for question in questions]
+    if not (_stacking_pays(questions[0].x) and _stackable(nets)):
+        return tuple(question.answer() for question in questions)
+    trained = [question for question in questions if not question.is_frozen]
+    assert not any(question.is_frozen for question in questions[: len(trained)])
+    inputs = [question.x for question in questions]
+    outputs = _stacked_outputs(nets, inputs, len(trained))
+    return tuple(q.read(out) for q, out in zip(questions, outputs, strict=True))
+
+
+MOST_AGENTS = 16
+"""With more agents at once, single networks fill the device, and stacking only copies weights."""
+
+
+def _stacking_pays(x: Tensor) -> bool:
+    return x.is_cuda and num_agents() <= MOST_AGENTS
+
+
+def _stackable(nets: Sequence[nn.Module]) -> bool:
+    plain = [net for net in nets if isinstance(net, (MLP, EnsembleMLP))]
+    if any(len(net.norm_scales) for net in plain if isinstance(net, EnsembleMLP)):
+        return False
+    return len(plain) == len(nets) and len({tuple(net.hidden_sizes) for net in plain}) == 1
+
+
+class _Layer(NamedTuple):
+    weight: Tensor  # (members, in, out)
+    bias: Tensor  # (members, 1, out)
+
+
+def _layers(net: Any) -> list[_Layer]:
+    if isinstance(net, EnsembleMLP):
+        pairs = zip(net.weights, net.biases, strict=True)
+        return [_Layer(weight, bias) for weight, bias in pairs]
+    return [_Layer(layer.weight.t().unsqueeze(0), layer.bias[None, None]) for layer in net.layers]
+
+
+def _stacked_outputs(
+    nets: Sequence[Any], inputs: Sequence[Tensor], num_trained: int
+) -> list[Tensor]:
+    stacks = [_layers(net) for net in nets]
+    members = [stack[0].weight.shape[0] for stack in stacks]
+    trained = sum(members[:num_trained])
+    width = max(x.shape[-1] for x in inputs)
+    out = max(stack[-1].bias.shape[-1] for stack in stacks)
+    x = torch.cat(
+        [
+            F.pad(x, (0, width - x.shape[-1])).expand(count, -1, -1)
+            for x, count in zip(inputs, members, strict=True)
+        ]
+    )
+    last = len(stacks[0]) - 1
+    for i, layers in enumerate(zip(*stacks, strict=True)):
+        rows = width if i == 0 else layers[0].weight.shape[1]
+        columns = out if i == last else layers[0].weight.shape[2]
+        weight = torch.cat([_filled(layer.weight, rows, columns) for layer in layers])
+        bias = torch.cat([_filled(layer.bias, 1, columns) for layer in layers])
+        x = _Linear.apply(x, weight, bias, trained)  # type: ignore[no-untyped-call]
+        if i < last:
+            x = F.relu(x)
+    parts = []
+    for j, (net, part) in enumerate(zip(nets, torch.split(x, members), strict=True)):
+        part = part[..., : stacks[j][-1].bias.shape[-1]]
+        part = part if isinstance(net, EnsembleMLP) else part[0]
+        parts.append(part if j < num_trained else part.detach())
+    return parts
+
+
+class _Linear(torch.autograd.Function):
+    """x @ weight + bias for all members, with gradients for the first `trained` ones alone."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, trained: int) -> Tensor:
+        return torch.bmm(x, weight) + bias
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, _, ctx.trained = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        k, frozen = ctx.trained, x.shape[0] - ctx.trained
+        gradient = gradient[:k]
+
+        def full(part: Tensor) -> Tensor:
+            return F.pad(part, (0, 0, 0, 0, 0, frozen)) if frozen else part
+
+        to_x = None
+        if ctx.needs_input_grad[0]:
+            to_x = full(torch.bmm(gradient, weight[:k].transpose(1, 2)))
+        return (
+            to_x,
+            full(torch.bmm(x[:k].transpose(1, 2), gradient)),
+            full(gradient.sum(1, keepdim=True)),
+            None,
+        )
+
+
+def _filled(x: Tensor, rows: int, columns: int) -> Tensor:
+    return F.pad(x, (0, columns - x.shape[2], 0, rows - x.shape[1]))

@@ -1,0 +1,157 @@
+"""Who learns in one update: one agent, or many of one algorithm at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.functional import Metrics
+from rl_training.execution import batching
+from rl_training.runtime.randomness import RandomBlocks, kinds_of
+
+Draw = Callable[[Algorithm], Any]
+"""A batch for the learner that is given; what is random in it comes from the learner."""
+
+
+class Learner(Protocol):
+    """What an engine executes."""
+
+    device: torch.device
+
+    def prepare(self) -> int | None:
+        """Get ready on the host; the number of updates for which that lasts, None for any."""
+
+    def update(self) -> Metrics:
+        """Draw a batch and learn from it: device work of fixed shapes that asks no host."""
+
+    def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
+        """Replace what can be compiled by its compiled form."""
+
+    def tensors(self) -> list[Tensor]:
+        """Everything `update` writes to."""
+
+
+class OneAgent:
+    """One algorithm; `learned` is told of each batch after its update.
+
+    `touched` are the tensors beside the algorithm's that `draw` and `learned` write to.
+    With a seed, the random numbers of its updates are drawn ahead.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        draw: Draw,
+        learned: Callable[[Any], None] | None = None,
+        touched: Sequence[Tensor] = (),
+        seed: int | None = None,
+    ) -> None:
+        self.algorithm, self.draw, self.learned, self.touched = algorithm, draw, learned, touched
+        self.device = algorithm.update_count.device
+        for name in algorithm.pieces:  # a learner before may have compiled them
+            vars(algorithm).pop(name, None)
+        self.random = None if seed is None else random_blocks(algorithm, draw, [seed])
+        algorithm.drawn_ahead = self.random
+        self._step: Callable[..., Metrics] = algorithm.step
+        self._whole: Callable[[], Metrics] = self._draw_and_step
+
+    def prepare(self) -> int | None:
+        if self.random is None:
+            return None
+        return self.random.prepare(int(self.algorithm.update_count))
+
+    def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
+        for name in self.algorithm.pieces:
+            setattr(self.algorithm, name, compiled(getattr(self.algorithm, name)))
+        if self.algorithm.pieces:
+            return
+        if self.random is None:
+            self._step = compiled(self._step)
+        else:
+            self._whole = compiled(self._whole)
+
+    def update(self) -> Metrics:
+        if self.random is not None:
+            return self._whole()
+        batch = self.draw(self.algorithm)
+        metrics = self._step(batch)
+        if self.learned is not None:
+            self.learned(batch)
+        return metrics
+
+    def _draw_and_step(self) -> Metrics:
+        assert self.random is not None
+        with self.random.row_of([numbers[0] for numbers in self.random.numbers]):
+            return self.algorithm.step(self.draw(self.algorithm))
+
+    def tensors(self) -> list[Tensor]:
+        own = [*self.algorithm.state_tensors(), *self.touched]
+        return own if self.random is None else [*own, self.random.row]
+
+
+class AgentStack:
+    """Agents of one algorithm and config, apart from their seeds, in one batched update.
+
+    Each tensor of all agents lies in one tensor with a first axis of agents, of which the
+    agents' own tensors become views: each remains a whole algorithm that acts, is saved
+    and is restored by itself.
+    """
+
+    def __init__(self, agents: Sequence[Algorithm], draw: Draw, seeds: Sequence[int]) -> None:
+        self.agents, self.draw = agents, draw
+        self.device = agents[0].update_count.device
+        self.template = copy.deepcopy(agents[0])
+        self.random = random_blocks(self.template, draw, seeds)
+        self.template.drawn_ahead = self.random
+        self.stacked: list[Tensor] = []
+        for tensors in zip(*(agent.state_tensors() for agent in agents), strict=True):
+            together = torch.stack([tensor.detach() for tensor in tensors])
+            self.stacked.append(together)
+            for tensor, own in zip(tensors, together, strict=True):
+                tensor.data = own
+        self._whole: Callable[[], Metrics] = self._update_all
+
+    def prepare(self) -> int | None:
+        return self.random.prepare(int(self.agents[0].update_count))
+
+    def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
+        self._whole = compiled(self._whole)
+
+    def update(self) -> Metrics:
+        """Metrics have a first axis of agents."""
+        return self._whole()
+
+    def _update_all(self) -> Metrics:
+        def one(tensors: list[Tensor], numbers: list[Tensor]) -> Metrics:
+            with self.template.holding(tensors), self.random.row_of(numbers):
+                return self.template.step(self.draw(self.template))
+
+        with batching(len(self.agents)):
+            metrics: Metrics = torch.vmap(one)(self.stacked, self.random.numbers)
+        return metrics
+
+    def act(self, obs: Tensor) -> Tensor:
+        """(agents, B, ...) actions without exploration for as many raw observations."""
+
+        def one(tensors: list[Tensor], own: Tensor) -> Tensor:
+            with self.template.holding(tensors):
+                return self.template.act(own, explore=False).action
+
+        with batching(len(self.agents)), torch.no_grad():
+            actions: Tensor = torch.vmap(one)(self.stacked, obs)
+        return actions
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.stacked, self.random.row]
+
+
+def random_blocks(algorithm: Algorithm, draw: Draw, seeds: Sequence[int]) -> RandomBlocks:
+    """The random numbers of updates of `algorithm`, which is left as it was."""
+    trial = copy.deepcopy(algorithm)
+    kinds = kinds_of(trial, lambda: trial.step(draw(trial)))
+    return RandomBlocks(kinds, seeds, algorithm.update_count.device)

@@ -1,0 +1,403 @@
+"""Several agents of one algorithm and config, apart from their seeds, trained at once.
+
+Each agent is a run of its own, with a folder, checkpoints, a curve and a result; only their
+updates and their evaluations are shared. An agent that diverges or stops early leaves the
+others alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.envs.vector import EnvironmentFailure
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.errors import CheckpointError, RLTrainingError, TrainingDivergedError
+from rl_training.experiment.tracking import (
+    RESULT_FILE,
+    Console,
+    MetricsLog,
+    hardware,
+    versions,
+    write_json,
+)
+from rl_training.runtime.agents import AgentStack
+from rl_training.runtime.callbacks import TrainResult
+from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
+from rl_training.runtime.loops.offline import OfflineLoop
+from rl_training.runtime.profile import Part, Profile
+from rl_training.runtime.statistics import Summary
+from rl_training.runtime.trainer import Trainer, in_units_of_env, interruptible
+
+
+@dataclass(frozen=True)
+class SeedsResult:
+    """How a run of several seeds ended."""
+
+    run_dir: Path
+    results: dict[int, TrainResult]
+    """By seed; those that failed are not in it."""
+    failures: dict[int, str]
+    """Why an agent failed, by seed."""
+    interrupted: bool
+    stop_reason: str
+    wall_seconds: float
+
+    @property
+    def last(self) -> Summary | None:
+        """The last evaluations, by their mean returns."""
+        scores = [r.return_mean for r in self.results.values() if r.return_mean is not None]
+        return Summary.of(scores) if scores else None
+
+    @property
+    def best(self) -> Summary | None:
+        """The best evaluation of each seed."""
+        scores = [r.best_score for r in self.results.values() if r.best_score is not None]
+        return Summary.of(scores) if scores else None
+
+
+def seed_folder(run_dir: Path, seed: int) -> Path:
+    """Where the run of one seed lies in the folder of all."""
+    return run_dir / f"seed-{seed}"
+
+
+class SeedsTrainer:
+    """Runs the trainers of all seeds in step."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        agents: Sequence[Algorithm],
+        loops: Sequence[OfflineLoop],
+        run_dir: Path,
+        console: Console,
+    ) -> None:
+        self.config, self.run_dir, self.console = config, run_dir, console
+        self.seeds = config.seeds or ()
+        self.engine = loops[0].engine
+        stack = self.engine.learner
+        assert isinstance(stack, AgentStack)
+        self.evaluations = SharedEvaluations(config, stack, self._evaluated_seeds)
+        self.trainers = {
+            seed: Trainer(
+                seed_config(config, seed),
+                agent,
+                loop,
+                seed_folder(run_dir, seed),
+                SeedConsole(console, seed, self),
+                evaluator=self.evaluations.of(i),
+            )
+            for i, (seed, agent, loop) in enumerate(zip(self.seeds, agents, loops, strict=True))
+        }
+        for trainer in self.trainers.values():
+            trainer.resume_dir = run_dir
+        self.results: dict[int, TrainResult] = {}
+        self.failures: dict[int, str] = {}
+        self.interrupted = False
+        self._scores: dict[int, float] = {}
+
+    @property
+    def active(self) -> dict[int, Trainer]:
+        """Those that go on learning, by seed."""
+        over = {**self.results, **self.failures}
+        return {seed: trainer for seed, trainer in self.trainers.items() if seed not in over}
+
+    def _evaluated_seeds(self) -> list[int]:
+        """Positions of the agents that an evaluation is for."""
+        return [i for i, seed in enumerate(self.seeds) if seed in self.active]
+
+    @property
+    def tick(self) -> int:
+        return max(trainer.loop.tick for trainer in self.trainers.values())
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run(self) -> SeedsResult:
+        """Train all to the end; the result is also written to result.json."""
+        self.began = time.monotonic()
+        first = next(iter((self.active or self.trainers).values()))
+        self.log = MetricsLog(self.run_dir, first.resumed_at, self.config.tensorboard)
+        name = f"{first.algorithm.name()}, {len(self.active)} seeds"
+        for trainer in self.active.values():
+            trainer.open()
+        self.profile = self._profile() if self.config.profile else None
+        self.console.start(name, first.loop.total, self.tick, first.loop.unit)
+        opened = list(self.active.values())
+        try:
+            with interruptible(self._interrupt):
+                self._end_finished()
+                while self.active:
+                    self._advance()
+            if self.profile:
+                for line in self.profile.lines(1.0):
+                    self.console.say(line)
+            if not self.results:
+                raise TrainingDivergedError(next(iter(self.failures.values())))
+            self._write_result("interrupted" if self.interrupted else "finished")
+            return self._result()
+        except BaseException as error:
+            for trainer in self.active.values():
+                trainer.fail(error)
+            with suppress(RLTrainingError, OSError):  # must not hide what went wrong first
+                self._write_result("failed")
+            raise
+        finally:
+            self.console.stop()
+            self.log.close()
+            for trainer in opened:
+                trainer.close()
+            self.evaluations.close()
+
+    def _advance(self) -> None:
+        trainers, before, began = self.active, self.tick, time.monotonic()
+        for trainer in trainers.values():
+            trainer.follow_schedule()
+        stride = min(trainer.stride() for trainer in trainers.values())
+        metrics = self.engine.run(stride)
+        while self.engine.notes:
+            self.console.say(f"warning: {self.engine.notes.pop()}")
+        for trainer in self.trainers.values():
+            trainer.loop.progress.updates += stride
+            trainer.seconds_per_tick = (time.monotonic() - began) / stride
+        for i, seed in enumerate(self.seeds):
+            if seed in trainers:
+                with self._alone(seed):
+                    trainers[seed].advanced(before, {k: v[i] for k, v in metrics.items()})
+        self._end_finished()
+        self._report_evaluation()
+        self._release_checkpoints()
+        self.console.advance(self.tick)
+
+    def _end_finished(self) -> None:
+        for seed, trainer in self.active.items():
+            with self._alone(seed):
+                if not trainer.is_running():
+                    self.results[seed] = trainer.finish()
+        self._report_evaluation()
+
+    @contextmanager
+    def _alone(self, seed: int) -> Iterator[None]:
+        """Let what goes wrong with one agent end that one; an environment ends them all."""
+        try:
+            yield
+        except TrainingDivergedError as error:
+            self.trainers[seed].fail(error)
+            self.failures[seed] = str(error)
+            self.console.say(f"warning: seed {seed}: {error}; the other seeds go on")
+        except EnvironmentFailure:
+            for trainer in self.active.values():
+                with suppress(CheckpointError):
+                    trainer.save()
+            raise
+
+    def _interrupt(self, signal_name: str) -> None:
+        self.interrupted = True
+        for trainer in self.active.values():
+            trainer.interrupted = True
+            trainer.request_stop(f"interrupted by {signal_name}")
+        self.console.say(f"{signal_name}: saving, then ending (once more to end at once)")
+
+    def _profile(self) -> Profile:
+        profile = Profile(self.engine.learner.device)
+        profile.watch([Part(self.engine, "run", "update")])
+        profile.watch([Part(self.evaluations, "run", "evaluation")])
+        for trainer in self.trainers.values():
+            profile.watch([Part(trainer.store, "save", "checkpoints")])
+            if trainer in self.active.values():
+                profile.watch([Part(trainer.log, "write", "logging")])
+        return profile
+
+    # --- what is said and written ---------------------------------------------------------------
+
+    def evaluated(self, seed: int, score: float) -> None:
+        """Take in the evaluation of one agent."""
+        self._scores[seed] = score
+
+    def _report_evaluation(self) -> None:
+        if not self._scores:
+            return
+        summary = Summary.of(list(self._scores.values()))
+        self.console.evaluated(self.tick, summary.mean.value, f"return {summary}", best=False)
+        self.log.write(
+            "eval",
+            self.tick,
+            {
+                "eval/return_mean": summary.mean.value,
+                "eval/return_mean_low": summary.mean.low,
+                "eval/return_mean_high": summary.mean.high,
+                "eval/return_iqm": summary.iqm.value,
+                "eval/return_iqm_low": summary.iqm.low,
+                "eval/return_iqm_high": summary.iqm.high,
+                "seeds": {str(seed): score for seed, score in self._scores.items()},
+            },
+        )
+        self._scores = {}
+
+    def _result(self) -> SeedsResult:
+        reasons = {result.stop_reason for result in self.results.values()}
+        return SeedsResult(
+            self.run_dir,
+            dict(self.results),
+            dict(self.failures),
+            self.interrupted,
+            "; ".join(sorted(reasons)),
+            time.monotonic() - self.began,
+        )
+
+    def _write_result(self, status: str) -> None:
+        result = self._result()
+        last, best = result.last, result.best
+        write_json(
+            self.run_dir / RESULT_FILE,
+            {
+                "status": status,
+                "stop_reason": result.stop_reason,
+                "updates": self.tick,
+                "seeds": list(self.seeds),
+                "last_eval": {"eval/return_mean": last.mean.value} if last else None,
+                "last": last.to_dict() if last else None,
+                "best": best.to_dict() if best else None,
+                "failures": {str(seed): text for seed, text in result.failures.items()},
+                "wall_seconds": round(result.wall_seconds, 3),
+                "profile": self.profile.to_dict() if self.profile else None,
+                "config_hash": self.config.hash(),
+                "versions": versions(),
+                "hardware": hardware(),
+            },
+        )
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def _release_checkpoints(self) -> None:
+        """Keep the newest tick at which every agent was saved, until there is a newer one."""
+        common = self.common_tick()
+        for trainer in self.trainers.values():
+            trainer.store.pinned = common
+
+    def common_tick(self) -> int | None:
+        """The newest tick of which every learning agent has a checkpoint."""
+        ticks = [{info.tick for info in t.store.all()} for t in self.active.values()]
+        common = set.intersection(*ticks) if ticks else set()
+        return max(common, default=None)
+
+    def restore(self) -> None:
+        """Go on from the newest tick that all agents have in common; from the start without.
+
+        Agents that diverged or stopped early have ended for good.
+        """
+        for seed, trainer in self.trainers.items():
+            status, reason = _ending(trainer.run_dir)
+            if status == "failed" and reason.startswith(TrainingDivergedError.__name__):
+                self.failures[seed] = reason.partition(": ")[2]
+            elif status == "finished" and reason.startswith("early stopping"):
+                trainer.restore()
+                trainer.stop_reason = reason
+                self.results[seed] = trainer.result()
+        tick = self.common_tick()
+        for trainer in self.active.values():
+            if tick is None:
+                trainer.resumed_at = -1
+            else:
+                trainer.restore(tick)
+        if tick is None:
+            self.console.say("no usable checkpoint in this run: starting from the beginning")
+        else:  # those that ended before keep the common clock
+            for trainer in self.trainers.values():
+                trainer.loop.progress.updates = tick
+        self._release_checkpoints()
+
+
+def seed_config(config: TrainConfig, seed: int) -> TrainConfig:
+    """The config of one of the runs; a profile is made of all together."""
+    return config.replace(seeds=None, seed=seed, profile=False)
+
+
+def _ending(run_dir: Path) -> tuple[str, str]:
+    """How a run ended, and why; two empty words where it has not."""
+    try:
+        result = json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8"))
+        return str(result["status"]), str(result["stop_reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", ""
+
+
+class SharedEvaluations:
+    """Evaluates all agents when the first of them asks, and the others find their results."""
+
+    def __init__(
+        self, config: TrainConfig, stack: AgentStack, wanted: Callable[[], list[int]]
+    ) -> None:
+        self.stack, self.wanted = stack, wanted
+        self.evaluator = Evaluator(config.env_id, config.env_kwargs, *(config.seeds or ()))
+        self._found: dict[int, EvalResult] = {}
+        self._tick = -1
+
+    def of(self, agent: int) -> _OneOfMany:
+        return _OneOfMany(self, agent)
+
+    def result(self, agent: int, episodes: int) -> EvalResult:
+        now = int(self.stack.agents[0].update_count)
+        if now != self._tick or agent not in self._found:
+            self._found, self._tick = self.run(episodes), now
+        return self._found.pop(agent)
+
+    def run(self, episodes: int) -> dict[int, EvalResult]:
+        return self.evaluator.run_all(self._act, episodes, self.wanted())
+
+    def _act(self, obs: np.ndarray[Any, Any], owners: Sequence[int]) -> np.ndarray[Any, Any]:
+        """Rows of any number per agent, evaluated as a full (agents, rows) grid."""
+        spaces = self.stack.template.spaces
+        owner = np.asarray(owners)
+        place = np.array([np.count_nonzero(owner[:i] == who) for i, who in enumerate(owner)])
+        shape = (len(self.stack.agents), int(place.max()) + 1, *obs.shape[1:])
+        grid = np.zeros(shape, spaces.obs_dtype)
+        grid[owner, place] = obs
+        actions = self.stack.act(torch.as_tensor(grid, device=self.stack.device)).cpu().numpy()
+        return in_units_of_env(actions[owner, place], self.stack.agents[0])
+
+    def close(self) -> None:
+        self.evaluator.close()
+
+
+class _OneOfMany:
+    """The evaluator of one agent, for its trainer."""
+
+    def __init__(self, shared: SharedEvaluations, agent: int) -> None:
+        self.shared, self.agent = shared, agent
+
+    def run(self, act: ActFunction, episodes: int) -> EvalResult:
+        return self.shared.result(self.agent, episodes)
+
+    def close(self) -> None:
+        pass
+
+
+class SeedConsole:
+    """Passes on what one of the trainers says, under its seed."""
+
+    def __init__(self, console: Console, seed: int, group: SeedsTrainer) -> None:
+        self.console, self.seed, self.group = console, seed, group
+
+    def start(self, title: str, total: int, done: int, unit: str) -> None:
+        pass
+
+    def advance(self, done: int) -> None:
+        pass
+
+    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:
+        self.group.evaluated(self.seed, score)
+
+    def say(self, text: str) -> None:
+        self.console.say(f"seed {self.seed}: {text}")
+
+    def stop(self) -> None:
+        pass

@@ -1,0 +1,70 @@
+"""What several seeds say together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number and its bootstrap confidence interval over seeds."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:,.1f} [{self.low:,.1f}, {self.high:,.1f}]"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Scores of several seeds: mean and interquartile mean with 95% intervals.
+
+    The interquartile mean leaves out the lowest and the highest quarter of the seeds (rounded
+    down, as Agarwal et al. 2021 do), and with it what one lucky or unlucky seed adds.
+    """
+
+    scores: tuple[float, ...]
+    mean: Interval
+    iqm: Interval
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Summary:
+        values = np.asarray(scores, dtype=np.float64)
+        # the same intervals for the same scores, whenever they are asked for
+        rng = np.random.default_rng(0)
+        drawn = values[rng.integers(len(values), size=(RESAMPLES, len(values)))]
+        return cls(
+            tuple(values.tolist()),
+            _interval(float(values.mean()), drawn.mean(1)),
+            _interval(float(interquartile_mean(values)), interquartile_mean(drawn)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        count = len(self.scores)
+        seeds = f"{count} seed{'s' if count > 1 else ''}"
+        return f"mean {self.mean}, interquartile mean {self.iqm} over {seeds} (95% intervals)"
+
+
+def interquartile_mean(values: np.ndarray[Any, Any]) -> Any:
+    """Mean over the last axis without its lowest and highest quarter."""
+    cut = values.shape[-1] // 4
+    ordered = np.sort(values, axis=-1)
+    return ordered[..., cut : values.shape[-1] - cut].mean(-1)
+
+
+def _interval(value: float, resampled: np.ndarray[Any, Any]) -> Interval:
+    tail = 50.0 * (1.0 - CONFIDENCE)
+    low, high = np.percentile(resampled, [tail, 100.0 - tail])
+    return Interval(value, float(low), float(high))
