@@ -161,10 +161,10 @@ def offline_to_online_report(records: Records, figures: Path) -> Section:
         "episodes return 58 on average." + quality
     )
     finding = (
-        "Permuted rewards alone do not take the gain away: what is in the data is then paid 0.29 "
-        "everywhere and what the policy does itself is paid nothing, which draws it to the states "
-        "of the data, and so upright, where it finds the true reward. Less their mean, permuted "
-        "rewards say nothing and lead nowhere; that twin has the gate."
+        "Permuted rewards alone cost area, but not the last return. Our reading: what is in the "
+        "data is then paid 0.29 everywhere and what the policy does itself is paid nothing, which "
+        "draws it to the states of the data, and so upright, where it finds the true reward. Less "
+        "their mean, permuted rewards lead nowhere; that twin has the gate."
     )
     meanings = "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items())
     gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
