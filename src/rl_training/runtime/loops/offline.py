@@ -57,7 +57,7 @@ class OfflineLoop:
     unit = "updates"
 
     def __init__(self, data: OfflineData, engine: Engine) -> None:
-        self.engine, self.total, self.fingerprint = engine, data.total, data.fingerprint
+        self.data, self.engine, self.total = data, engine, data.total
         self.progress = Progress()
 
     @property
@@ -79,7 +79,7 @@ class OfflineLoop:
         pass
 
     def components(self) -> dict[str, Component]:
-        return {"data": self.fingerprint}
+        return {"data": self.data.fingerprint}
 
 
 def offline_loop(
