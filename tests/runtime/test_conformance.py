@@ -345,7 +345,7 @@ def test_data_from_a_probe_are_the_schedules(actions: str, at_truncation: str) -
     algorithm: Any = build_algorithm(config, spaces)
     loop: Any = build_loop(config, algorithm)
     loop.advance(2)
-    batch: Batch = loop.data.table.gather(torch.arange(len(loop.table)))
+    batch: Batch = loop.data.table.gather(torch.arange(len(loop.data.table)))
     seen = [ProbeEnv.decode(obs, scaled=True)[:2] for obs in batch.obs.numpy()]
     seeds = list(dict.fromkeys(seed for seed, _ in seen))
     transitions = oracle.stream(lambda k: [*seeds, -1][k], list(batch.action.numpy()))
