@@ -1,4 +1,4 @@
-"""Two waits of a user: `predict` of one observation, and `import rl_training`."""
+"""Two waits of a user, `predict` and `import rl_training`, and what an update is made of."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.process import Request, answer_job
 
 CALLS_PER_TURN = 50
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 
 
 def predict_latency(spec: dict[str, Any]) -> dict[str, Any]:
@@ -85,9 +86,34 @@ def import_time(spec: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def share_of_products(spec: dict[str, Any]) -> dict[str, Any]:
+    """How much of an eager update is spent in matrix products, by PyTorch's own profiler."""
+    import torch
+
+    from benchmarks.speed.our_agent import make_agent, make_dataset
+    from rl_training.runtime.build import build_loop, run_scope
+
+    agent = make_agent(spec["algo"], spec["shape"], spec["knobs"])
+    config = agent.config.replace(engine="eager")
+    with run_scope(config, agent.algorithm.spaces):
+        loop = build_loop(config, agent.algorithm, make_dataset(agent, spec["shape"]))
+        loop.advance(spec["updates"])
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities) as profile:
+            loop.advance(spec["updates"])
+    events = profile.key_averages()
+    total = sum(event.self_cpu_time_total for event in events)
+    products = sum(event.self_cpu_time_total for event in events if event.key in PRODUCTS)
+    result = {"share": products / total, "ms_per_update": total / spec["updates"] / 1e3}
+    print(f"{result['share']:.0%} of the time in matrix products")
+    return result
+
+
+WORK = {"predict": predict_latency, "import": import_time, "products": share_of_products}
+
+
 def work(request: Request) -> dict[str, Any]:
-    spec = request.spec
-    return predict_latency(spec) if spec["what"] == "predict" else import_time(spec)
+    return WORK[request.spec["what"]](request.spec)
 
 
 if __name__ == "__main__":

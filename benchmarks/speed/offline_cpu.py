@@ -19,6 +19,7 @@ COMPARE, LATENCY = "benchmarks.speed.compare_job", "benchmarks.speed.latency_job
 WITH_PEER = ("bc", "iql", "awac", "crr", "cql")
 OURS_ALONE = ("awr", "marwil")
 PREDICTING = ("bc", "iql")
+LARGEST, LEAST_SHARE = "cql", 0.6
 KNOBS: dict[str, Any] = {"hidden_sizes": [256, 256], "batch_size": 256}
 
 TIMES_FASTER, PREDICT_RATIO, IMPORT_SECONDS = 2.0, 2.0, 0.3
@@ -47,6 +48,9 @@ def speed_jobs(options: Options) -> list[Job]:
         jobs.append(Job(NAME, f"predict-{algo}", 0, LATENCY, spec, cost=8))
     repeats = 2 if options.quick else IMPORT_REPEATS
     jobs.append(Job(NAME, "import", 0, LATENCY, {"what": "import", "repeats": repeats}, cost=5))
+    updates = 3 if options.quick else 60
+    spec = {"what": "products", "algo": LARGEST, "shape": shape, "knobs": KNOBS, "updates": updates}
+    jobs.append(Job(NAME, f"products-{LARGEST}", 0, LATENCY, spec, cost=15))
     return jobs
 
 
@@ -104,7 +108,14 @@ def _waits(records: Records) -> Section:
     what = f"`import rl_training` ({torch} torch)" if torch else "`import rl_training`"
     numbers = f"{seconds[0] * 1e3:.0f} ms" if seconds else NO_VALUE
     rows.append([what, numbers, NO_VALUE, f"at most {IMPORT_SECONDS:g} s", verdict.text])
-    return Section(table(("wait", "median", "ratio", "gate", ""), rows), tuple(verdicts))
+    record = only(records, f"products-{LARGEST}")
+    share = [float(record.result["share"])] if record else []
+    verdict = gates.at_least(f"share of matrix products in {LARGEST}", share, LEAST_SHARE)
+    verdicts.append(verdict)
+    numbers = f"{share[0]:.0%}" if share else NO_VALUE
+    what = f"share of matrix products in an update of {LARGEST.upper()}"
+    rows.append([what, numbers, NO_VALUE, f"at least {LEAST_SHARE:.0%}", verdict.text])
+    return Section(table(("what", "median", "ratio", "gate", ""), rows), tuple(verdicts))
 
 
 SUITE = Suite(NAME, "Speed on one CPU core", speed_jobs, speed_report, alone=True)

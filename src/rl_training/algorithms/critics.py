@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,6 +66,34 @@ def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: f
     """log temperature * (entropy - target): falls while the policy is more random than asked."""
     loss = log_temperature * (entropy.detach() - target_entropy)
     return Loss(loss, {"temperature_loss": loss})
+
+
+class SoftLosses(NamedTuple):
+    """The three objectives of a soft actor-critic, each for its own parameters."""
+
+    critics: Loss
+    policy: Loss
+    temperature: Loss
+
+
+def soft_losses(
+    q: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    next_value: Tensor,
+    log_prob: Tensor,
+    policy_value: Tensor,
+    log_temperature: Tensor,
+    target_entropy: float,
+) -> SoftLosses:
+    """The objectives from what an algorithm makes of its ensemble; `q` (members, B), else (B,)."""
+    td = critic_loss(q, (reward + discount * next_value).detach())
+    policy = (log_temperature.detach().exp() * log_prob - policy_value).mean()
+    return SoftLosses(
+        Loss(td, {"critic_loss": td}),
+        Loss(policy, {"policy_loss": policy}),
+        temperature_loss(log_temperature, -log_prob.mean(), target_entropy),
+    )
 
 
 def data_and_policy(

@@ -26,13 +26,14 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, OfflineToOnlineParams, TargetNetworkParams
 from rl_training.algorithms.critics import (
+    SoftLosses,
+    soft_losses,
     soft_policy_loss,
     td_loss,
     td_target,
     temperature_loss,
 )
-from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
-from rl_training.algorithms.sac import SACLosses
+from rl_training.algorithms.functional import Metrics, soft_update
 from rl_training.data.batch import Batch, cut
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, Interval, Positive
@@ -86,7 +87,7 @@ def rlpd_loss(
     *,
     target_entropy: float,
     backup_entropy: bool = True,
-) -> SACLosses:
+) -> SoftLosses:
     """The three RLPD objectives at one set of inputs, for a training loop of your own.
 
     `q`, `next_q` and `q_policy` are (critics, B): online critics at the data's actions,
@@ -95,16 +96,18 @@ def rlpd_loss(
     are (B,) and `log_temperature` a scalar. `RLPDAlgorithm` takes the same losses one after
     the other: the first many times, then the other two once.
     """
-    temperature = log_temperature.detach().exp()
     next_value = next_q.index_select(0, members).amin(0)
     if backup_entropy:
-        next_value = next_value - temperature * next_log_prob
-    td = critic_loss(q, (reward + discount * next_value).detach())
-    policy = (temperature * log_prob - q_policy.mean(0)).mean()
-    return SACLosses(
-        Loss(td, {"critic_loss": td}),
-        Loss(policy, {"policy_loss": policy}),
-        temperature_loss(log_temperature, -log_prob.mean(), target_entropy),
+        next_value = next_value - log_temperature.exp() * next_log_prob
+    return soft_losses(
+        q,
+        reward,
+        discount,
+        next_value,
+        log_prob,
+        q_policy.mean(0),
+        log_temperature,
+        target_entropy,
     )
 
 

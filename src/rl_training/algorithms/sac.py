@@ -11,19 +11,21 @@ the new critics, temperature, targets.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, OffPolicyParams, TargetNetworkParams
 from rl_training.algorithms.critics import (
+    SoftLosses,
     policy_td_target,
+    soft_losses,
     soft_policy_loss,
     td_loss,
     temperature_loss,
 )
-from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
+from rl_training.algorithms.functional import Metrics, soft_update
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Finite, Positive
@@ -39,14 +41,6 @@ class SACParams(OffPolicyParams, TargetNetworkParams):
     """Learning rate of the temperature."""
 
 
-class SACLosses(NamedTuple):
-    """The three objectives, each for its own parameters."""
-
-    critics: Loss
-    policy: Loss
-    temperature: Loss
-
-
 def sac_loss(
     q: Tensor,
     reward: Tensor,
@@ -58,7 +52,7 @@ def sac_loss(
     log_temperature: Tensor,
     *,
     target_entropy: float,
-) -> SACLosses:
+) -> SoftLosses:
     """The three SAC objectives at one set of inputs, for a training loop of your own.
 
     `q`, `next_q` and `q_policy` are (members, B): online critics at the data's actions,
@@ -66,14 +60,15 @@ def sac_loss(
     others are (B,) and `log_temperature` a scalar. `SACAlgorithm` takes the same losses one
     after the other, so that each sees the step before it.
     """
-    temperature = log_temperature.detach().exp()
-    next_value = next_q.amin(0) - temperature * next_log_prob
-    td = critic_loss(q, (reward + discount * next_value).detach())
-    policy = (temperature * log_prob - q_policy.amin(0)).mean()
-    return SACLosses(
-        Loss(td, {"critic_loss": td}),
-        Loss(policy, {"policy_loss": policy}),
-        temperature_loss(log_temperature, -log_prob.mean(), target_entropy),
+    return soft_losses(
+        q,
+        reward,
+        discount,
+        next_q.amin(0) - log_temperature.exp() * next_log_prob,
+        log_prob,
+        q_policy.amin(0),
+        log_temperature,
+        target_entropy,
     )
 
 
