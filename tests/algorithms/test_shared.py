@@ -19,6 +19,7 @@ from rl_training.algorithms.functional import (
     soft_update,
 )
 from rl_training.algorithms.functional import capped_exp as torch_capped_exp
+from rl_training.algorithms.optim import LaProp
 from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.spaces import Spaces
@@ -355,6 +356,29 @@ def test_moments_of_a_constant_have_no_deviation():
 
 
 # --- optimisation ----------------------------------------------------------------------------
+
+
+def test_laprop_by_hand():
+    """Clip by the parameter's norm, divide, then average; the rate warms up."""
+    torch.manual_seed(0)
+    start = [torch.randn(5, 3), 1e-6 * torch.randn(4)]
+    parameters = [torch.nn.Parameter(p.clone()) for p in start]
+    optimizer = LaProp(parameters, lr=0.01, clip=0.3, warmup=4)
+    expected = [f64(p).copy() for p in start]
+    square, average = ([np.zeros(p.shape) for p in start] for _ in range(2))
+    for t in range(1, 7):
+        gradients = [torch.randn(5, 3) * 10.0, 1e-5 * torch.randn(4)]
+        optimizer.step(gradients)
+        for i, gradient in enumerate(f64(g) for g in gradients):
+            limit = 0.3 * max(1e-3, np.linalg.norm(expected[i]))
+            clipped = gradient * min(1.0, limit / np.linalg.norm(gradient))
+            square[i] = 0.999 * square[i] + 0.001 * clipped**2
+            divided = clipped / np.sqrt(square[i] / (1 - 0.999**t))
+            average[i] = 0.9 * average[i] + 0.1 * divided
+            rate = 0.01 * min(1.0, t / 4)
+            expected[i] = expected[i] - rate * average[i] / (1 - 0.9**t)
+    for parameter, wanted in zip(parameters, expected, strict=True):
+        np.testing.assert_allclose(f64(parameter), wanted, rtol=2e-4, atol=1e-7)
 
 
 class Two(Algorithm):

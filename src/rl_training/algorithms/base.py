@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
-from rl_training.algorithms.optim import FusedAdam
+from rl_training.algorithms.optim import FusedAdam, Optimizer
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.execution import asking_is_free, is_batched
@@ -176,7 +176,7 @@ class Algorithm(nn.Module):
         self.params = params
         width = 0 if spaces.is_image else spaces.obs_dim
         self.normalizer = ObservationNormalizer(width, normalize_observations)
-        self.optimizers: dict[str, FusedAdam] = {}
+        self.optimizers: dict[str, Optimizer] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
         self.drawn_ahead: DrawnAhead | None = None
         # Share of the budget spent; online loops set it before acting, for schedules.

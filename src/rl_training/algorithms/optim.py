@@ -13,38 +13,25 @@ from rl_training.execution import is_batched, is_traced
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
-class FusedAdam:
-    """Adam (Kingma and Ba 2015) over one list of parameters, as one fused kernel call.
+class Optimizer:
+    """One list of parameters with two moving averages each, and how a gradient moves them.
 
-    The same kernel as `torch.optim.Adam(fused=True)`; for small networks the wrapper
-    around it costs several times the kernel, on every step. The learning rate is a tensor,
-    so that a schedule changes it in place, also inside a captured graph.
+    The learning rate is a tensor, so that a schedule changes it in place, also inside a
+    captured graph.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
         self.parameters: list[Tensor] = list(parameters)
         device = self.parameters[0].device
         self.base_lr = lr
-        self.weight_decay = weight_decay
         self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
         self.exp_avg = [torch.zeros_like(p) for p in self.parameters]
         self.exp_avg_sq = [torch.zeros_like(p) for p in self.parameters]
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
-    @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """One step against `gradients`, in the order of the parameters."""
-        self.steps += 1
-        take = _adam_of_agents if is_batched() else adam
-        take(
-            self.parameters,
-            list(gradients),
-            self.exp_avg,
-            self.exp_avg_sq,
-            self.steps,
-            self.lr,
-            self.weight_decay,
-        )
+        raise NotImplementedError
 
     def tensors(self) -> list[Tensor]:
         """Everything a step or a schedule writes to, beside the parameters."""
@@ -77,6 +64,65 @@ class FusedAdam:
                 own.copy_(stored)
         self.steps.copy_(state["steps"])
         self.lr.copy_(state["lr"])
+
+
+class FusedAdam(Optimizer):
+    """Adam (Kingma and Ba 2015) as one fused kernel call.
+
+    The same kernel as `torch.optim.Adam(fused=True)`; for small networks the wrapper
+    around it costs several times the kernel, on every step.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(parameters, lr)
+        self.weight_decay = weight_decay
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        self.steps += 1
+        take = _adam_of_agents if is_batched() else adam
+        take(
+            self.parameters,
+            list(gradients),
+            self.exp_avg,
+            self.exp_avg_sq,
+            self.steps,
+            self.lr,
+            self.weight_decay,
+        )
+
+
+class LaProp(Optimizer):
+    """Adam with its momentum taken after the division (Ziyin, Wang and Ueda 2020), behind a clip
+    of each gradient at a share of its parameter's norm (Brock et al. 2021); DreamerV3's choice.
+
+    The learning rate rises from 0 over the first `warmup` steps.
+    """
+
+    EPS = 1e-20
+    LEAST_NORM = 1e-3
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, clip: float, warmup: int
+    ) -> None:
+        super().__init__(parameters, lr)
+        self.clip, self.warmup = clip, warmup
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        self.steps += 1
+        norms = torch.stack(torch._foreach_norm(self.parameters)).clamp(min=self.LEAST_NORM)
+        given = torch.stack(torch._foreach_norm(list(gradients)))
+        factors = (self.clip * norms / given.clamp(min=self.EPS)).clamp(max=1.0)
+        clipped = torch._foreach_mul(list(gradients), list(factors.unbind()))
+        torch._foreach_mul_(self.exp_avg_sq, BETA2)
+        torch._foreach_addcmul_(self.exp_avg_sq, clipped, clipped, 1.0 - BETA2)
+        root = torch._foreach_sqrt(self.exp_avg_sq)
+        torch._foreach_div_(root, (1.0 - BETA2**self.steps).sqrt())
+        torch._foreach_add_(root, self.EPS)
+        torch._foreach_lerp_(self.exp_avg, torch._foreach_div(clipped, root), 1.0 - BETA1)
+        rate = self.lr * (self.steps / self.warmup).clamp(max=1.0) / (1.0 - BETA1**self.steps)
+        torch._foreach_sub_(self.parameters, torch._foreach_mul(self.exp_avg, rate))
 
 
 def adam(
