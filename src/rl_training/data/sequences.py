@@ -1,0 +1,205 @@
+"""Experience as streams of observations, from which stretches of any length can be cut."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.data.priorities import require_memory
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.errors import ConfigError
+
+
+class StreamStep(NamedTuple):
+    """What some environments have just shown, one row each.
+
+    `action` is the inner action that led here, `reward` what it gave; both count for nothing at
+    `first`, where an episode begins. `last` ends one, and `terminal` says that nothing follows.
+    """
+
+    obs: NDArray[Any]
+    action: NDArray[Any]
+    reward: NDArray[Any]
+    first: NDArray[Any]
+    last: NDArray[Any]
+    terminal: NDArray[Any]
+
+
+class Context(NamedTuple):
+    """Latent states that a model held at some moments, as far as they were stored."""
+
+    deter: Tensor  # (B, D)
+    stoch: Tensor  # (B, latents) classes
+
+
+class SequenceBatch(NamedTuple):
+    """(B, T, ...) moments in a row, which may reach over the ends of episodes."""
+
+    obs: Tensor
+    action: Tensor  # before each moment, one-hot for Discrete; zero at its episode's beginning
+    reward: Tensor
+    first: Tensor
+    last: Tensor
+    terminal: Tensor
+    context: Context  # of the moment before the first one
+    places: Tensor  # (B, T), for `refresh`
+
+
+class SequenceReplay:
+    """The newest `capacity` moments, a ring per environment.
+
+    A moment is what the agent sees, so an episode of n steps has n + 1. Stretches are drawn
+    uniformly over all that are whole, never across a ring's write head; the first `newest` of a
+    batch are the latest ones of the environments in turn. Draws are device work of fixed shape
+    without a host sync. Latent states of the model are stored with the moments and can be
+    brought up to date; one of them precedes every stretch.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        spaces: Spaces,
+        device: torch.device,
+        *,
+        deter: int,
+        latents: int,
+    ) -> None:
+        self.length = capacity // num_envs
+        self.capacity = self.length * num_envs
+        if self.length < 2:
+            raise ConfigError(
+                f"algo_kwargs.buffer_capacity: {capacity:,} is too small for {num_envs} "
+                f"environments; set at least {2 * num_envs:,}"
+            )
+        needed = self.memory_needed(self.capacity, spaces, deter, latents)
+        require_memory("a replay", self.capacity, needed, device)
+        self.num_envs, self.spaces = num_envs, spaces
+        n, discrete = self.capacity, spaces.is_discrete
+        image = torch.uint8 if spaces.is_image else torch.float32
+        self._obs = torch.empty(n, *spaces.obs_shape, dtype=image, device=device)
+        width = 1 if discrete else spaces.action_dim
+        self._action = torch.empty(n, width, device=device)
+        self._reward = torch.empty(n, device=device)
+        # first, last, terminal
+        self._flags = torch.zeros(3, n, dtype=torch.bool, device=device)
+        self._deter = torch.zeros(n, deter, dtype=torch.float16, device=device)
+        self._stoch = torch.zeros(n, latents, dtype=torch.uint8, device=device)
+        self._written = np.zeros(num_envs, np.int64)  # moments ever, per environment
+        self._device_written = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    @staticmethod
+    def memory_needed(capacity: int, spaces: Spaces, deter: int, latents: int) -> int:
+        """Bytes that a replay of `capacity` moments takes on its device."""
+        seen = int(np.prod(spaces.obs_shape)) * (1 if spaces.is_image else 4)
+        width = 1 if spaces.is_discrete else spaces.action_dim
+        return capacity * (seen + 4 * width + 4 + 3 + 2 * deter + latents)
+
+    def __len__(self) -> int:
+        """StreamStep that are stored."""
+        return int(np.minimum(self._written, self.length).sum())
+
+    @property
+    def shortest(self) -> int:
+        """StreamStep stored of the environment that has fewest."""
+        return int(np.minimum(self._written, self.length).min())
+
+    def add(self, moments: StreamStep, envs: NDArray[Any], context: Context | None = None) -> None:
+        """Store a moment of each of the given environments, and the model's state there."""
+        device = self._reward.device
+        places = torch.from_numpy(envs * self.length + self._written[envs] % self.length)
+        places = places.to(device)
+        self._obs[places] = torch.from_numpy(np.ascontiguousarray(moments.obs)).to(device)
+        action = np.asarray(moments.action, np.float32).reshape(len(envs), -1)
+        self._action[places] = torch.from_numpy(action).to(device)
+        self._reward[places] = torch.from_numpy(np.asarray(moments.reward, np.float32)).to(device)
+        flags = np.stack([moments.first, moments.last, moments.terminal])
+        self._flags[:, places] = torch.from_numpy(flags).to(device)
+        if context is None:
+            self._deter[places] = 0.0
+            self._stoch[places] = 0
+        else:
+            self.refresh(places, context)
+        self._written[envs] += 1
+        self._device_written.copy_(torch.from_numpy(self._written))
+
+    def sample(
+        self, batch_size: int, steps: int, uniform: Tensor, newest: int = 0
+    ) -> SequenceBatch:
+        """`batch_size` stretches of `steps` moments; `uniform` is (2, batch_size) noise in [0, 1)."""
+        if self.shortest <= steps:
+            raise ConfigError(
+                f"algo_kwargs.batch_length: sequences of {steps} moments and the one before them "
+                f"need {steps + 1} of every environment, but the replay holds {self.shortest}; "
+                "raise algo_kwargs.learning_starts or buffer_capacity, or shorten them"
+            )
+        device = self._reward.device
+        rows = torch.arange(batch_size, device=device)
+        noise = uniform.double()
+        env = (noise[0] * self.num_envs).long()
+        env = torch.where(rows < newest, (env + rows) % self.num_envs, env)
+        written = self._device_written[env]
+        stored = written.clamp(max=self.length)
+        begin = ((stored - steps).double() * noise[1]).long()
+        begin = torch.where(rows < newest, stored - steps - 1, begin)
+        first = written - stored + begin  # numbers count all moments of an environment
+        number = first[:, None] + torch.arange(steps + 1, device=device)
+        place = env[:, None] * self.length + number % self.length
+        before, index = place[:, 0], place[:, 1:]
+        begins, last, terminal = self._flags[:, index]
+        going = (~begins).unsqueeze(-1)
+        action = self._action[index]
+        if self.spaces.is_discrete:
+            choices = torch.arange(self.spaces.action_dim, device=device)
+            action = (action == choices).float()
+        return SequenceBatch(
+            self._obs[index],
+            action * going,
+            self._reward[index] * going.squeeze(-1),
+            begins,
+            last,
+            terminal,
+            Context(self._deter[before].float(), self._stoch[before].long()),
+            index,
+        )
+
+    def refresh(self, places: Tensor, context: Context) -> None:
+        """Store what the model now holds at some places."""
+        self._deter[places] = context.deter.to(self._deter.dtype)
+        self._stoch[places] = context.stoch.to(self._stoch.dtype)
+
+    # --- state --------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Tensor]:
+        return {
+            "obs": self._obs,
+            "action": self._action,
+            "reward": self._reward,
+            "first": self._flags[0],
+            "last": self._flags[1],
+            "terminal": self._flags[2],
+            "deter": self._deter,
+            "stoch": self._stoch,
+        }
+
+    def training_state(self) -> dict[str, Any]:
+        """Only what was written: a replay that has just begun makes a small checkpoint."""
+        used = int(min(self._written.max(), self.length))
+        shape = (self.num_envs, self.length)
+        kept = {
+            name: part.view(*shape, *part.shape[1:])[:, :used].cpu()
+            for name, part in self._parts().items()
+        }
+        return {**kept, "written": torch.from_numpy(self._written.copy())}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        used = state["reward"].shape[1]
+        shape = (self.num_envs, self.length)
+        for name, part in self._parts().items():
+            part.view(*shape, *part.shape[1:])[:, :used] = state[name].to(part.device)
+        self._written[:] = state["written"].numpy()
+        self._device_written.copy_(state["written"])
