@@ -283,7 +283,7 @@ def test_no_class_is_impossible() -> None:
     model = RSSM(SMALL, action_dim=2, embed_dim=3)
     with torch.no_grad():
         model.prior_head.out.bias[0] = 1e3
-    lowest = model.prior(torch.randn(4, 32)).exp().min()
+    lowest = model.prior(torch.randn(4, 32)).exp().min().detach()
     assert float(lowest) == pytest.approx(0.01 / 4, rel=1e-3)
 
 

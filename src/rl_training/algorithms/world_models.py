@@ -28,17 +28,19 @@ def kl_balance(posterior: Tensor, prior: Tensor, free_nats: float) -> tuple[Tens
     return dynamics.clamp(min=free_nats), representation.clamp(min=free_nats)
 
 
-def lambda_return(reward: Tensor, value: Tensor, continues: Tensor, lam: float) -> Tensor:
+def lambda_return(reward: Tensor, value: Tensor, continues: Tensor, lam: float | Tensor) -> Tensor:
     """(H, ...) returns of the first H of H + 1 states.
 
     ret_t = r_{t+1} + c_{t+1} ((1 - lam) v_{t+1} + lam ret_{t+1}), and ret_H = v_H. `reward[t]` is
     what arriving at state t gave, `continues[t]` the discount if the episode goes on from it,
-    so the first entries of `reward` and `continues` are never read.
+    so the first entries of `reward` and `continues` are never read. A tensor `lam` is one per
+    state: with 0 the return trusts the value there.
     """
+    trust = lam if isinstance(lam, Tensor) else torch.full_like(value, lam)
     following = value[-1]
     returns = []
     for t in range(value.shape[0] - 1, 0, -1):
-        blended = (1.0 - lam) * value[t] + lam * following
+        blended = (1.0 - trust[t]) * value[t] + trust[t] * following
         following = reward[t] + continues[t] * blended
         returns.append(following)
     return torch.stack(returns[::-1])
@@ -62,10 +64,17 @@ class ReturnScale(NamedTuple):
 
 def return_scale(returns: Tensor, before: Tensor, rate: float) -> ReturnScale:
     """A moving average, from 0, of the 5% to 95% range of returns; the scale is at least 1."""
-    flat = returns.detach().flatten()
-    low, high = torch.quantile(flat, torch.tensor([0.05, 0.95], device=flat.device))
-    moved = before + rate * (high - low - before)
+    ordered = returns.detach().flatten().sort().values
+    moved = before + rate * (_quantile(ordered, 0.95) - _quantile(ordered, 0.05) - before)
     return ReturnScale(moved.clamp(min=1.0), moved)
+
+
+def _quantile(ordered: Tensor, share: float) -> Tensor:
+    """Linear between neighbours; torch.quantile would ask the host."""
+    position = share * (ordered.shape[0] - 1)
+    below = int(position)
+    above = min(below + 1, ordered.shape[0] - 1)
+    return torch.lerp(ordered[below], ordered[above], position - below)
 
 
 def imagined_policy_loss(

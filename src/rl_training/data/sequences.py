@@ -130,7 +130,7 @@ class SequenceReplay:
     def sample(
         self, batch_size: int, steps: int, uniform: Tensor, newest: int = 0
     ) -> SequenceBatch:
-        """`batch_size` stretches of `steps` moments; `uniform` is (2, batch_size) noise in [0, 1)."""
+        """Stretches of `steps` moments; `uniform` is (2, batch_size) noise in [0, 1)."""
         if self.shortest <= steps:
             raise ConfigError(
                 f"algo_kwargs.batch_length: sequences of {steps} moments and the one before them "

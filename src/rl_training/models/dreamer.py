@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -224,6 +224,11 @@ class RSSM(nn.Module):
         return LatentState(deter, stoch), torch.stack(posteriors, 1), torch.stack(priors, 1)
 
 
+def one_hot(index: Tensor, classes: int) -> Tensor:
+    """As torch's, which asks the host whether all classes exist."""
+    return index.unsqueeze(-1) == torch.arange(classes, device=index.device)
+
+
 def drawn(log_probs: Tensor, noise: Tensor) -> Tensor:
     """One-hot draws by uniform noise in [0, 1), with the gradient of the probabilities."""
     # the Gumbel trick: device work of fixed shape, which multinomial is not
@@ -231,7 +236,7 @@ def drawn(log_probs: Tensor, noise: Tensor) -> Tensor:
     exponential = -torch.log(noise.clamp(min=tiny))
     gumbel = -torch.log(exponential.clamp(min=tiny))
     chosen = (log_probs + gumbel).argmax(-1)
-    hard = F.one_hot(chosen, log_probs.shape[-1]).to(log_probs.dtype)
+    hard = one_hot(chosen, log_probs.shape[-1]).to(log_probs.dtype)
     probs = log_probs.exp()
     return hard + probs - probs.detach()
 
@@ -421,3 +426,66 @@ def two_hot(x: Tensor, bins: Tensor) -> Tensor:
     weights = torch.zeros(*x.shape, bins.shape[0], dtype=x.dtype, device=x.device)
     weights.scatter_(-1, (above - 1).unsqueeze(-1), (1.0 - share).unsqueeze(-1))
     return weights.scatter_(-1, above.unsqueeze(-1), share.unsqueeze(-1))
+
+
+class ImaginedPolicy(nn.Module):
+    """A policy on features: categorical with 1% of uniform, or a Gaussian around a tanh.
+
+    Actions are as the world model takes them: one-hot for Discrete, and numbers for Box that
+    the environment's map clips to [-1, 1].
+    """
+
+    LEAST_STD, MOST_STD = 0.1, 1.0
+
+    def __init__(self, in_dim: int, units: int, action_dim: int, discrete: bool) -> None:
+        super().__init__()
+        self.discrete, self.action_dim = discrete, action_dim
+        outputs = action_dim if discrete else 2 * action_dim
+        self.head = Head(in_dim, units, 3, outputs, out_scale=0.01)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """(..., actions) of a Discrete policy."""
+        probs = torch.softmax(self.head(features), -1)
+        return ((1.0 - UNIMIX) * probs + UNIMIX / self.action_dim).log()
+
+    def gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of a Box policy."""
+        mean, raw = torch.split(self.head(features), self.action_dim, -1)
+        std = (self.MOST_STD - self.LEAST_STD) * torch.sigmoid(raw + 2.0) + self.LEAST_STD
+        return torch.tanh(mean), std
+
+    def noise(self, source: NoiseSource, *shape: int) -> Tensor:
+        """What `draw` needs for (*shape,) actions."""
+        draw = source.uniform if self.discrete else source.normal
+        return draw(*shape, self.action_dim)
+
+    def draw(self, features: Tensor, noise: Tensor) -> Tensor:
+        """Random actions, without gradient."""
+        with torch.no_grad():
+            if self.discrete:
+                return drawn(self.log_probs(features), noise)
+            mean, std = self.gaussian(features)
+            return mean + std * noise
+
+    def mode(self, features: Tensor) -> Tensor:
+        if self.discrete:
+            best = self.log_probs(features).argmax(-1)
+            return one_hot(best, self.action_dim).to(features.dtype)
+        return self.gaussian(features)[0]
+
+    def log_prob_and_entropy(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        if self.discrete:
+            log_probs = self.log_probs(features)
+            return (log_probs * action).sum(-1), -(log_probs.exp() * log_probs).sum(-1)
+        mean, std = self.gaussian(features)
+        z = (action - mean) / std
+        constant = 0.5 * math.log(2.0 * math.pi)
+        log_prob = (-0.5 * z.square() - std.log() - constant).sum(-1)
+        return log_prob, (std.log() + constant + 0.5).sum(-1)
+
+
+class NoiseSource(Protocol):
+    """Where random numbers come from."""
+
+    def normal(self, *shape: int) -> Tensor: ...
+    def uniform(self, *shape: int) -> Tensor: ...

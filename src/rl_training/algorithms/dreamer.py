@@ -1,0 +1,301 @@
+"""Dreamer: a world model, and a policy that learns inside it.
+
+Hafner, Pasukonis, Ba and Lillicrap 2023, arXiv:2301.04104 (third generation), in the form of the
+authors' current code.
+
+Kept: categorical latents with 1% of uniform, KL balance 1.0 / 0.1 with a free nat per step,
+symlog vectors, two-hot reward and value, continuation that carries the discount, imagination
+from every state of a batch, lambda-returns scaled by the range of returns, REINFORCE for both
+kinds of actions, a slow critic as regulariser, the critic's loss on real sequences, LaProp
+behind adaptive clipping, stored and refreshed latent contexts. Changed: float32 throughout, a
+plain picture decoder (nearest neighbour and convolutions from one dense layer).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.functional import Loss, Metrics, soft_update
+from rl_training.algorithms.optim import LaProp
+from rl_training.algorithms.world_models import (
+    imagination_weights,
+    imagined_policy_loss,
+    kl_balance,
+    lambda_return,
+    return_scale,
+)
+from rl_training.data.sequences import Context, SequenceBatch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, NonNegative, Positive, Rate, Section
+from rl_training.models import frozen_copy
+from rl_training.models.dreamer import (
+    RSSM,
+    SIZES,
+    Head,
+    ImaginedPolicy,
+    LatentState,
+    PictureDecoder,
+    PictureEncoder,
+    TwoHotHead,
+    VectorDecoder,
+    VectorEncoder,
+    one_hot,
+)
+
+
+class DreamerParams(Section):
+    batch_size: Count = 16
+    """Sequences per update."""
+    batch_length: Annotated[int, Field(ge=2)] = 64
+    """Moments in each sequence."""
+    size: Literal["tiny", "1m", "12m"] = "1m"
+    """Widths of all networks, by their number of parameters."""
+    imagination_steps: Count = 15
+    """Steps of imagination from every moment of a batch."""
+    horizon: Annotated[float, Field(gt=1.0)] = 333.0
+    """Steps after which a reward has lost most of its value: the discount is 1 - 1/horizon."""
+    gae_lambda: Rate = 0.95
+    """How far returns look along the imagination before they trust the value."""
+    entropy_scale: NonNegative = 3e-4
+    """Weight of the policy's entropy, in units of the scaled returns."""
+    lr: Positive = 4e-5
+    """Learning rate of everything."""
+    lr_warmup: Count = 1_000
+    """Updates over which the learning rate rises from 0."""
+    gradient_share: Positive = 0.3
+    """Largest norm of a gradient, as a share of its parameter's norm."""
+    free_nats: NonNegative = 1.0
+    """Divergence per step that costs nothing."""
+    dynamics_scale: NonNegative = 1.0
+    """Weight of the divergence that moves the prior."""
+    representation_scale: NonNegative = 0.1
+    """Weight of the divergence that moves the posterior."""
+    replay_value_scale: NonNegative = 0.3
+    """Weight of the value's loss on real sequences."""
+    slow_rate: Rate = 0.02
+    """Share of the way that the slow critic moves to the critic at each update."""
+    slow_scale: NonNegative = 1.0
+    """Weight of the critic's loss towards the slow critic."""
+    return_range_rate: Rate = 0.01
+    """How fast the scale of returns follows them."""
+
+    grad_clip: ClassVar[None] = None  # gradients are clipped by `gradient_share` instead
+
+
+class Imagination(NamedTuple):
+    """(H + 1, N, ...) what was imagined, the states it began from included."""
+
+    features: Tensor
+    action: Tensor
+    reward: Tensor
+    continues: Tensor
+    value: Tensor
+
+
+TERMS = (
+    "reconstruction_loss",
+    "reward_loss",
+    "continue_loss",
+    "dynamics_loss",
+    "representation_loss",
+    "policy_loss",
+    "value_loss",
+    "replay_value_loss",
+)
+"""The terms of the loss; each has one weight."""
+
+
+class DreamerAlgorithm(Algorithm):
+    """A world model and the policy in it, one loss and one optimiser for all."""
+
+    Params: ClassVar[Any] = DreamerParams
+    loop: ClassVar[str] = "world_model"
+    paper: ClassVar[str] = "Hafner et al. 2023"
+    summary: ClassVar[str] = "learns a model of the world and practises in it"
+    losses: ClassVar[tuple[str, ...]] = TERMS
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
+
+    return_range: Tensor
+
+    def __init__(
+        self, spaces: Spaces, params: DreamerParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        size = SIZES[params.size]
+        self.encoder: PictureEncoder | VectorEncoder
+        self.decoder: PictureDecoder | VectorDecoder
+        if spaces.is_image:
+            shape = self._picture_shape()
+            self.encoder = PictureEncoder(*shape, size)
+        else:
+            self.encoder = VectorEncoder(spaces.obs_dim, size)
+        self.rssm = RSSM(size, spaces.action_dim, self.encoder.out_dim)
+        width = self.rssm.feature_dim
+        if spaces.is_image:
+            self.decoder = PictureDecoder(width, *shape, size)
+        else:
+            self.decoder = VectorDecoder(width, spaces.obs_dim, size)
+        self.reward = TwoHotHead(width, size.units, 1)
+        self.continues = Head(width, size.units, 1, 1)
+        self.actor = ImaginedPolicy(width, size.units, spaces.action_dim, spaces.is_discrete)
+        self.value = TwoHotHead(width, size.units, 3)
+        self.slow_value = frozen_copy(self.value)
+        self.register_buffer("return_range", torch.zeros(()))
+        trained = [p for p in self.parameters() if p.requires_grad]
+        self.optimizers["all"] = LaProp(trained, params.lr, params.gradient_share, params.lr_warmup)
+        self.last_context: Context | None = None
+
+    def _picture_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of what is seen at one moment."""
+        frame = self.spaces.image_shape
+        if len(frame) == 2:
+            return 1, frame[0], frame[1]
+        if frame[-1] < frame[0]:
+            return frame[2], frame[0], frame[1]
+        return frame[0], frame[1], frame[2]
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """Observations as the encoder takes them and the decoder makes them."""
+        if not self.spaces.is_image:
+            return obs
+        frame = self.spaces.image_shape
+        if len(frame) == 2:
+            obs = obs.unsqueeze(-3)
+        elif frame[-1] < frame[0]:
+            obs = obs.movedim(-1, -3)
+        return obs.float() / 255.0
+
+    def latent(self, context: Context) -> LatentState:
+        """A stored state as the model works with it."""
+        stoch = one_hot(context.stoch, self.rssm.size.classes)
+        return LatentState(context.deter, stoch.to(context.deter.dtype))
+
+    def update(self, batch: SequenceBatch) -> Metrics:  # type: ignore[override]
+        p: DreamerParams = self.params
+        size, (rows, steps) = self.rssm.size, batch.reward.shape
+        noise = self.uniform(rows, steps, size.latents, size.classes)
+        kept: dict[str, Tensor] = {}
+
+        def loss() -> Loss:
+            seen = self.seen(batch.obs)
+            states, posterior, prior = self.rssm.see_all(
+                self.latent(batch.context), batch.action, batch.first, self.encoder(seen), noise
+            )
+            features = states.features
+            kept["deter"] = states.deter.detach()
+            kept["stoch"] = states.stoch.detach().argmax(-1)
+            dynamics, representation = kl_balance(posterior, prior, p.free_nats)
+            discount = 1.0 - 1.0 / p.horizon
+            goes_on = (~batch.terminal).to(features.dtype) * discount
+            terms = {
+                "reconstruction_loss": self.decoder.loss(features, seen),
+                "reward_loss": self.reward.loss(self.reward(features), batch.reward),
+                "continue_loss": F.binary_cross_entropy_with_logits(
+                    self.continues(features).squeeze(-1), goes_on, reduction="none"
+                ),
+                "dynamics_loss": dynamics,
+                "representation_loss": representation,
+            }
+            dreamt = self._imagine(states)
+            inside, returns = self._inside(dreamt)
+            terms |= {name: inside.metrics[name] for name in ("policy_loss", "value_loss")}
+            terms["replay_value_loss"] = self._replay_value_loss(
+                features, batch, goes_on, returns[0].reshape(rows, steps)
+            )
+            means = {name: term.mean() for name, term in terms.items()}
+            weights = self.weights()
+            total = torch.stack([weights[name] * means[name] for name in TERMS]).sum()
+            rest = {k: v for k, v in inside.metrics.items() if k not in means}
+            return Loss(total, means | rest | {"kl": dynamics.mean()})
+
+        metrics = self.minimize(loss, "all")
+        self.return_range.copy_(metrics.pop("return_range"))
+        soft_update(self.slow_value, self.value, p.slow_rate)
+        self.last_context = Context(kept["deter"], kept["stoch"])
+        return metrics
+
+    def weights(self) -> dict[str, float]:
+        """The weight of every term of the loss."""
+        p: DreamerParams = self.params
+        return dict.fromkeys(TERMS, 1.0) | {
+            "dynamics_loss": p.dynamics_scale,
+            "representation_loss": p.representation_scale,
+            "replay_value_loss": p.replay_value_scale,
+        }
+
+    @torch.no_grad()
+    def _imagine(self, states: LatentState) -> Imagination:
+        """From every state of a batch, as the policy would go on."""
+        p, size = self.params, self.rssm.size
+        state = LatentState(states.deter.flatten(0, 1), states.stoch.flatten(0, 1))
+        count = state.deter.shape[0]
+        features, actions = [], []
+        for step in range(p.imagination_steps + 1):
+            features.append(state.features)
+            drawn = self.actor.noise(self, count)
+            actions.append(self.actor.draw(features[-1], drawn))
+            if step < p.imagination_steps:
+                noise = self.uniform(count, size.latents, size.classes)
+                state = self.rssm.imagine(state, actions[-1], noise)
+        stacked = torch.stack(features)
+        return Imagination(
+            stacked,
+            torch.stack(actions),
+            self.reward.mean(self.reward(stacked)),
+            torch.sigmoid(self.continues(stacked).squeeze(-1)),
+            self.value.mean(self.value(stacked)),
+        )
+
+    def _inside(self, dreamt: Imagination) -> tuple[Loss, Tensor]:
+        """Losses of policy and value on what was imagined, and its returns."""
+        p: DreamerParams = self.params
+        returns = lambda_return(dreamt.reward, dreamt.value, dreamt.continues, p.gae_lambda)
+        weight = imagination_weights(dreamt.continues)[:-1]
+        scale = return_scale(returns, self.return_range, p.return_range_rate)
+        features = dreamt.features[:-1]
+        log_prob, entropy = self.actor.log_prob_and_entropy(features, dreamt.action[:-1])
+        policy = imagined_policy_loss(
+            log_prob,
+            entropy,
+            returns,
+            dreamt.value[:-1],
+            weight,
+            scale=scale.scale,
+            entropy_scale=p.entropy_scale,
+        )
+        value = (weight * self._value_error(features, returns)).mean()
+        metrics = {
+            **policy.metrics,
+            "value_loss": value,
+            "return_mean": returns.mean(),
+            "return_scale": scale.scale,
+            "return_range": scale.range,
+            "imagined_reward": dreamt.reward.mean(),
+            "imagined_continue": dreamt.continues.mean(),
+        }
+        return Loss(policy.total + value, metrics), returns
+
+    def _replay_value_loss(
+        self, features: Tensor, batch: SequenceBatch, goes_on: Tensor, imagined: Tensor
+    ) -> Tensor:
+        """The value's error on real rewards, which trust the imagined return of each state."""
+        p: DreamerParams = self.params
+        alive = (~batch.last).to(features.dtype)
+        trust = p.gae_lambda * alive
+        returns = lambda_return(batch.reward.T, imagined.T, goes_on.T, trust.T).T
+        return alive[:, :-1] * self._value_error(features[:, :-1], returns)
+
+    def _value_error(self, features: Tensor, returns: Tensor) -> Tensor:
+        """Of the critic to returns, and to the slow critic."""
+        log_probs = self.value(features)
+        with torch.no_grad():
+            slow = self.slow_value.mean(self.slow_value(features))
+        error = self.value.loss(log_probs, returns.detach())
+        return error + float(self.params.slow_scale) * self.value.loss(log_probs, slow)

@@ -1,0 +1,165 @@
+"""Dreamer's update: every term where it belongs, and a model that learns a small world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rl_training.algorithms.dreamer import TERMS, DreamerAlgorithm, DreamerParams
+from rl_training.data.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
+from rl_training.data.spaces import Spaces
+from rl_training.envs.catch import CatchEnv
+from rl_training.models import dreamer as networks
+from rl_training.models.dreamer import DreamerSize
+
+from ..contract.test_updates import HOST_SYNCS, OperationLog
+
+SMALL = DreamerSize(deter=32, hidden=8, classes=4, depth=2, units=8, latents=6, blocks=4)
+CATCH = Spaces.of(CatchEnv())
+BOX = Spaces.from_gymnasium(
+    gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Box(-2, 2, (2,), np.float32)
+)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(networks.SIZES, "tiny", SMALL)
+
+
+def learner(spaces: Spaces, **knobs: Any) -> DreamerAlgorithm:
+    torch.manual_seed(0)
+    given = {"size": "tiny", "imagination_steps": 3, "lr": 1e-3, "lr_warmup": 1, **knobs}
+    return DreamerAlgorithm(spaces, DreamerParams(**given))
+
+
+def sequences(spaces: Spaces, rows: int = 3, steps: int = 6, seed: int = 0) -> SequenceBatch:
+    torch.manual_seed(seed)
+    leading = (rows, steps)
+    if spaces.is_image:
+        obs = torch.randint(0, 256, (*leading, *spaces.obs_shape), dtype=torch.uint8)
+    else:
+        obs = torch.randn(*leading, *spaces.obs_shape)
+    first = torch.zeros(leading, dtype=torch.bool)
+    first[:, 2] = True
+    last = torch.zeros(leading, dtype=torch.bool)
+    last[:, 1] = True
+    terminal = last.clone()
+    terminal[0, 1] = False
+    action = torch.rand(*leading, spaces.action_dim) * (~first).unsqueeze(-1)
+    context = Context(torch.randn(rows, SMALL.deter), torch.randint(4, (rows, SMALL.latents)))
+    places = torch.arange(rows * steps).view(leading)
+    return SequenceBatch(obs, action, torch.randn(leading), first, last, terminal, context, places)
+
+
+@pytest.mark.parametrize("spaces", [CATCH, BOX], ids=["image-discrete", "vector-box"])
+def test_every_term_has_one_weight_and_moves_the_weights(spaces: Spaces) -> None:
+    algorithm = learner(spaces)
+    assert set(algorithm.weights()) == set(TERMS) == set(algorithm.losses)
+    assert algorithm.weights()["representation_loss"] == 0.1
+    before = {name: p.clone() for name, p in algorithm.named_parameters()}
+    for seed in range(3):
+        metrics = algorithm.step(sequences(spaces, seed=seed))
+    assert {name for name in metrics if name.endswith("_loss")} == set(TERMS)
+    assert all(torch.isfinite(value) for value in metrics.values())
+    still = [name for name, p in algorithm.named_parameters() if torch.equal(p, before[name])]
+    assert not still
+    assert algorithm.last_context is not None
+    assert algorithm.last_context.deter.shape == (3, 6, SMALL.deter)
+    assert algorithm.last_context.stoch.shape == (3, 6, SMALL.latents)
+
+
+def gradients(algorithm: DreamerAlgorithm, batch: SequenceBatch, term: str) -> set[str]:
+    """Parts of the algorithm that one term of the loss moves."""
+    weights = dict.fromkeys(TERMS, 0.0) | {term: 1.0}
+    algorithm.weights = lambda: weights  # type: ignore[method-assign]
+    found: list[Any] = []
+    optimizer = algorithm.optimizers["all"]
+    optimizer.step = found.extend  # type: ignore[method-assign, assignment]
+    names = [name for name, p in algorithm.named_parameters() if p.requires_grad]
+    algorithm.step(batch)
+    moved = {name for name, g in zip(names, found, strict=True) if bool(g.abs().sum() > 0)}
+    return {name.partition(".")[0] for name in moved}
+
+
+@pytest.mark.parametrize(
+    ("term", "parts"),
+    [
+        ("reconstruction_loss", {"encoder", "rssm", "decoder"}),
+        ("policy_loss", {"actor"}),
+        ("value_loss", {"value"}),
+        ("replay_value_loss", {"encoder", "rssm", "value"}),
+    ],
+)
+def test_a_term_moves_what_it_is_for(term: str, parts: set[str]) -> None:
+    algorithm, batch = learner(BOX, free_nats=0.0), sequences(BOX)
+    for seed in range(4):  # heads that begin at zero pass no gradient on
+        algorithm.step(sequences(BOX, seed=seed))
+    assert gradients(algorithm, batch, term) == parts
+
+
+def test_an_update_asks_nothing() -> None:
+    algorithm = learner(CATCH)
+    logs = []
+    with pytest.MonkeyPatch.context() as patch:
+        from rl_training.algorithms import base
+
+        patch.setattr(base, "asking_is_free", lambda tensor: False)
+        algorithm.step(sequences(CATCH))
+        for seed in (1, 2):
+            with OperationLog() as log:
+                algorithm.step(sequences(CATCH, seed=seed))
+            logs.append(log.operations)
+    # the first operations make the batch
+    assert not [op for op, _ in logs[0] if op in HOST_SYNCS]
+    assert logs[0] == logs[1]
+
+
+def test_the_slow_critic_follows() -> None:
+    algorithm = learner(BOX, slow_rate=0.5)
+    algorithm.step(sequences(BOX))
+    slow = dict(algorithm.slow_value.named_parameters())
+    before = {name: p.clone() for name, p in slow.items()}
+    algorithm.step(sequences(BOX, seed=1))
+    for name, parameter in algorithm.value.named_parameters():
+        torch.testing.assert_close(slow[name], (before[name] + parameter) / 2)
+
+
+def catch_streams(steps: int, seed: int = 0) -> SequenceReplay:
+    """Random play."""
+    replay = SequenceReplay(
+        steps, 1, CATCH, torch.device("cpu"), deter=SMALL.deter, latents=SMALL.latents
+    )
+    env, rng = CatchEnv(), np.random.default_rng(seed)
+    obs, _ = env.reset(seed=seed)
+    first, reward, ended, action = True, 0.0, False, 0
+    for _ in range(steps):
+        flags = (np.array([flag]) for flag in (first, ended, ended))
+        step = StreamStep(obs[None], np.array([action]), np.array([reward]), *flags)
+        replay.add(step, np.array([0]))
+        if ended:
+            obs, _ = env.reset()
+            first, reward, ended, action = True, 0.0, False, 0
+        else:
+            action = int(rng.integers(3))
+            obs, reward, ended, _, _ = env.step(action)
+            first = False
+    return replay
+
+
+def test_it_learns_a_small_world() -> None:
+    replay = catch_streams(400)
+    algorithm = learner(CATCH, lr=3e-3)
+    history = []
+    for update in range(70):
+        torch.manual_seed(update)
+        batch = replay.sample(8, 9, torch.rand(2, 8), newest=1)
+        metrics = algorithm.step(batch)
+        assert algorithm.last_context is not None
+        replay.refresh(batch.places, algorithm.last_context)
+        history.append({name: float(value) for name, value in metrics.items()})
+    for name in ("reconstruction_loss", "reward_loss", "continue_loss"):
+        assert history[-1][name] < 0.5 * history[0][name], name
