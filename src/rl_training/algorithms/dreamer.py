@@ -274,7 +274,8 @@ class DreamerAlgorithm(Algorithm):
         metrics = {
             **policy.metrics,
             "value_loss": value,
-            "return_mean": returns.mean(),
+            # of states that are reached: what is imagined after an end means nothing
+            "return_mean": (weight * returns).sum() / weight.sum().clamp(min=1e-8),
             "return_scale": scale.scale,
             "return_range": scale.range,
             "imagined_reward": dreamt.reward.mean(),
