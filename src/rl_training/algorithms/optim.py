@@ -18,14 +18,27 @@ class FusedAdam:
 
     The same kernel as `torch.optim.Adam(fused=True)`; for small networks the wrapper
     around it costs several times the kernel, on every step. The learning rate is a tensor,
-    so that a schedule changes it in place, also inside a captured graph.
+    so that a schedule changes it in place, also inside a captured graph. Weight decay is that
+    of Adam, the gradient of weight_decay / 2 times the square, and may differ by parameter.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        weight_decay: float | Sequence[float] = 0.0,
+    ) -> None:
         self.parameters: list[Tensor] = list(parameters)
         device = self.parameters[0].device
         self.base_lr = lr
-        self.weight_decay = weight_decay
+        count = len(self.parameters)
+        decays = [weight_decay] * count if isinstance(weight_decay, float) else list(weight_decay)
+        assert len(decays) == count, (len(decays), count)
+        self._groups = [
+            (decay, [i for i in range(count) if decays[i] == decay])
+            for decay in dict.fromkeys(decays)
+        ]
+        """Weight decays and the parameters that have them."""
         self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
         self.exp_avg = [torch.zeros_like(p) for p in self.parameters]
         self.exp_avg_sq = [torch.zeros_like(p) for p in self.parameters]
@@ -36,15 +49,16 @@ class FusedAdam:
         """One step against `gradients`, in the order of the parameters."""
         self.steps += 1
         take = _adam_of_agents if is_batched() else adam
-        take(
-            self.parameters,
-            list(gradients),
-            self.exp_avg,
-            self.exp_avg_sq,
-            self.steps,
-            self.lr,
-            self.weight_decay,
-        )
+        for weight_decay, group in self._groups:
+            take(
+                [self.parameters[i] for i in group],
+                [gradients[i] for i in group],
+                [self.exp_avg[i] for i in group],
+                [self.exp_avg_sq[i] for i in group],
+                self.steps,
+                self.lr,
+                weight_decay,
+            )
 
     def tensors(self) -> list[Tensor]:
         """Everything a step or a schedule writes to, beside the parameters."""
