@@ -153,6 +153,8 @@ class Algorithm(nn.Module):
     pieces: ClassVar[tuple[str, ...]] = ()
     """Methods that are compiled one by one, where an update repeats them; else it is compiled
     whole."""
+    outside_update: ClassVar[tuple[str, ...]] = ()
+    """Optimisers that `update` does not step, because the loop trains what they are for."""
 
     update_count: Tensor
     nonfinite_at: Tensor
@@ -199,9 +201,11 @@ class Algorithm(nn.Module):
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse keys that this algorithm's family would not read."""
         unread: tuple[str, ...]
-        if cls.loop == "offline":
+        if cls.loop in ("offline", "model_based_offline"):
             online = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
             unread = (*online, "init_from")
+            if cls.loop != "offline":
+                unread = (*unread, "seeds")
             why = "learns from data alone, without an environment"
         elif cls.loop == "offline_to_online":
             unread = ("total_updates", "total_epochs", "seeds")

@@ -149,7 +149,13 @@ class Checked:
         self.function, self.path = function, path
 
     def __call__(self, next_obs: Tensor) -> Tensor:
-        found = self.function(next_obs)
+        try:
+            found = self.function(next_obs)
+        except Exception as error:
+            raise ConfigError(
+                f"{KEY}: '{self.path}' raised {type(error).__name__}: {error}; expected one "
+                "boolean for each next observation"
+            ) from error
         rows = next_obs.shape[0]
         if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:
             got = (
