@@ -24,10 +24,10 @@ class RatioTable:
         self._verdicts: list[gates.Verdict] = []
 
     def add(self, records: Records, job: str, label: str, times_faster: float | None) -> None:
-        """One row; without `times_faster` there is no peer and no gate."""
+        """One row; without `times_faster` there is no gate."""
         record = only(records, job)
         result = record.result if record else {}
-        gate, text = NO_VALUE, "no peer"
+        gate, text = NO_VALUE, "no gate" if "ratio" in result else "no peer"
         if times_faster is not None:
             ratios = [result["ratio"]] if record else []
             verdict = gates.at_least(f"{job} times {self.peer}'s speed", ratios, times_faster)

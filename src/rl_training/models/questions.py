@@ -44,10 +44,13 @@ def together(*questions: Question[Any]) -> tuple[Any, ...]:
     nets = [question.net for question in questions]
     if not (_stacking_pays(questions[0].x) and _stackable(nets)):
         return tuple(question.answer() for question in questions)
-    trained = [question for question in questions if not question.is_frozen]
-    assert not any(question.is_frozen for question in questions[: len(trained)])
-    inputs = [question.x for question in questions]
-    outputs = _stacked_outputs(nets, inputs, len(trained))
+    num_trained = sum(not question.is_frozen for question in questions)
+    assert not any(question.is_frozen for question in questions[:num_trained])
+    # One agent alone gains from a single stack; several fill the device with either half.
+    halves = (
+        [questions] if num_agents() == 1 else [questions[:num_trained], questions[num_trained:]]
+    )
+    outputs = [out for half in halves if half for out in _stacked_outputs(half)]
     return tuple(q.read(out) for q, out in zip(questions, outputs, strict=True))
 
 
@@ -78,12 +81,11 @@ def _layers(net: Any) -> list[_Layer]:
     return [_Layer(layer.weight.t().unsqueeze(0), layer.bias[None, None]) for layer in net.layers]
 
 
-def _stacked_outputs(
-    nets: Sequence[Any], inputs: Sequence[Tensor], num_trained: int
-) -> list[Tensor]:
-    stacks = [_layers(net) for net in nets]
+def _stacked_outputs(questions: Sequence[Question[Any]]) -> list[Tensor]:
+    inputs = [question.x for question in questions]
+    stacks = [_layers(question.net) for question in questions]
     members = [stack[0].weight.shape[0] for stack in stacks]
-    trained = sum(members[:num_trained])
+    trained = sum(n for n, q in zip(members, questions, strict=True) if not q.is_frozen)
     width = max(x.shape[-1] for x in inputs)
     out = max(stack[-1].bias.shape[-1] for stack in stacks)
     x = torch.cat(
@@ -102,10 +104,10 @@ def _stacked_outputs(
         if i < last:
             x = F.relu(x)
     parts = []
-    for j, (net, part) in enumerate(zip(nets, torch.split(x, members), strict=True)):
-        part = part[..., : stacks[j][-1].bias.shape[-1]]
-        part = part if isinstance(net, EnsembleMLP) else part[0]
-        parts.append(part if j < num_trained else part.detach())
+    for question, stack, part in zip(questions, stacks, torch.split(x, members), strict=True):
+        part = part[..., : stack[-1].bias.shape[-1]]
+        part = part if isinstance(question.net, EnsembleMLP) else part[0]
+        parts.append(part.detach() if question.is_frozen else part)
     return parts
 
 
