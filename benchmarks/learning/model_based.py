@@ -41,6 +41,7 @@ MEANING = {
     "mbpo-untrained": f"MBPO, and {SABOTAGE['untrained']}",
     "balance": "`mbpo/inverted_pendulum` as it is packaged",
     "balance-never": "the same with a model that never ends an episode",
+    "balance-blind": "the same, and no real row, which would show ends, in a minibatch",
     "mopo": "`mopo/pendulum` as it is packaged",
     "mopo-free": "the same with `penalty_coef` 0",
 }
@@ -50,8 +51,9 @@ SECONDS = {
     "sac-often": 70,
     "mbpo-shuffled": 100,
     "mbpo-untrained": 80,
-    "balance": 140,
-    "balance-never": 140,
+    "balance": 220,
+    "balance-never": 220,
+    "balance-blind": 220,
     "mopo": 130,
     "mopo-free": 130,
 }
@@ -104,8 +106,10 @@ def _config(options: Options, name: str) -> dict[str, Any]:
         }
     if name == "mbpo-untrained":
         knobs["real_ratio"] = 0.0
-    if name == "balance-never":
+    if name in ("balance-never", "balance-blind"):
         knobs["termination"] = "never"
+    if name == "balance-blind":
+        knobs["real_ratio"] = 0.0
     if name == "mopo-free":
         knobs["penalty_coef"] = 0.0
     if options.quick:
@@ -160,14 +164,15 @@ def model_based_report(records: Records, figures: Path) -> Section:
         cells = [*seed_columns(returns(records, name)), *details(records, name, "env_steps")]
         rows.append([name, *cells, number(fmean(steps), 0) if steps else "–"])
     header = ("run", *SEED_HEADER, "best", "env steps", "seconds", f"steps to {SWINGS_UP:g}")
-    best = {name: records.values(name, "best_eval") for name in ("balance", "balance-never")}
     verdicts = (
         gates.every_seed_at_least("mbpo", returns(records, "mbpo"), SWINGS_UP),
         sooner(records),
         gates.at_most("mbpo on shuffled next states", returns(records, "mbpo-shuffled"), SPOILT),
         gates.at_most("mbpo in an untrained model", returns(records, "mbpo-untrained"), SPOILT),
-        gates.every_seed_at_least("balance, best evaluation", best["balance"], BALANCES),
-        gates.at_most("balance without ends", returns(records, "balance-never"), FALLS),
+        gates.every_seed_at_least(
+            "balance, best evaluation", records.values("balance", "best_eval"), BALANCES
+        ),
+        gates.at_most("balance without ends", returns(records, "balance-blind"), FALLS),
         gates.at_least("mopo", returns(records, "mopo"), FROM_DATA),
         gates.better(
             "mopo above itself without the penalty",
@@ -182,11 +187,17 @@ def model_based_report(records: Records, figures: Path) -> Section:
         "training (10 episodes), *steps to* the first evaluation that good, every "
         f"{EVAL_EVERY} steps, and the whole budget where there was none."
     )
+    finding = (
+        "InvertedPendulum-v5 pays nothing for the step in which the pole falls, and real rows have "
+        "their true ends: with both, a model that never ends an episode need not mislead. So the "
+        "gate is on the run whose minibatches are all imagined."
+    )
     parts = (
         text,
         "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items()),
         figure(figures / f"{NAME}.png", curves, "Pendulum-v1, real steps", "environment steps"),
         table(header, rows),
+        finding,
         table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
     )
     return Section("\n\n".join(part for part in parts if part), verdicts)

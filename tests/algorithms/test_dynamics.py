@@ -217,14 +217,18 @@ def test_every_member_has_rows_of_its_own_and_none_of_the_holdout(monkeypatch):
     params = ModelParams(**{**SMALL, "model_batch_size": 1000}, model_max_epochs=2)
     seen = []
 
-    def noting(model, optimizer, params, inputs, targets, data, index, ended):
-        seen.append(index)
+    def noting(model, optimizer, params, inputs, targets, ends):
+        # rows by their first input, which names them
+        raw = model.inputs.inverse(inputs)[..., 0]
+        seen.append((raw[..., None] - data.obs[:, 0]).abs().argmin(-1))
         return torch.zeros(4)
 
-    monkeypatch.setattr(dynamics, "_fit_step", noting)
+    monkeypatch.setattr(dynamics, "fit_step", noting)
     model, optimizer = made(params)
+    data = linear_data(500)
+    data.obs[:, 0] = torch.linspace(-1.0, 1.0, 500)
     torch.manual_seed(3)
-    fit(model, optimizer, linear_data(500), params)
+    fit(model, optimizer, data, params)
     torch.manual_seed(3)
     held = set(torch.randperm(500)[:100].tolist())
     first, second = seen
@@ -252,7 +256,7 @@ def scripted_errors(monkeypatch, model, errors):
         return torch.tensor(next(rest))
 
     monkeypatch.setattr(dynamics, "holdout_error", next_errors)
-    monkeypatch.setattr(dynamics, "_fit_step", lambda *_: torch.zeros(4))
+    monkeypatch.setattr(dynamics, "fit_step", lambda *_: torch.zeros(4))
 
 
 def test_snapshots_per_member_patience_and_elites(monkeypatch):

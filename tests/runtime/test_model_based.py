@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training import MBPO, MOPO, SAC, Callback, RLTrainingError, load_transition_dataset
+from rl_training.algorithms.dynamics import FitReport
 from rl_training.data.generation import env_spaces
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
@@ -234,8 +235,7 @@ def test_mopo_logs_its_penalty(tmp_path: Path) -> None:
     assert train[0]["model/rows"] == 35_000
 
 
-def test_ratio_one_learns_as_sac_does(tmp_path: Path) -> None:
-    """With real rows alone the model changes nothing but the random numbers."""
+def test_as_many_updates_as_sac(tmp_path: Path) -> None:
     options = {"learning_starts": 40, "gradient_updates_per_step": 2.0, "output_dir": str(tmp_path)}
     own = {key: MODEL[key] for key in ("hidden_sizes", "batch_size", "eval_episodes")}
     sac = SAC("Pendulum-v1", tensorboard=False, device="cpu", **own, **options)
@@ -398,9 +398,8 @@ class Curve(Callback):
         self.returns[event.tick] = event.result.return_mean
 
 
-def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
-    """500 random steps and 360 of its own; random policies stay closer than -0.02 with a
-    probability below 1e-5."""
+def line_curve(folder: Path, **knobs: Any) -> dict[int, float]:
+    """500 random steps and 360 of its own."""
     curve = Curve()
     agent = MBPO(
         "LineForModels-v0",
@@ -422,8 +421,22 @@ def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
         eval_episodes=1,
         tensorboard=False,
         keep_best=False,
-        output_dir=str(tmp_path),
+        output_dir=str(folder),
+        **knobs,
     )
     agent.learn(total_timesteps=860, callbacks=[curve], progress=False)
-    assert max(curve.returns.values()) > -0.02
-    assert max(value for tick, value in curve.returns.items() if tick <= 500) < -1.0
+    return curve.returns
+
+
+def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
+    """Random policies stay closer than -0.02 with a probability below 1e-5."""
+    curve = line_curve(tmp_path)
+    assert max(curve.values()) > -0.02
+    assert max(value for tick, value in curve.items() if tick <= 500) < -1.0
+
+
+def test_an_untrained_model_teaches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_based, "fit", lambda *_: FitReport(0, 1, {}))
+    assert max(line_curve(tmp_path, real_ratio=0.0).values()) < -0.02

@@ -282,9 +282,8 @@ def fit(
         shuffled = torch.rand(shape, device=device).argsort(1)
         bootstrap = bootstrap.gather(1, shuffled)
         for index in torch.split(bootstrap, params.model_batch_size, dim=1):
-            losses = _fit_step(
-                model, optimizer, params, inputs[index], targets[index], data, index, ended
-            )
+            ends = None if model.termination is None else (data.next_obs[index], ended[index])
+            losses = fit_step(model, optimizer, params, inputs[index], targets[index], ends)
             # the first to fail: through the common bounds it soon takes the others with it
             failed = torch.where(failed.any(), failed, ~torch.isfinite(losses))
         error = holdout_error(model, inputs[held], targets[held])
@@ -303,24 +302,26 @@ def fit(
     return FitReport(epoch, len(learned), metrics)
 
 
-def _fit_step(
+def fit_step(
     model: MLPMOPOEnsembleModel,
     optimizer: FusedAdam,
     params: ModelParams,
     inputs: Tensor,
     targets: Tensor,
-    data: Batch,
-    index: Tensor,
-    ended: Tensor,
+    ends: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """One step of every member on its own (members, B, ...) rows; their (members,) losses."""
+    """One step of every member on its own standardised (members, B, ...) rows.
+
+    `ends` are raw next observations and whether they are terminal, for the learned classifier.
+    Gives the (members,) losses of the dynamics.
+    """
     prediction: Prediction = model(inputs)
     total, metrics = dynamics_loss(
         prediction.mean, prediction.log_var, targets, model.max_log_var, model.min_log_var
     )
-    if model.termination is not None:
-        logits = model.termination_logits(data.next_obs[index])
-        losses = F.binary_cross_entropy_with_logits(logits, ended[index], reduction="none")
+    if ends is not None:
+        logits = model.termination_logits(ends[0])
+        losses = F.binary_cross_entropy_with_logits(logits, ends[1], reduction="none")
         total = total + losses.mean(1).sum()
     gradients = list(torch.autograd.grad(total, optimizer.parameters))
     if params.grad_clip is not None:

@@ -40,6 +40,7 @@ class MBPOAlgorithm(SACAlgorithm):
     summary: ClassVar[str] = "SAC in short rollouts of a learned model, where steps are dear"
     outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
     asks_all_members: ClassVar[bool] = False
+    """Whether an imagined step needs the spread of every member's prediction."""
 
     def __init__(
         self, spaces: Spaces, params: MBPOParams, normalize_observations: bool = False

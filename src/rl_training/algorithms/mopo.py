@@ -50,6 +50,7 @@ class MOPOAlgorithm(SACAlgorithm):
     summary: ClassVar[str] = "SAC in a model of the data that pays for its own doubt"
     outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
     asks_all_members: ClassVar[bool] = True
+    """Whether an imagined step needs the spread of every member's prediction."""
 
     def __init__(
         self, spaces: Spaces, params: MOPOParams, normalize_observations: bool = False

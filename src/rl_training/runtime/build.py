@@ -124,7 +124,7 @@ def choose_threads(config: TrainConfig, images: bool) -> int:
     if config.threads:
         return config.threads
     p = config.params
-    widest = max(*p.hidden_sizes, *getattr(p, "model_hidden_sizes", ()), 0)
+    widest = max((*p.hidden_sizes, *getattr(p, "model_hidden_sizes", ())))
     if not images and widest <= ONE_THREAD_UP_TO_WIDTH:
         return 1
     return min(os.cpu_count() or 1, MOST_THREADS)
