@@ -54,6 +54,8 @@ SUITES = {
     "offline_to_online": "benchmarks.learning.offline_to_online",
     "offline_to_online_gpu": "benchmarks.learning.offline_to_online_gpu",
     "ensemble_speed": "benchmarks.speed.ensemble",
+    "model_based": "benchmarks.learning.model_based",
+    "model_speed": "benchmarks.speed.model",
 }
 """Modules with a `SUITE`, in the order in which they run."""
 

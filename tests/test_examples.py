@@ -18,6 +18,10 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--timesteps", "1500"),
         ("fractions moved", "entropy", "1,500", "best return", "of the largest entropy"),
     ),
+    "mbpo_pendulum_reference.py": (
+        ("--timesteps", "1050"),
+        ("real steps", "calibration", "1,000", "Errors are squared", "Run folder"),
+    ),
     "offline_to_online.py": (
         ("--timesteps", "1500", "--total-updates", "20"),
         ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),

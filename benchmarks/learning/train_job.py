@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.prior import prior_data
+from benchmarks.learning.sabotage import sabotaged
 from benchmarks.process import Request, answer_job
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
 from rl_training.experiment.config import DatasetConfig
@@ -72,7 +73,8 @@ def work(request: Request) -> dict[str, Any]:
     config = TrainConfig(**spec["config"], seed=request.seed, output_dir=str(request.scratch))
     dataset = training_data(config, spec)
     agent = ManagedAlgorithm(config, dataset=dataset)
-    trained = agent.learn(progress=False)
+    with sabotaged(spec.get("sabotage")):
+        trained = agent.learn(progress=False)
     if trained.interrupted:
         raise SystemExit(f"{trained.stop_reason}: half a run is no result")
     final = agent.evaluate(spec["final_episodes"], seed=spec["eval_seed"])

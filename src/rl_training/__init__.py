@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rl_training.api.algorithms import IQL as IQL
     from rl_training.api.algorithms import IQN as IQN
     from rl_training.api.algorithms import MARWIL as MARWIL
+    from rl_training.api.algorithms import MBPO as MBPO
+    from rl_training.api.algorithms import MOPO as MOPO
     from rl_training.api.algorithms import PPO as PPO
     from rl_training.api.algorithms import QRDQN as QRDQN
     from rl_training.api.algorithms import RLPD as RLPD
@@ -52,6 +54,8 @@ _EXPORTS = {
         "IQL",
         "IQN",
         "MARWIL",
+        "MBPO",
+        "MOPO",
         "PPO",
         "QRDQN",
         "RLPD",

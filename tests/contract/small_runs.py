@@ -14,6 +14,17 @@ from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.build import build_algorithm
 
 TASKS = {"box": ("Pendulum-v1", "pendulum-mixed"), "discrete": ("CartPole-v1", "cartpole-mixed")}
+MODEL_KNOBS: dict[str, Any] = {
+    "num_members": 3,
+    "num_elites": 2,
+    "model_hidden_sizes": [8, 8],
+    "model_batch_size": 64,
+    "model_lr": 0.01,
+    "model_max_epochs": 12,
+    "rollout_batch_size": 20,
+    "rollout_length": 2,
+    "epoch_length": 20,
+}
 LOOP_KNOBS: dict[str, dict[str, Any]] = {
     "offline": {},
     "off_policy": {"learning_starts": 12, "buffer_capacity": 200, "batch_size": 12},
@@ -23,8 +34,24 @@ LOOP_KNOBS: dict[str, dict[str, Any]] = {
         "batch_size": 20,
         "gradient_updates_per_step": 2.0,
     },
+    "model_based": {
+        "learning_starts": 12,
+        "buffer_capacity": 200,
+        "batch_size": 12,
+        "real_ratio": 0.25,
+        "gradient_updates_per_step": 1.0,
+        "model_interval": 10,
+        **MODEL_KNOBS,
+    },
+    "model_based_offline": {"batch_size": 12, "real_ratio": 0.25, "rollout_interval": 4}
+    | MODEL_KNOBS,
     "on_policy": {"rollout_steps": 16, "epochs": 2, "batch_size": 16},
 }
+
+
+def ends_turning(next_obs: torch.Tensor) -> torch.Tensor:
+    """A termination for the pendulum, by import path."""
+    return next_obs[:, 2] > 0.0
 
 
 def default_kind(algo: str) -> str:
@@ -51,9 +78,10 @@ def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainCon
         "tensorboard": False,
         "device": "cpu",
     }
-    if family in ("offline", "offline_to_online"):
+    if "offline" in family:
         values |= {"dataset": data_section(kind)}
-    values |= {"total_updates": 10} if family == "offline" else {"total_timesteps": 64}
+    without_env = family in ("offline", "model_based_offline")
+    values |= {"total_updates": 10} if without_env else {"total_timesteps": 64}
     return TrainConfig(**{**values, **changes, "algo_kwargs": knobs})
 
 

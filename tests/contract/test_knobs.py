@@ -24,7 +24,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "max_weight"): 1.01,
     ("cql", "lagrange_gap"): 1.0,
     ("*", "target_entropy"): -7.0,
-    ("sac", "fixed_temperature"): 0.5,
+    ("*", "fixed_temperature"): 0.5,
     ("rlpd", "alpha"): 0.5,
     ("rlpd", "buffer_capacity"): 24,
     ("*", "buffer_capacity"): 16,
@@ -37,6 +37,24 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "train_frequency"): 5,
     ("*", "clip_schedule"): {"kind": "linear"},
     ("*", "entropy_schedule"): {"kind": "linear"},
+    ("*", "num_members"): 4,
+    ("*", "num_elites"): 1,
+    ("*", "model_hidden_sizes"): [8, 4],
+    ("*", "model_batch_size"): 3,
+    ("*", "model_weight_decay"): [0.1],
+    ("*", "max_holdout"): 1,
+    ("*", "model_patience"): 1,
+    ("*", "model_max_epochs"): 2,
+    ("*", "termination"): "tests.contract.small_runs:ends_turning",
+    ("*", "rollout_batch_size"): 21,
+    ("*", "rollout_length"): 3,
+    ("*", "final_rollout_length"): 4,
+    ("*", "rollout_growth"): [0, 1],
+    ("*", "epoch_length"): 40,
+    ("*", "model_buffer_capacity"): 41,
+    ("*", "real_ratio"): 0.5,
+    ("mbpo", "model_interval"): 7,
+    ("mopo", "rollout_interval"): 3,
     ("ppo", "entropy_coef"): 0.5,
     ("ppo", "clip"): 0.001,
     ("ppo", "value_clip"): 1e-3,
@@ -51,6 +69,17 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     **{(algo, "priority_alpha"): {"prioritized": True} for algo in VALUE_BASED},
     **{(algo, "priority_beta"): {"prioritized": True} for algo in VALUE_BASED},
     **{(algo, "epsilon_start"): {"epsilon_fraction": 1.0} for algo in VALUE_BASED},
+    **{
+        (algo, name): needed
+        for algo in ("mbpo", "mopo")
+        for name, needed in {
+            "model_patience": {"model_max_epochs": 60, "model_lr": 0.1},
+            "final_rollout_length": {"rollout_growth": [0, 1], "epoch_length": 4},
+            "rollout_growth": {"final_rollout_length": 4, "epoch_length": 4},
+        }.items()
+    },
+    ("mopo", "epoch_length"): {"retain_epochs": 1, "epoch_length": 4},
+    ("mopo", "retain_epochs"): {"retain_epochs": 2, "epoch_length": 4},
     ("ppo", "clip_schedule"): {"clip": 0.001},
     ("ppo", "target_kl"): {"epochs": 4},
     ("ppo", "entropy_schedule"): {"entropy_coef": 0.5},
@@ -80,7 +109,7 @@ def fingerprint(algo: str, knobs: dict[str, Any]) -> str:
             algorithm.step(table.sample(config.params.batch_size))
     else:
         loop = build_loop(config, algorithm)
-        loop.advance(config.total_timesteps)
+        loop.advance(config.total_timesteps or config.total_updates)
         loop.close()
     digest = hashlib.sha256()
     for tensor in algorithm.state_dict().values():

@@ -80,9 +80,10 @@ def config_for(algo: str, folder: Path, **changes: Any) -> dict[str, Any]:
         "output_dir": str(folder),
         "algo_kwargs": {"hidden_sizes": [8, 8], "batch_size": 16},
     }
-    if family == "offline":
+    if family in ("offline", "model_based_offline"):
         values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
         values |= {"total_updates": 61}
+        values["algo_kwargs"] |= LOOP_KNOBS[family]
     else:
         values |= {"total_timesteps": 61, "num_envs": 3}
         values["algo_kwargs"] |= LOOP_KNOBS[family]

@@ -99,14 +99,18 @@ class OfflineToOnlineParams(OffPolicyParams):
     @field_validator("offline_batch_ratio")
     @classmethod
     def _both_parts_fit(cls, ratio: float, info: ValidationInfo) -> float:
-        size = info.data.get("batch_size", 0)  # absent where it was refused itself
-        if size and 0.0 < ratio < 1.0 and not 0 < round(size * ratio) < size:
-            least = math.floor(0.5 / min(ratio, 1.0 - ratio)) + 1
-            raise ValueError(
-                f"a batch_size of {size} cannot hold both parts at the ratio {ratio:g}; raise "
-                f"batch_size to {least} or more, or take the ratio 0 or 1"
-            )
+        refuse_missing_part(info.data.get("batch_size", 0), ratio)
         return ratio
+
+
+def refuse_missing_part(batch_size: int, ratio: float) -> None:
+    """Refuse a share of the minibatch that rounds to none or all of it; size 0 is not known."""
+    if batch_size and 0.0 < ratio < 1.0 and not 0 < round(batch_size * ratio) < batch_size:
+        least = math.floor(0.5 / min(ratio, 1.0 - ratio)) + 1
+        raise ValueError(
+            f"a batch_size of {batch_size} cannot hold both parts at the ratio {ratio:g}; raise "
+            f"batch_size to {least} or more, or take the ratio 0 or 1"
+        )
 
 
 RandomRows = Callable[[torch.Generator | None, int], Tensor]
@@ -149,6 +153,8 @@ class Algorithm(nn.Module):
     pieces: ClassVar[tuple[str, ...]] = ()
     """Methods that are compiled one by one, where an update repeats them; else it is compiled
     whole."""
+    outside_update: ClassVar[tuple[str, ...]] = ()
+    """Optimisers that `update` does not step, because the loop trains what they are for."""
 
     update_count: Tensor
     nonfinite_at: Tensor
@@ -195,9 +201,11 @@ class Algorithm(nn.Module):
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse keys that this algorithm's family would not read."""
         unread: tuple[str, ...]
-        if cls.loop == "offline":
+        if cls.loop in ("offline", "model_based_offline"):
             online = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
             unread = (*online, "init_from")
+            if cls.loop != "offline":
+                unread = (*unread, "seeds")
             why = "learns from data alone, without an environment"
         elif cls.loop == "offline_to_online":
             unread = ("total_updates", "total_epochs", "seeds")
@@ -277,7 +285,7 @@ class Algorithm(nn.Module):
         name: str,
         parameters: Iterable[nn.Parameter],
         lr: float,
-        weight_decay: float = 0.0,
+        weight_decay: float | Sequence[float] = 0.0,
     ) -> None:
         """An Adam under `name`, on the device its parameters already live on."""
         self.optimizers[name] = FusedAdam(parameters, lr, weight_decay)

@@ -70,26 +70,40 @@ class FusedAdam(Optimizer):
     """Adam (Kingma and Ba 2015) as one fused kernel call.
 
     The same kernel as `torch.optim.Adam(fused=True)`; for small networks the wrapper
-    around it costs several times the kernel, on every step.
+    around it costs several times the kernel, on every step. Weight decay is that of Adam, the
+    gradient of weight_decay / 2 times the square, and may differ by parameter.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        weight_decay: float | Sequence[float] = 0.0,
+    ) -> None:
         super().__init__(parameters, lr)
-        self.weight_decay = weight_decay
+        count = len(self.parameters)
+        decays = [weight_decay] * count if isinstance(weight_decay, float) else list(weight_decay)
+        assert len(decays) == count, (len(decays), count)
+        self._groups = [
+            (decay, [i for i in range(count) if decays[i] == decay])
+            for decay in dict.fromkeys(decays)
+        ]
+        """Weight decays and the parameters that have them."""
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         self.steps += 1
         take = _adam_of_agents if is_batched() else adam
-        take(
-            self.parameters,
-            list(gradients),
-            self.exp_avg,
-            self.exp_avg_sq,
-            self.steps,
-            self.lr,
-            self.weight_decay,
-        )
+        for weight_decay, group in self._groups:
+            take(
+                [self.parameters[i] for i in group],
+                [gradients[i] for i in group],
+                [self.exp_avg[i] for i in group],
+                [self.exp_avg_sq[i] for i in group],
+                self.steps,
+                self.lr,
+                weight_decay,
+            )
 
 
 class LaProp(Optimizer):

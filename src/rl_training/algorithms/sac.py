@@ -32,13 +32,19 @@ from rl_training.experiment.config import Finite, Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 
 
-class SACParams(OffPolicyParams, TargetNetworkParams):
+class SoftParams(TargetNetworkParams):
+    """Knobs of the update itself, wherever its minibatches come from."""
+
     fixed_temperature: Positive | None = None
     """Weight of the entropy, held constant; tuned automatically by default."""
     target_entropy: Finite | None = None
     """Entropy the temperature aims at; minus the number of action components by default."""
     temperature_lr: Positive = 3e-4
     """Learning rate of the temperature."""
+
+
+class SACParams(OffPolicyParams, SoftParams):
+    """And those of the loop."""
 
 
 def sac_loss(
@@ -82,7 +88,7 @@ class SACAlgorithm(Algorithm):
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
 
     def __init__(
-        self, spaces: Spaces, params: SACParams, normalize_observations: bool = False
+        self, spaces: Spaces, params: SoftParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)

@@ -59,6 +59,18 @@ class RLPD(ManagedAlgorithm):
     algo = "rlpd"
 
 
+class MBPO(ManagedAlgorithm):
+    """Model-based policy optimisation."""
+
+    algo = "mbpo"
+
+
+class MOPO(ManagedAlgorithm):
+    """Model-based offline policy optimisation."""
+
+    algo = "mopo"
+
+
 class DQN(ManagedAlgorithm):
     """Deep Q-learning, with double, dueling, prioritised and n-step options."""
 
@@ -91,5 +103,22 @@ class PPO(ManagedAlgorithm):
 
 MANAGED: dict[str, type[ManagedAlgorithm]] = {
     cls.algo: cls
-    for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL, SAC, RLPD, DQN, QRDQN, IQN, FQF, PPO)
+    for cls in (
+        BC,
+        AWR,
+        MARWIL,
+        CRR,
+        IQL,
+        AWAC,
+        CQL,
+        SAC,
+        RLPD,
+        MBPO,
+        MOPO,
+        DQN,
+        QRDQN,
+        IQN,
+        FQF,
+        PPO,
+    )
 }

@@ -188,11 +188,16 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def require_memory(
-    what: str, capacity: int, needed: int, device: torch.device, held: int = 0
+    what: str,
+    capacity: int,
+    needed: int,
+    device: torch.device,
+    held: int = 0,
+    key: str = "algo_kwargs.buffer_capacity",
 ) -> None:
     """Refuse a replay that does not fit, before it is allocated.
 
-    `held` bytes of `needed` are already taken and count as free.
+    `held` bytes of `needed` are already taken and count as free; `key` is what to lower.
     """
     free = available_memory(device)
     if free is None or needed <= free + held:
@@ -202,7 +207,7 @@ def require_memory(
     fits = int(0.8 * free / (needed / capacity))
     unit = 10 ** max(len(str(fits)) - 2, 0)
     raise ConfigError(
-        f"algo_kwargs.buffer_capacity: {what} of {capacity:,} transitions would take "
+        f"{key}: {what} of {capacity:,} transitions would take "
         f"{needed / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are free on {device}; "
         f"{fits // unit * unit:,} would fit"
     )

@@ -267,6 +267,10 @@ class ReplayBuffer:
             discount=discount.squeeze(1),
         )
 
+    def everything(self) -> Batch:
+        """All transitions that can be drawn, in the order of their rows."""
+        return self.gather(torch.arange(len(self), device=self.rows.device))
+
     def feed_back(self, index: Tensor, td_errors: Tensor) -> None:
         """Set the priorities of drawn rows, before the next `add`; ignored where sampling is
         uniform."""

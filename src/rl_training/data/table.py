@@ -105,6 +105,10 @@ class TransitionTable:
             )
         return batch
 
+    def everything(self) -> Batch:
+        """All transitions, in their order."""
+        return self.gather(torch.arange(len(self), device=self.rows.device))
+
     def sample(self, size: int, random: Random | None = None) -> Batch:
         """A batch of `size` transitions, whose row numbers `random` may have drawn ahead."""
         if random is None:

@@ -20,6 +20,8 @@ _ALGORITHMS: dict[str, str] = {
     "cql": "rl_training.algorithms.cql:CQLAlgorithm",
     "sac": "rl_training.algorithms.sac:SACAlgorithm",
     "rlpd": "rl_training.algorithms.rlpd:RLPDAlgorithm",
+    "mbpo": "rl_training.algorithms.mbpo:MBPOAlgorithm",
+    "mopo": "rl_training.algorithms.mopo:MOPOAlgorithm",
     "dqn": "rl_training.algorithms.dqn:DQNAlgorithm",
     "qr_dqn": "rl_training.algorithms.qr_dqn:QRDQNAlgorithm",
     "iqn": "rl_training.algorithms.iqn:IQNAlgorithm",

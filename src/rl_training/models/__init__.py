@@ -8,9 +8,10 @@ from rl_training.models.actor_critic import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
 from rl_training.models.encoders import ImageEncoder, Observed
-from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_
-from rl_training.models.normalizer import ObservationNormalizer, RewardScale
+from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_, truncated_normal_init_
+from rl_training.models.normalizer import ObservationNormalizer, RewardScale, Standardizer
 from rl_training.models.policies import (
     CategoricalPolicy,
     DeterministicPolicy,
@@ -29,19 +30,24 @@ __all__ = [
     "EnsembleMLP",
     "GaussianPolicy",
     "ImageEncoder",
+    "Imagined",
     "MLPIQLModel",
+    "MLPMOPOEnsembleModel",
     "MLPSACModel",
     "Moments",
     "MovingMoments",
     "ObservationNormalizer",
     "Observed",
     "Policy",
+    "Prediction",
     "Question",
     "RewardScale",
+    "Standardizer",
     "TanhGaussianPolicy",
     "ValueNetwork",
     "frozen_copy",
     "orthogonal_init_",
     "policy_for",
     "together",
+    "truncated_normal_init_",
 ]

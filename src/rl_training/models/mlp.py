@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class EnsembleMLP(nn.Module):
 
     Takes (B, in) or (members, B, in) and gives (members, B, out). Each member is
     initialised as `torch.nn.Linear` would be. With `layer_norm` every hidden layer is
-    standardised over its units before the ReLU, with a scale and a shift per member.
+    standardised over its units before the activation, with a scale and a shift per member.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class EnsembleMLP(nn.Module):
         hidden_sizes: Sequence[int],
         out_dim: int,
         layer_norm: bool = False,
+        activation: Literal["relu", "silu"] = "relu",
     ) -> None:
         super().__init__()
         self.num_members = num_members
+        self.activation = activation
         self.hidden_sizes = tuple(hidden_sizes)
         sizes = [in_dim, *hidden_sizes, out_dim]
         pairs = list(itertools.pairwise(sizes))
@@ -87,7 +89,7 @@ class EnsembleMLP(nn.Module):
                 if len(self.norm_scales):
                     x = F.layer_norm(x, x.shape[-1:]) * chosen(self.norm_scales[i])
                     x = x.add_(chosen(self.norm_shifts[i]))
-                x = F.relu(x, inplace=True)
+                x = F.relu(x, inplace=True) if self.activation == "relu" else F.silu(x)
         return x
 
 
@@ -103,3 +105,12 @@ def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:
                 for member in weight.data:
                     nn.init.orthogonal_(member, gain)
                 nn.init.zeros_(bias)
+
+
+@torch.no_grad()
+def truncated_normal_init_(net: EnsembleMLP) -> None:
+    """Weights normal with deviation 1 / (2 sqrt(fan in)), cut off at two deviations; no biases."""
+    for weight, bias in zip(net.weights, net.biases, strict=True):
+        std = 0.5 / math.sqrt(weight.shape[1])
+        nn.init.trunc_normal_(weight, std=std, a=-2.0 * std, b=2.0 * std)
+        nn.init.zeros_(bias)

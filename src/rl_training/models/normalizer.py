@@ -41,6 +41,32 @@ class ObservationNormalizer(nn.Module):
         return ((obs - self.mean) / self.std).clamp(-10.0, 10.0) if self.active else obs
 
 
+class Standardizer(nn.Module):
+    """(x - mean) / std with statistics of given data, column by column, and the way back."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("std", torch.ones(width))
+
+    @torch.no_grad()
+    def set_from(self, x: Tensor) -> None:
+        """Statistics of the rows of (N, width); a column that does not vary keeps its scale."""
+        mean, std = x.double().mean(0), x.double().std(0, correction=0)
+        varies = std > 1e-7 * mean.abs().clamp(min=1.0)
+        self.mean.copy_(mean)
+        self.std.copy_(torch.where(varies, std, 1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+    def inverse(self, x: Tensor) -> Tensor:
+        return x * self.std + self.mean
+
+
 class RewardScale(nn.Module):
     """Rewards divided by the deviation of the discounted return, as it is seen so far."""
 

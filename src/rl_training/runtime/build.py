@@ -22,6 +22,7 @@ from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.evaluation import untouched_randomness
 from rl_training.runtime.loops import Loop
+from rl_training.runtime.loops.model_based import ModelBasedLoop, OfflineModelLoop
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import offline_loop
 from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop, refuse_missing_data
@@ -77,6 +78,10 @@ def build_loop(
         return OffPolicyLoop(config, algorithm)
     if algorithm.loop == "on_policy":
         return OnPolicyLoop(config, algorithm)
+    if algorithm.loop == "model_based":
+        return ModelBasedLoop(config, algorithm)
+    if algorithm.loop == "model_based_offline":
+        return OfflineModelLoop(config, algorithm, training_data(config, algorithm, dataset))
     if algorithm.loop == "offline_to_online":
         refuse_missing_data(config)
         prior = None if config.dataset is None else _raw_data(config, algorithm, dataset)
@@ -118,7 +123,8 @@ def choose_threads(config: TrainConfig, images: bool) -> int:
     """CPU threads for tensor operations; convolutions over `images` gain from all of them."""
     if config.threads:
         return config.threads
-    widest = max(config.params.hidden_sizes)
+    p = config.params
+    widest = max((*p.hidden_sizes, *getattr(p, "model_hidden_sizes", ())))
     if not images and widest <= ONE_THREAD_UP_TO_WIDTH:
         return 1
     return min(os.cpu_count() or 1, MOST_THREADS)

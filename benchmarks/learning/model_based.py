@@ -1,0 +1,206 @@
+"""Learned models: MBPO beside SAC, MOPO beside itself without its penalty, and spoilt twins.
+
+MBPO's gain is partly that it updates often, so SAC with as many updates per step stands beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks import gates
+from benchmarks.jobs import Job, Records
+from benchmarks.learning.sabotage import MEANING as SABOTAGE
+from benchmarks.learning.shared import (
+    FINAL_EPISODES,
+    TRAIN,
+    curves_of,
+    details,
+    evaluation,
+    figure,
+    returns,
+    seeded,
+)
+from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "model_based"
+SWINGS_UP, SHARE_OF_STEPS = -200.0, 0.6
+SPOILT = -400.0
+BALANCES, FALLS = 1000.0, 500.0
+FROM_DATA = -300.0
+SAC_STEPS = 12_000
+EVAL_EVERY = 250
+
+MEANING = {
+    "mbpo": "`mbpo/pendulum` as it is packaged",
+    "sac": "SAC with one update per step, the same sizes and rates, for three times the steps",
+    "sac-often": "SAC with as many updates per step as MBPO",
+    "mbpo-shuffled": f"MBPO, and {SABOTAGE['shuffled']}",
+    "mbpo-untrained": f"MBPO, and {SABOTAGE['untrained']}",
+    "balance": "`mbpo/inverted_pendulum` as it is packaged",
+    "balance-never": "the same with a model that never ends an episode",
+    "balance-blind": "the same, and no real row, which would show ends, in a minibatch",
+    "mopo": "`mopo/pendulum` as it is packaged",
+    "mopo-free": "the same with `penalty_coef` 0",
+}
+SECONDS = {
+    "mbpo": 100,
+    "sac": 40,
+    "sac-often": 70,
+    "mbpo-shuffled": 100,
+    "mbpo-untrained": 80,
+    "balance": 220,
+    "balance-never": 220,
+    "balance-blind": 220,
+    "mopo": 130,
+    "mopo-free": 130,
+}
+SHARED_KNOBS = (
+    "batch_size",
+    "hidden_sizes",
+    "learning_starts",
+    "policy_lr",
+    "critic_lr",
+    "temperature_lr",
+)
+PENDULUM = ("mbpo", "sac", "sac-often", "mbpo-shuffled", "mbpo-untrained")
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+def model_based_jobs(options: Options) -> list[Job]:
+    return [job for name in MEANING for job in seeded(options, _job, name)]
+
+
+def _job(options: Options, seed: int, name: str) -> Job:
+    spec: dict[str, Any] = {"config": _config(options, name), **evaluation(options)}
+    if name in ("mbpo-shuffled", "mbpo-untrained"):
+        spec["sabotage"] = name.partition("-")[2]
+    return Job(NAME, name, seed, TRAIN, spec, cost=SECONDS[name])
+
+
+def _config(options: Options, name: str) -> dict[str, Any]:
+    """What a run's config says beyond the defaults."""
+    from rl_training.experiment.config import TrainConfig, load_config
+
+    packaged = {"balance": "mbpo/inverted_pendulum", "mopo": "mopo/pendulum"}
+    config = load_config(packaged.get(name.partition("-")[0], "mbpo/pendulum"))
+    knobs = config.params.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    values |= {"device": "cpu", "threads": 1, "tensorboard": False, "keep_best": False}
+    values |= {"checkpoint_interval": 0, "engine": "eager"}
+    if name in PENDULUM:
+        values["eval_interval"] = EVAL_EVERY
+    if name.startswith("sac"):
+        often = config.algo_kwargs["gradient_updates_per_step"] if name == "sac-often" else 1.0
+        knobs = {key: config.algo_kwargs[key] for key in SHARED_KNOBS}
+        values["algo"] = "sac"
+        if name == "sac":
+            values["total_timesteps"] = SAC_STEPS
+        knobs |= {
+            "gradient_updates_per_step": often,
+            "buffer_capacity": values["total_timesteps"],
+        }
+    if name == "mbpo-untrained":
+        knobs["real_ratio"] = 0.0
+    if name in ("balance-never", "balance-blind"):
+        knobs["termination"] = "never"
+    if name == "balance-blind":
+        knobs["real_ratio"] = 0.0
+    if name == "mopo-free":
+        knobs["penalty_coef"] = 0.0
+    if options.quick:
+        _shorten(values, knobs)
+    values["algo_kwargs"] = knobs
+    TrainConfig(**values)  # refused here rather than in a process of its own
+    return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
+
+
+def _shorten(values: dict[str, Any], knobs: dict[str, Any]) -> None:
+    values |= {"eval_interval": 100, "eval_episodes": 2, "log_interval": 100}
+    if "total_timesteps" in values:
+        knobs["learning_starts"] = 100
+        values["total_timesteps"] = 200
+    else:
+        values["total_updates"] = 200
+    if values["algo"] != "sac":
+        knobs |= {"model_max_epochs": 2, "rollout_batch_size": 500}
+
+
+# --- report ----------------------------------------------------------------------------------
+
+
+def steps_to(records: Records, job: str, bound: float) -> list[float]:
+    """Environment steps at the first evaluation that reaches the bound; without one, the budget."""
+    found = []
+    for record in records.of(job):
+        curve = record.result["curve"]
+        reached = (
+            step
+            for step, value in zip(curve["env_steps"], curve["return"], strict=True)
+            if value >= bound
+        )
+        found.append(float(next(reached, record.result["env_steps"])))
+    return found
+
+
+def sooner(records: Records) -> gates.Verdict:
+    gate = f"mbpo reaches {SWINGS_UP:g} in at most {SHARE_OF_STEPS:g} times sac's steps"
+    ours, theirs = (steps_to(records, name, SWINGS_UP) for name in ("mbpo", "sac"))
+    if not ours or not theirs:
+        return gates.Verdict.missing(gate)
+    passed = fmean(ours) <= SHARE_OF_STEPS * fmean(theirs)
+    text = f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}"
+    return gates.Verdict(gate, passed, f"{'pass' if passed else gates.MISSED} ({text})")
+
+
+def model_based_report(records: Records, figures: Path) -> Section:
+    rows = []
+    for name in MEANING:
+        steps = steps_to(records, name, SWINGS_UP) if name in PENDULUM else []
+        cells = [*seed_columns(returns(records, name)), *details(records, name, "env_steps")]
+        rows.append([name, *cells, number(fmean(steps), 0) if steps else "–"])
+    header = ("run", *SEED_HEADER, "best", "env steps", "seconds", f"steps to {SWINGS_UP:g}")
+    verdicts = (
+        gates.every_seed_at_least("mbpo", returns(records, "mbpo"), SWINGS_UP),
+        sooner(records),
+        gates.at_most("mbpo on shuffled next states", returns(records, "mbpo-shuffled"), SPOILT),
+        gates.at_most("mbpo in an untrained model", returns(records, "mbpo-untrained"), SPOILT),
+        gates.every_seed_at_least(
+            "balance, best evaluation", records.values("balance", "best_eval"), BALANCES
+        ),
+        gates.at_most("balance without ends", returns(records, "balance-blind"), FALLS),
+        gates.at_least("mopo", returns(records, "mopo"), FROM_DATA),
+        gates.better(
+            "mopo above itself without the penalty",
+            returns(records, "mopo"),
+            returns(records, "mopo-free"),
+        ),
+    )
+    curves = curves_of(records, {name: name for name in PENDULUM}, "env_steps")
+    text = (
+        "Mean return of the last policy, deterministic, over the same "
+        f"{FINAL_EPISODES} start states for every run. *best* is the best evaluation during "
+        "training (10 episodes), *steps to* the first evaluation that good, every "
+        f"{EVAL_EVERY} steps, and the whole budget where there was none."
+    )
+    finding = (
+        "InvertedPendulum-v5 pays nothing for the step in which the pole falls, and real rows have "
+        "their true ends: with both, a model that never ends an episode need not mislead. So the "
+        "gate is on the run whose minibatches are all imagined."
+    )
+    parts = (
+        text,
+        "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items()),
+        figure(figures / f"{NAME}.png", curves, "Pendulum-v1, real steps", "environment steps"),
+        table(header, rows),
+        finding,
+        table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
+    )
+    return Section("\n\n".join(part for part in parts if part), verdicts)
+
+
+SUITE = Suite(NAME, "Learned models", model_based_jobs, model_based_report)

@@ -1,0 +1,85 @@
+"""Speed of the model of MBPO on one CPU core: its ensemble beside one member and beside a list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gates
+from benchmarks.jobs import Job, Records
+from benchmarks.markdown import number, table
+from benchmarks.speed.ratios import load_note, only
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "model_speed"
+JOB = "benchmarks.speed.model_job"
+SIZES: dict[str, dict[str, Any]] = {
+    "paper": {"model_hidden_sizes": [200, 200, 200, 200], "model_batch_size": 256},
+    "packaged": {"model_hidden_sizes": [128, 128, 128], "model_batch_size": 256},
+    "small": {"model_hidden_sizes": [64, 64], "model_batch_size": 256},
+}
+MEMBERS, MOST_TIMES_ONE = 7, 2.5
+GATED = "small"
+"""Networks on which a core spends its time on more than products; see the report."""
+ROUNDS, TURN_SECONDS = 9, 1.0
+SHAPE = {"obs_dim": 11, "action_dim": 3}
+"""Of Hopper."""
+ENV_STEPS = 600
+
+
+def model_jobs(options: Options) -> list[Job]:
+    """One job per size, and one of whole runs; seeds play no part."""
+    pace = {"rounds": ROUNDS, "turn_seconds": TURN_SECONDS}
+    if options.quick:
+        pace = {"rounds": 2, "turn_seconds": 0.1}
+    jobs = []
+    for size, knobs in SIZES.items():
+        spec = {"kind": "fit", "knobs": knobs, "members": MEMBERS, **SHAPE, **pace}
+        jobs.append(Job(NAME, f"fit-{size}", 0, JOB, spec, cost=40.0))
+    steps = 150 if options.quick else ENV_STEPS
+    spec = {"kind": "run", "config": "mbpo/pendulum", "env_steps": steps}
+    spec["rounds"] = 1 if options.quick else 3
+    jobs.append(Job(NAME, "run", 0, JOB, spec, cost=120.0))
+    return jobs
+
+
+def model_report(records: Records, _: Path) -> Section:
+    rows, verdicts = [], []
+    for size, knobs in SIZES.items():
+        record = only(records, f"fit-{size}")
+        result = record.result if record else {}
+        gate = ""
+        if size == GATED:
+            values = [result["times_one"]] if record else []
+            verdict = gates.at_most(f"{MEMBERS} members over one", values, MOST_TIMES_ONE)
+            verdicts.append(verdict)
+            gate = f"at most {MOST_TIMES_ONE:g}: {verdict.text}"
+        cells = [number(result.get(key), 0) for key in ("ensemble", "one", "list")]
+        ratios = [number(result.get(key), 2) for key in ("times_one", "times_list")]
+        width = "×".join(map(str, knobs["model_hidden_sizes"]))
+        rows.append([f"layers {width}, batch {knobs['model_batch_size']}", *cells, *ratios, gate])
+    steps = ("ensemble /s", "one member /s", "list /s", "time over one member", "times the list")
+    whole = only(records, "run")
+    text = (
+        f"Steps of a fit per second on one thread, on observations and actions of Hopper's size: "
+        f"{MEMBERS} members as one module, one member alone in the same code, and as many members "
+        "in a Python list of `nn.Sequential` with `torch.optim.Adam`, as one would write it first."
+    )
+    limits = (
+        "On one core the time of large members is that of their matrix products, which is as many "
+        "times longer for as many members; the gate is on networks small enough for the rest to "
+        "count. A GPU has room for all members at once."
+    )
+    run = ""
+    if whole is not None:
+        run = (
+            "Whole runs of `mbpo/pendulum`, environment steps per second after the random ones, "
+            f"fits, rollouts and updates included: {whole.result['ours']:.1f}, and "
+            f"{whole.result['theirs']:.1f} with models that are asked one after the other; "
+            f"{whole.result['ratio']:.2f} times."
+        )
+    parts = (text, table(("networks", *steps, "gate"), rows), limits, run, load_note(records))
+    return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
+
+
+SUITE = Suite(NAME, "Speed of a learned model", model_jobs, model_report, alone=True)

@@ -1,0 +1,55 @@
+"""MBPO: model-based policy optimisation.
+
+Janner, Fu, Zhang and Levine 2019, arXiv:1906.08253.
+
+Kept: an ensemble of probabilistic models that is fitted to all real data every few hundred
+steps, going on from its last weights; short rollouts of the current, stochastic policy from real
+states, with a random elite for every row and step; ends by a function of the next state; soft
+actor-critic on minibatches of which a small share is real, many times per environment step.
+
+Deviates: see `dynamics.py` for the model. The update is this package's SAC, unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
+from rl_training.algorithms.sac import SACAlgorithm, SACParams
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, Interval, Positive
+
+
+class MBPOParams(SACParams, ModelParams):
+    learning_starts: Interval = 5_000
+    """Environment steps with random actions before the first fit and the first update."""
+    gradient_updates_per_step: Positive = 20.0
+    """Updates per environment step; fractions are kept exactly over time."""
+    model_interval: Count = 250
+    """Environment steps between two fits of the model, each followed by rollouts."""
+
+
+class MBPOAlgorithm(SACAlgorithm):
+    """Soft actor-critic on what a learned model imagines."""
+
+    Params: ClassVar[Any] = MBPOParams
+    loop: ClassVar[str] = "model_based"
+    paper: ClassVar[str] = "Janner et al. 2019"
+    summary: ClassVar[str] = "SAC in short rollouts of a learned model, where steps are dear"
+    outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
+    asks_all_members: ClassVar[bool] = False
+    """Whether an imagined step needs the spread of every member's prediction."""
+
+    def __init__(
+        self, spaces: Spaces, params: MBPOParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.dynamics = ensemble_model(spaces.obs_dim, spaces.action_dim, params)
+        parameters, decays = trained_parameters(self.dynamics, params)
+        self.add_optimizer("dynamics", parameters, params.model_lr, decays)
+
+    def imagined_reward(self, reward: Tensor, spread: Tensor | None) -> Tensor:
+        """What an imagined step is worth, (B,)."""
+        return reward

@@ -1,0 +1,66 @@
+"""MOPO: model-based offline policy optimisation.
+
+Yu, Thomas, Yu, Ermon, Zou, Levine, Finn and Ma 2020, arXiv:2005.13239.
+
+Kept: MBPO's ensemble, fitted once to the data; rollouts from states of the data whose reward is
+lowered by `penalty_coef` times the largest norm, over all members, of the predicted deviation of
+reward and state; soft actor-critic on minibatches of which a small share is real.
+
+Deviates: see `dynamics.py` for the model. The norm is in the task's units, as in the authors' code.
+The update is this package's SAC, unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
+from rl_training.algorithms.sac import SACAlgorithm, SoftParams
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, NonNegative
+
+
+class MOPOParams(SoftParams, ModelParams):
+    rollout_batch_size: Count = 50_000
+    """Imagined rollouts that are begun at once, in states of the data."""
+    rollout_length: Count = 5
+    """Steps of a rollout, at the beginning."""
+    retain_epochs: Count = 5
+    """Epochs for which imagined transitions are kept."""
+    rollout_interval: Count = 1_000
+    """Updates between two rounds of rollouts."""
+    penalty_coef: NonNegative = 1.0
+    """Reward that an imagined step loses per unit of the model's predicted deviation."""
+
+
+def mopo_reward(reward: Tensor, spread: Tensor, *, penalty_coef: float) -> Tensor:
+    """r - penalty_coef * max_i ||std_i||, all (B,); eq. 5 with the authors' estimate of errors."""
+    assert reward.shape == spread.shape, (reward.shape, spread.shape)
+    return reward - penalty_coef * spread
+
+
+class MOPOAlgorithm(SACAlgorithm):
+    """Soft actor-critic on what a cautious model of the data imagines."""
+
+    Params: ClassVar[Any] = MOPOParams
+    loop: ClassVar[str] = "model_based_offline"
+    paper: ClassVar[str] = "Yu et al. 2020"
+    summary: ClassVar[str] = "SAC in a model of the data that pays for its own doubt"
+    outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
+    asks_all_members: ClassVar[bool] = True
+    """Whether an imagined step needs the spread of every member's prediction."""
+
+    def __init__(
+        self, spaces: Spaces, params: MOPOParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        self.dynamics = ensemble_model(spaces.obs_dim, spaces.action_dim, params)
+        parameters, decays = trained_parameters(self.dynamics, params)
+        self.add_optimizer("dynamics", parameters, params.model_lr, decays)
+
+    def imagined_reward(self, reward: Tensor, spread: Tensor | None) -> Tensor:
+        """What an imagined step is worth, (B,)."""
+        assert spread is not None
+        return mopo_reward(reward, spread, penalty_coef=self.params.penalty_coef)

@@ -1,0 +1,54 @@
+"""What was imagined: a ring that takes many transitions at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rl_training.data.batch import Batch
+from rl_training.data.replay import ReplayBuffer
+from rl_training.data.spaces import Spaces
+
+
+class ModelReplay(ReplayBuffer):
+    """The newest `limit` of at most `capacity` transitions, stored without a Python loop.
+
+    `limit` may change while the run goes on. The memory stays where it is, so that draws can be
+    captured.
+    """
+
+    def __init__(
+        self, capacity: int, spaces: Spaces, device: torch.device, *, gamma: float
+    ) -> None:
+        super().__init__(max(capacity, 2), 1, spaces, device, gamma=gamma)
+        self.limit = self.capacity
+
+    def set_limit(self, limit: int) -> None:
+        """Keep at most so many from now on: the newest."""
+        assert 0 < limit <= self.capacity, (limit, self.capacity)
+        if limit == self.limit:
+            return
+        kept = min(self._filled, limit)
+        age = torch.arange(kept, device=self.rows.device) - kept
+        self.rows[:kept] = self.rows[(age + self._cursor) % self.limit]
+        self.limit, self._cursor, self._used = limit, kept % limit, kept
+        self._set_filled(kept)
+
+    def extend(self, batch: Batch) -> None:
+        """Store (N, ...) transitions over the oldest ones."""
+        columns = (batch.obs, batch.next_obs, batch.action, batch.reward, batch.discount)
+        rows = torch.cat([x if x.dim() == 2 else x[:, None] for x in columns], 1)
+        assert len(rows) <= self.limit, (len(rows), self.limit)
+        place = torch.arange(self._cursor, self._cursor + len(rows), device=self.rows.device)
+        self.rows[place % self.limit] = rows
+        self._used = max(self._used, min(self._cursor + len(rows), self.limit))
+        self._cursor = (self._cursor + len(rows)) % self.limit
+        self._set_filled(min(self._filled + len(rows), self.limit))
+
+    def training_state(self) -> dict[str, Any]:
+        return {**super().training_state(), "limit": self.limit}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        super().load_training_state(state)
+        self.limit = state["limit"]

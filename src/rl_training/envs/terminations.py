@@ -1,0 +1,170 @@
+"""Where imagined episodes end: functions of the next observation, known for Gymnasium's tasks."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_training.experiment.errors import ConfigError, did_you_mean
+
+Termination = Callable[[Tensor], Tensor]
+"""(B, O) raw next observations to (B,) booleans."""
+
+
+def never(next_obs: Tensor) -> Tensor:
+    """No state is terminal."""
+    return torch.zeros(next_obs.shape[0], dtype=torch.bool, device=next_obs.device)
+
+
+def hopper(next_obs: Tensor) -> Tensor:
+    """Too low, leaning too far, or a component beyond 100."""
+    height, angle, rest = next_obs[:, 0], next_obs[:, 1], next_obs[:, 1:]
+    healthy = (height > 0.7) & (angle.abs() < 0.2) & (rest.abs() < 100.0).all(1)
+    return ~(healthy & _finite(next_obs))
+
+
+def walker2d(next_obs: Tensor) -> Tensor:
+    """Too low, too high, or leaning too far."""
+    height, angle = next_obs[:, 0], next_obs[:, 1]
+    return ~((height > 0.8) & (height < 2.0) & (angle.abs() < 1.0) & _finite(next_obs))
+
+
+def ant(next_obs: Tensor) -> Tensor:
+    """Too low or too high."""
+    height = next_obs[:, 0]
+    return ~((height >= 0.2) & (height <= 1.0) & _finite(next_obs))
+
+
+def humanoid(next_obs: Tensor) -> Tensor:
+    """Too low or too high."""
+    height = next_obs[:, 0]
+    return ~((height > 1.0) & (height < 2.0))
+
+
+def inverted_pendulum(next_obs: Tensor) -> Tensor:
+    """The pole leans by more than 0.2 radians."""
+    return ~((next_obs[:, 1].abs() <= 0.2) & _finite(next_obs))
+
+
+def cartpole(next_obs: Tensor) -> Tensor:
+    """The cart is off the track, or the pole leans by more than 12 degrees."""
+    position, angle = next_obs[:, 0], next_obs[:, 2]
+    return (position.abs() > 2.4) | (angle.abs() > 12.0 * 2.0 * math.pi / 360.0)
+
+
+def _finite(obs: Tensor) -> Tensor:
+    return torch.isfinite(obs).all(1)
+
+
+KNOWN: dict[str, Termination] = {
+    "never": never,
+    "hopper": hopper,
+    "walker2d": walker2d,
+    "ant": ant,
+    "humanoid": humanoid,
+    "inverted_pendulum": inverted_pendulum,
+    "half_cheetah": never,
+    "pendulum": never,
+    "cartpole": cartpole,
+}
+"""By the name that a configuration may give."""
+
+TASKS = {
+    "Hopper": "hopper",
+    "Walker2d": "walker2d",
+    "Ant": "ant",
+    "Humanoid": "humanoid",
+    "InvertedPendulum": "inverted_pendulum",
+    "HalfCheetah": "half_cheetah",
+    "Pendulum": "pendulum",
+    "rl_training/SparsePendulum": "pendulum",
+    "Swimmer": "never",
+    "Reacher": "never",
+}
+"""Environment ids without their version."""
+
+CHANGING = (
+    "terminate_when_unhealthy",
+    "healthy_z_range",
+    "healthy_angle_range",
+    "healthy_state_range",
+    "exclude_current_positions_from_observation",
+)
+"""Arguments of MuJoCo's tasks with which the known functions no longer hold."""
+
+KEY = "algo_kwargs.termination"
+
+
+def termination_for(choice: str, env_id: str, env_kwargs: Mapping[str, Any]) -> Termination:
+    """The function that `choice` means for a task; "learned" is not one of them."""
+    if choice == "auto":
+        return KNOWN[_known_for(env_id, env_kwargs)]
+    if choice in KNOWN:
+        return KNOWN[choice]
+    if ":" not in choice:
+        raise ConfigError(
+            f"{KEY}: '{choice}' is not known{did_you_mean(choice, ('auto', 'learned', *KNOWN))}; "
+            f"use auto, learned, {', '.join(KNOWN)}, or a function as package.module:function"
+        )
+    return _imported(choice)
+
+
+def _known_for(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
+    task = env_id.rpartition(":")[2].rpartition("-v")[0]
+    known = TASKS.get(task)
+    instead = f"set {KEY} to never, learned, or a function of your own as package.module:function"
+    if known is None:
+        raise ConfigError(f"{KEY}: nobody said where '{env_id}' ends; {instead}")
+    changed = [key for key in CHANGING if key in env_kwargs]
+    if changed:
+        raise ConfigError(
+            f"{KEY}: env_kwargs.{changed[0]} changes where '{env_id}' ends, so that the known "
+            f"function no longer holds; {instead}"
+        )
+    return known
+
+
+def _imported(path: str) -> Termination:
+    module_name, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{KEY}: '{path}' cannot be imported ({error}); expected package.module:function"
+        ) from None
+    if not callable(function):
+        raise ConfigError(f"{KEY}: '{path}' is no function; expected package.module:function")
+    return Checked(function, path)
+
+
+class Checked:
+    """A function of the user's, whose answers are looked at."""
+
+    def __init__(self, function: Callable[[Tensor], Any], path: str) -> None:
+        self.function, self.path = function, path
+
+    def __call__(self, next_obs: Tensor) -> Tensor:
+        try:
+            found = self.function(next_obs)
+        except Exception as error:
+            raise ConfigError(
+                f"{KEY}: '{self.path}' raised {type(error).__name__}: {error}; expected one "
+                "boolean for each next observation"
+            ) from error
+        rows = next_obs.shape[0]
+        if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:
+            got = (
+                f"{str(found.dtype).removeprefix('torch.')} of shape {tuple(found.shape)}"
+                if isinstance(found, Tensor)
+                else type(found).__name__
+            )
+            raise ConfigError(
+                f"{KEY}: '{self.path}' must give one boolean for each of {rows} next observations, "
+                f"a tensor of shape ({rows},), but gave {got}"
+            )
+        return found

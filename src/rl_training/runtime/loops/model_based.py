@@ -1,0 +1,214 @@
+"""Learning in a learned model: fit it, imagine in it, update on real and imagined rows together.
+
+With an environment this is the off-policy loop with two differences: the model's fits and
+rollouts before updates, and imagined rows in every minibatch. Without one it is the offline loop
+with the same two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.dynamics import fit, rollouts
+from rl_training.algorithms.functional import Metrics
+from rl_training.data.batch import Batch, interleaved
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.model_replay import ModelReplay
+from rl_training.data.priorities import require_memory
+from rl_training.envs.terminations import termination_for
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.errors import ConfigError
+from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.controls import crossed
+from rl_training.runtime.engine import Engine
+from rl_training.runtime.loops import Component
+from rl_training.runtime.loops.off_policy import OffPolicyLoop, refuse_idle_learning
+from rl_training.runtime.loops.offline import OfflineData, OfflineLoop
+from rl_training.runtime.profile import Part
+
+CAPACITY = "algo_kwargs.model_buffer_capacity"
+
+
+class Imagination:
+    """The model of an algorithm at work: its fits, its rollouts, and what they have left.
+
+    `interval` are the ticks between two rounds of rollouts. What is reported is that of the
+    newest fit and the newest round, and part of the checkpoint like the transitions.
+    """
+
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, interval: int) -> None:
+        self.algorithm: Any = algorithm
+        self.params = p = algorithm.params
+        self.rounds_per_epoch = math.ceil(p.epoch_length / interval)
+        device = algorithm.update_count.device
+        self.ends = self._termination(config)
+        self.ends(torch.zeros(3, algorithm.spaces.obs_dim, device=device))  # of the right shape?
+        capacity = self._limit(p.longest)
+        if p.rollout_batch_size * p.longest > capacity:
+            raise ConfigError(
+                f"algo_kwargs.rollout_length: {p.rollout_batch_size:,} rollouts of {p.longest} "
+                f"steps are more transitions than the {capacity:,} of {CAPACITY}; lower "
+                f"rollout_length or rollout_batch_size, or set at least "
+                f"{p.rollout_batch_size * p.longest:,}"
+            )
+        needed = ModelReplay.memory_needed(capacity, algorithm.spaces)
+        require_memory("a model replay", capacity, needed, device, key=CAPACITY)
+        self.replay = ModelReplay(capacity, algorithm.spaces, device, gamma=p.gamma)
+        self.newest: dict[str, float] = {}
+
+    def _termination(self, config: TrainConfig) -> Callable[[Tensor], Tensor]:
+        """Of next observations as the networks see them."""
+        choice = self.params.termination
+        if choice == "learned":
+            learned: Callable[[Tensor], Tensor] = self.algorithm.dynamics.ends
+            return learned
+        known = termination_for(choice, config.env_id, config.env_kwargs)
+        normalizer = self.algorithm.normalizer
+        if not normalizer.active:
+            return known
+        return lambda obs: known(obs * normalizer.std + normalizer.mean)
+
+    def _limit(self, length: int) -> int:
+        """Imagined transitions to keep while rollouts have `length` steps."""
+        p = self.params
+        own: int = p.retain_epochs * self.rounds_per_epoch * p.rollout_batch_size * length
+        return own if p.model_buffer_capacity is None else min(own, p.model_buffer_capacity)
+
+    def fit(self, data: Batch) -> None:
+        """Fit the model to all real data."""
+        algorithm = self.algorithm
+        report = fit(algorithm.dynamics, algorithm.optimizers["dynamics"], data, self.params)
+        found = {"epochs": report.epochs, "rows": report.rows, **report.metrics}
+        self.newest |= {f"model/{name}": float(value) for name, value in found.items()}
+
+    @torch.no_grad()
+    def imagine(self, obs: Tensor, epoch: int) -> None:
+        """Rollouts of the current policy from (B, O) real states, into the model replay."""
+        algorithm, length = self.algorithm, self.params.length_at(epoch)
+        self.replay.set_limit(self._limit(length))
+        steps = rollouts(
+            algorithm.dynamics,
+            algorithm.policy.sample,
+            self.ends,
+            obs,
+            length,
+            self.params.gamma,
+            algorithm.asks_all_members,
+        )
+        rows = 0
+        sums = torch.zeros(3, dtype=torch.float64, device=obs.device)
+        for batch, spread in steps:
+            reward = algorithm.imagined_reward(batch.reward, spread)
+            self.replay.extend(batch._replace(reward=reward))
+            rows += len(reward)
+            penalty = (batch.reward - reward).sum()
+            sums += torch.stack([batch.reward.sum(), penalty, (batch.discount == 0.0).sum()])
+        reward_mean, penalty_mean, ended = (sums / rows).tolist()
+        self.newest |= {
+            "imagined/length": float(length),
+            "imagined/rows": float(rows),
+            "imagined/reward_mean": reward_mean,
+            "imagined/ended": ended,
+        }
+        if algorithm.asks_all_members:
+            self.newest["imagined/penalty_mean"] = penalty_mean
+
+    def mixed(self, real: Callable[[int], Batch]) -> Batch:
+        """A minibatch of real and imagined rows."""
+        p = self.params
+        rows, size = int(p.real_rows), int(p.batch_size)
+        if rows == size:
+            return real(size)
+        imagined = self.replay.sample(size - rows)
+        return interleaved(real(rows), imagined, 1) if rows else imagined
+
+    def components(self) -> dict[str, Component]:
+        return {"model_replay": self.replay, "model_report": self}
+
+    def training_state(self) -> dict[str, Any]:
+        return {"newest": dict(self.newest)}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.newest = dict(state["newest"])
+
+    def parts(self) -> list[Part]:
+        return [Part(self, "fit", "model"), Part(self, "imagine", "rollouts")]
+
+
+class ModelBasedLoop(OffPolicyLoop):
+    """Fits and rollouts come at `learning_starts` and every `model_interval` steps after it.
+
+    Epochs, for the length of rollouts, count from there, too.
+    """
+
+    def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
+        p = algorithm.params
+        refuse_idle_learning(config, p)
+        at_first = -(-p.learning_starts // config.num_envs) * config.num_envs
+        p.refuse_small_data(at_first, "algo_kwargs.learning_starts")
+        self.imagination = Imagination(config, algorithm, p.model_interval)
+        super().__init__(config, algorithm)
+
+    def _learn(self) -> None:
+        p = self.params
+        since = self.progress.env_steps - p.learning_starts
+        if since >= 0 and crossed(since - self.experience.num_envs, since, p.model_interval):
+            self.imagination.fit(self.replay.everything())
+            starts = self.replay.sample(p.rollout_batch_size).obs
+            self.imagination.imagine(starts, since // p.epoch_length)
+        super()._learn()
+
+    def _draw(self) -> Batch:
+        return self.imagination.mixed(self.replay.sample)
+
+    def report(self) -> dict[str, float]:
+        return {**super().report(), **self.imagination.newest}
+
+    def components(self) -> dict[str, Component]:
+        return {**super().components(), **self.imagination.components()}
+
+    def parts(self) -> list[Part]:
+        return [*super().parts(), *self.imagination.parts()]
+
+
+class OfflineModelLoop(OfflineLoop):
+    """The model is fitted before the first update; rollouts come every `rollout_interval`."""
+
+    def __init__(
+        self, config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
+    ) -> None:
+        self.params = algorithm.params
+        data = OfflineData(config, [algorithm], dataset)
+        self.table = data.table
+        self.params.refuse_small_data(len(data.table), "dataset")
+        self.imagination = Imagination(config, algorithm, self.params.rollout_interval)
+        learner = OneAgent(algorithm, lambda _: self.imagination.mixed(self.table.sample))
+        super().__init__(data, Engine(learner, config.engine, data.total))
+
+    def advance(self, ticks: int) -> Metrics:
+        p, until = self.params, self.tick + ticks
+        metrics: Metrics = {}
+        while self.tick < until:
+            if not self.tick:
+                self.imagination.fit(self.table.everything())
+            into = self.tick % p.rollout_interval
+            if not into:
+                starts = self.table.sample(p.rollout_batch_size).obs
+                self.imagination.imagine(starts, self.tick // p.epoch_length)
+            metrics = super().advance(min(until - self.tick, p.rollout_interval - into))
+        return metrics
+
+    def report(self) -> dict[str, float]:
+        return self.imagination.newest
+
+    def components(self) -> dict[str, Component]:
+        return {**super().components(), **self.imagination.components()}
+
+    def parts(self) -> list[Part]:
+        return [*super().parts(), *self.imagination.parts()]

@@ -1,0 +1,139 @@
+"""Known terminations against Gymnasium's own flags, choices by name, functions of the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rl_training.envs.terminations import KNOWN, termination_for
+from rl_training.experiment.errors import ConfigError
+
+
+def first_component(next_obs: Tensor) -> Tensor:
+    return next_obs[:, 0] > 0.0
+
+
+def one_too_many(next_obs: Tensor) -> Tensor:
+    return torch.zeros(len(next_obs) + 1, dtype=torch.bool)
+
+
+def a_column(next_obs: Tensor) -> Tensor:
+    return next_obs[:, :1] > 0.0
+
+
+def numbers(next_obs: Tensor) -> Tensor:
+    return next_obs[:, 0]
+
+
+def an_array(next_obs: Tensor) -> Any:
+    return np.zeros(len(next_obs), np.bool_)
+
+
+not_callable = 3
+HERE = "tests.envs.test_terminations"
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "Hopper-v5",
+        "Walker2d-v5",
+        "Ant-v5",
+        "Humanoid-v5",
+        "InvertedPendulum-v5",
+        "HalfCheetah-v5",
+        "Pendulum-v1",
+        "CartPole-v1",
+    ],
+)
+def test_known_functions_agree_with_the_environments(env_id: str) -> None:
+    """Random actions, on past the end of an episode, so that both sides are seen."""
+    if "Pendulum-v1" not in env_id and env_id != "CartPole-v1":
+        pytest.importorskip("mujoco")
+    env = gym.make(env_id).unwrapped
+    choice = "cartpole" if env_id == "CartPole-v1" else "auto"
+    ends = termination_for(choice, env_id, {})
+    env.action_space.seed(0)
+    seen: list[Any] = []
+    flags: list[bool] = []
+    for episode in range(4):
+        env.reset(seed=episode)
+        for _ in range(100 if env_id != "CartPole-v1" else 30):
+            obs, _, terminated, _, _ = env.step(env.action_space.sample())
+            seen.append(obs)
+            flags.append(bool(terminated))
+    found = ends(torch.tensor(np.array(seen), dtype=torch.float64))
+    assert found.shape == (len(seen),)
+    assert found.tolist() == flags
+    if env_id not in ("HalfCheetah-v5", "Pendulum-v1", "Ant-v5"):
+        assert 0 < sum(flags) < len(flags)
+
+
+@pytest.mark.parametrize("name", ["hopper", "walker2d", "ant", "inverted_pendulum"])
+def test_what_is_no_number_is_an_end(name: str) -> None:
+    standing = torch.tensor([[1.25 if name != "ant" else 0.75, 0.0, 0.0]])
+    for bad in (float("nan"), float("inf")):
+        fallen = standing.clone()
+        fallen[0, 2] = bad
+        assert KNOWN[name](torch.cat([standing, fallen])).tolist() == [False, True]
+
+
+def test_hopper_tests_both_sides_of_a_component() -> None:
+    rows = torch.zeros(3, 11)
+    rows[:, 0] = 1.25
+    rows[1, 5], rows[2, 5] = 101.0, -101.0
+    assert KNOWN["hopper"](rows).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("choice", "env_id", "kwargs", "message"),
+    [
+        (
+            "auto",
+            "Acrobot-v1",
+            {},
+            r"nobody said where 'Acrobot-v1' ends; set .* to never, learned",
+        ),
+        (
+            "auto",
+            "Hopper-v5",
+            {"terminate_when_unhealthy": False},
+            r"env_kwargs.terminate_when_unhealthy changes where 'Hopper-v5' ends",
+        ),
+        ("hoper", "Hopper-v5", {}, r"'hoper' is not known \(did you mean 'hopper'\?\)"),
+        ("no_such_module:f", "Hopper-v5", {}, "'no_such_module:f' cannot be imported"),
+        (f"{HERE}:nothing", "Hopper-v5", {}, f"'{HERE}:nothing' cannot be imported"),
+        (f"{HERE}:not_callable", "Hopper-v5", {}, "is no function"),
+        (":f", "Hopper-v5", {}, "cannot be imported"),
+    ],
+)
+def test_refused(choice: str, env_id: str, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^algo_kwargs.termination: .*{message}") as caught:
+        termination_for(choice, env_id, kwargs)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_of_the_users() -> None:
+    ends = termination_for(f"{HERE}:first_component", "Anything-v0", {})
+    assert ends(torch.tensor([[1.0], [-1.0]])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("one_too_many", r"bool of shape \(4,\)"),
+        ("a_column", r"bool of shape \(3, 1\)"),
+        ("numbers", r"float32 of shape \(3,\)"),
+        ("an_array", "ndarray"),
+    ],
+)
+def test_answers_of_the_wrong_shape_or_type(name: str, got: str) -> None:
+    ends = termination_for(f"{HERE}:{name}", "Anything-v0", {})
+    expected = rf"'{HERE}:{name}' must give one boolean for each of 3 .* \(3,\), but gave {got}"
+    with pytest.raises(ConfigError, match=expected):
+        ends(torch.zeros(3, 2))
