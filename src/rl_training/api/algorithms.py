@@ -89,7 +89,13 @@ class PPO(ManagedAlgorithm):
     algo = "ppo"
 
 
+class GAIL(ManagedAlgorithm):
+    """Generative adversarial imitation learning, with PPO or SAC as the generator."""
+
+    algo = "gail"
+
+
 MANAGED: dict[str, type[ManagedAlgorithm]] = {
     cls.algo: cls
-    for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL, SAC, RLPD, DQN, QRDQN, IQN, FQF, PPO)
+    for cls in (BC, AWR, MARWIL, CRR, IQL, AWAC, CQL, SAC, RLPD, DQN, QRDQN, IQN, FQF, PPO, GAIL)
 }

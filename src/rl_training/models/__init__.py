@@ -8,6 +8,7 @@ from rl_training.models.actor_critic import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.encoders import ImageEncoder, Observed
 from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_
 from rl_training.models.normalizer import ObservationNormalizer, RewardScale
@@ -29,6 +30,7 @@ __all__ = [
     "EnsembleMLP",
     "GaussianPolicy",
     "ImageEncoder",
+    "MLPGAILDiscriminator",
     "MLPIQLModel",
     "MLPSACModel",
     "Moments",
