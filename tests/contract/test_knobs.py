@@ -115,6 +115,27 @@ def test_every_knob_changes_the_result(algo: str, name: str) -> None:
     assert fingerprint(algo, needed) != fingerprint(algo, nudged), f"{name} changes nothing"
 
 
+GENERATORS: dict[str, dict[str, Any]] = {
+    "ppo": {"ppo": LOOP_KNOBS["imitation"]["ppo"]},
+    "sac": {"generator": "sac", "ppo": {}, "sac": SMALL_SAC},
+}
+
+
+@pytest.mark.parametrize(
+    ("generator", "name"), [(algo, name) for algo, name in knobs() if algo in GENERATORS]
+)
+def test_every_knob_of_a_generator_changes_the_result(generator: str, name: str) -> None:
+    """The same probes as for the algorithm alone, inside GAIL."""
+    field = algorithm_class(generator).Params.model_fields[name]
+    knobs = GENERATORS[generator]
+    needed = {**knobs[generator], **NEEDS.get((generator, name), {})}
+    nudged = {**needed, name: nudge(generator, name, field)}
+    before, after = (
+        fingerprint("gail", {**knobs, generator: values}) for values in (needed, nudged)
+    )
+    assert before != after, f"{generator}.{name} changes nothing"
+
+
 @pytest.mark.parametrize(("algo", "name"), knobs())
 def test_every_knob_has_a_comment(algo: str, name: str) -> None:
     assert algorithm_class(algo).Params.model_fields[name].description

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import BC, GAIL, TrainConfig, load
+from rl_training import BC, GAIL, TrainConfig, load, load_transition_dataset
 from rl_training.algorithms.gail import ImitationBatch
+from rl_training.data.convert import save_dataset
 from rl_training.data.generation import env_spaces
 from rl_training.data.rollout import generalized_advantages
 from rl_training.experiment.errors import CheckpointError
@@ -172,6 +173,23 @@ def test_an_agent_is_its_generators_policy(tmp_path: Path) -> None:
         obs = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
         np.testing.assert_array_equal(again.predict(obs)[0], agent.predict(obs)[0])
         assert agent.evaluate(2).return_mean == again.evaluate(2).return_mean
+
+
+@pytest.mark.parametrize("kind", ["random", "scripted", "npz", "hdf5", "minari"])
+def test_demonstrations_of_every_kind(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section: dict[str, Any] = {"kind": kind}
+    if kind == "scripted":
+        section["name"] = "pendulum-expert"
+    elif kind != "random":
+        pytest.importorskip({"hdf5": "h5py", "minari": "minari"}.get(kind, "numpy"))
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+        target = {"minari": "minari:test/demos-v0"}.get(kind, str(tmp_path / f"demos.{kind}"))
+        save_dataset(load_transition_dataset("pendulum-expert").take_episodes(3), target)
+        section |= {"id": "test/demos-v0"} if kind == "minari" else {"path": target}
+    loop = ran(small_config("gail", dataset=section, algo_kwargs={"demo_subsample": 10}))
+    assert loop.progress.env_steps == 64
 
 
 def test_demonstrations_of_a_checkpoint(tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ class Params(Section):
     grad_clip: Positive | None = None
     """Largest gradient norm per network; none by default."""
 
+    @property
+    def widest_layer(self) -> int:
+        """Units of the widest hidden layer of any network."""
+        return max(self.hidden_sizes)
+
 
 class DiscountedParams(Params):
     """Knobs of algorithms that look at returns."""

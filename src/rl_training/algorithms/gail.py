@@ -74,6 +74,11 @@ class GAILParams(Params):
     demo_subsample: Count = 1
     """Keep every so many-th step of a demonstration, from a random one on."""
 
+    @property
+    def widest_layer(self) -> int:
+        policy = self.ppo if self.generator == "ppo" else self.sac
+        return max(super().widest_layer, policy.widest_layer)
+
     @field_validator("ppo", "sac")
     @classmethod
     def _belongs_to_the_generator(cls, knobs: Params, info: ValidationInfo) -> Params:

@@ -126,8 +126,7 @@ def choose_threads(config: TrainConfig, images: bool) -> int:
     """CPU threads for tensor operations; convolutions over `images` gain from all of them."""
     if config.threads:
         return config.threads
-    widest = max(config.params.hidden_sizes)
-    if not images and widest <= ONE_THREAD_UP_TO_WIDTH:
+    if not images and config.params.widest_layer <= ONE_THREAD_UP_TO_WIDTH:
         return 1
     return min(os.cpu_count() or 1, MOST_THREADS)
 

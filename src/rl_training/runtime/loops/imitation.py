@@ -44,7 +44,9 @@ class Demonstrations:
         p = algorithm.params
         seed = derive_seed(config.seed, "demonstrations")
         kept = demonstrations(dataset, p.demo_episodes, p.demo_subsample, seed)
-        self.reach_an_end = bool(dataset.terminations.any())
+        shown = dataset.terminations[dataset.episode_ends[: p.demo_episodes]]
+        self.reach_an_end = bool(shown.mean() > 0.5)
+        """Whether most demonstrations terminate, so that terminating is no failure."""
         self.states = StateSamples(kept.observations, config.tensorboard)
         self.rows = int(p.batch_size * p.discriminator_updates)
         """Pairs of either side in one round of the discriminator."""
