@@ -84,9 +84,18 @@ def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
     assert isinstance(loop, PPOImitationLoop)
     before = loop.imitator.discriminator.net.layers[0].weight.clone()
     taken, rollouts = [], []
-    learn, take = loop._learn, loop.minibatches.take
-    monkeypatch.setattr(loop, "_learn", lambda t: (taken.append(t), learn(t))[1])
-    monkeypatch.setattr(loop.minibatches, "take", lambda r: (rollouts.append(r), take(r))[1])
+    collect, learn = loop._collect, loop._learn
+
+    def collecting() -> Any:
+        taken.append(collect())
+        return taken[-1]
+
+    def learning(rollout: Any) -> Any:
+        rollouts.append(rollout)
+        return learn(rollout)
+
+    monkeypatch.setattr(loop, "_collect", collecting)
+    monkeypatch.setattr(loop, "_learn", learning)
     loop.advance(16)
     assert not torch.equal(before, loop.imitator.discriminator.net.layers[0].weight)
     (steps,), (rollout,) = taken, rollouts
