@@ -53,6 +53,7 @@ SUITES = {
     "zoo": "benchmarks.learning.zoo",
     "offline_to_online": "benchmarks.learning.offline_to_online",
     "offline_to_online_gpu": "benchmarks.learning.offline_to_online_gpu",
+    "imitation": "benchmarks.learning.imitation",
     "ensemble_speed": "benchmarks.speed.ensemble",
     "model_based": "benchmarks.learning.model_based",
     "model_speed": "benchmarks.speed.model",

@@ -528,6 +528,72 @@ def test_box_data_for_a_discrete_task(
     refuses_training("bc/pendulum", overrides, (str(path), "'actions'", "Box", "2 discrete"))
 
 
+# --- demonstrations --------------------------------------------------------------------------
+
+
+IMITATION_MISTAKES: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
+    "no demonstrations": ("gail/cartpole", ["dataset=null"], ("dataset:", "demonstrations", "add")),
+    "of another task": (
+        "gail/cartpole",
+        ["dataset={kind: scripted, name: pendulum-expert}"],
+        ("dataset.name:", "Pendulum-v1", "fixed-cartpole-expert"),
+    ),
+    "more than there are": (
+        "gail/cartpole",
+        ["algo_kwargs.demo_episodes=21"],
+        ("algo_kwargs.demo_episodes: 21", "has 20", "at most 20"),
+    ),
+    "none of them": ("gail/cartpole", ["algo_kwargs.demo_episodes=0"], ("demo_episodes:", "1")),
+    "unknown reward form": (
+        "gail/cartpole",
+        ["algo_kwargs.reward_form=softpluss"],
+        ("algo_kwargs.reward_form:", "softplus", "log_sigmoid", "logit"),
+    ),
+    "unknown generator": ("gail/cartpole", ["algo_kwargs.generator=trpo"], ("generator:", "ppo")),
+    "knobs of the other generator": (
+        "gail/pendulum",
+        ["algo_kwargs.ppo.lr=0.1"],
+        ("algo_kwargs.ppo:", "generator is sac", "remove"),
+    ),
+    "Discrete actions for sac": (
+        "gail/cartpole",
+        ["algo_kwargs.ppo={}", "algo_kwargs.generator=sac"],
+        ("algo_kwargs.generator: sac takes Box", "ppo"),
+    ),
+    "rewards of demonstrations": (
+        "gail/cartpole",
+        ["dataset.rewards.scale=2"],
+        ("dataset.rewards:", "never looks", "remove"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMITATION_MISTAKES)
+def test_imitation_mistakes(refuses_training: Callable[..., None], name: str) -> None:
+    config, overrides, fragments = IMITATION_MISTAKES[name]
+    refuses_training(config, ["total_updates=null", *overrides], fragments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fragments"),
+    [
+        ({"actions": None}, ("missing key 'actions'",)),
+        ({"observations": np.zeros((30, 5), np.float32), "next_observations": None}, ("5", "3")),
+        ({"actions": np.zeros((30, 2), np.float32)}, ("'actions'", "2", "1")),
+    ],
+)
+def test_demonstrations_that_do_not_fit(
+    refuses_training: Callable[..., None],
+    tmp_path: Path,
+    changes: dict[str, Any],
+    fragments: tuple[str, ...],
+) -> None:
+    path = tmp_path / "demos.npz"
+    np.savez(path, **transitions(**changes))
+    overrides = ["total_updates=null", f"dataset={{kind: npz, path: '{path}'}}"]
+    refuses_training("gail/pendulum", overrides, (str(path), *fragments))
+
+
 def _npy_with_header(header: str) -> bytes:
     text = header.ljust(117) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()

@@ -16,6 +16,7 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from rl_training.algorithms.base import Params
 from rl_training.cli import app
 from rl_training.experiment import registry
 from rl_training.experiment.config import (
@@ -75,6 +76,9 @@ def plain(value: Any) -> Any:
         return REQUIRED
     if isinstance(value, Schedule):
         return value.kind
+    if isinstance(value, Params):  # another algorithm's knobs, explained on its page
+        assert value == type(value)()
+        return {}
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -22,6 +22,10 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--timesteps", "1050"),
         ("real steps", "calibration", "1,000", "Errors are squared", "Run folder"),
     ),
+    "gail_cartpole_reference.py": (
+        ("--timesteps", "2048"),
+        ("expert in the middle", "left edge", "random", "rl-training train gail/cartpole"),
+    ),
     "offline_to_online.py": (
         ("--timesteps", "1500", "--total-updates", "20"),
         ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),

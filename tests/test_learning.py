@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rl_training import AWR, BC, DQN, PPO, RLPD, SAC, load_transition_dataset
+from rl_training import AWR, BC, DQN, GAIL, PPO, RLPD, SAC, load_transition_dataset
 from rl_training.envs.catch import CATCH_ID
 
 LEARNS, FAILS = -250.0, -500.0
@@ -81,6 +81,14 @@ def test_rlpd_learns_what_only_the_data_show(
     agent.learn(progress=False)
     score = agent.evaluate(20).return_mean
     assert score >= 100.0 if learns else score <= 40.0
+
+
+@pytest.mark.parametrize("shown", ["pendulum-expert", "pendulum-random"])
+def test_gail_does_what_it_is_shown(shown: str, options: dict[str, object]) -> None:
+    agent = GAIL.from_config("gail/pendulum", dataset=shown, total_timesteps=7_500, **options)
+    agent.learn(progress=False)
+    score = agent.evaluate(20).return_mean
+    assert score >= -400.0 if shown == "pendulum-expert" else score <= -800.0
 
 
 @pytest.mark.parametrize(("lr", "learns"), [(5e-4, True), (1e-12, False)])

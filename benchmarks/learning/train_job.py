@@ -13,14 +13,20 @@ from benchmarks.learning.prior import prior_data
 from benchmarks.learning.sabotage import sabotaged
 from benchmarks.process import Request, answer_job
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
+from rl_training.data.demonstrations import demonstrations
 from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.tracking import METRICS_FILE
+from rl_training.runtime.controls import derive_seed
 
 
 def training_data(config: TrainConfig, spec: dict[str, Any]) -> TransitionDataset | None:
     """Data of a job that are not simply the config's; None where they are."""
     if "prior" in spec:
         return prior_data(spec["prior"])
+    if "demonstrations" in spec:  # the very steps that an imitation with this seed is shown
+        whole = load_transition_dataset(config.dataset or {}, env_id=config.env_id)
+        seed = derive_seed(config.seed, "demonstrations")
+        return demonstrations(whole, **spec["demonstrations"], seed=seed)
     if not spec.get("shuffle_rewards"):
         return None
     dataset = shuffled_rewards(config)
@@ -68,6 +74,12 @@ def quality(dataset: TransitionDataset) -> dict[str, float]:
     return {"episodes": len(found), "return_mean": float(found.mean()), **ends}
 
 
+def mean_state(agent: ManagedAlgorithm, spec: dict[str, Any]) -> list[float]:
+    """Where the last policy is on average, by component of the observation."""
+    seen = agent.collect(episodes=spec["final_episodes"], seed=spec["eval_seed"]).observations
+    return [round(float(x), 4) for x in seen.mean(0)]
+
+
 def work(request: Request) -> dict[str, Any]:
     spec = request.spec
     config = TrainConfig(**spec["config"], seed=request.seed, output_dir=str(request.scratch))
@@ -84,8 +96,10 @@ def work(request: Request) -> dict[str, Any]:
     print(f"return {final.return_mean:,.1f}, {trained.wall_seconds:.0f} s of training")
     prior = {"prior": quality(dataset)} if "prior" in spec and dataset is not None else {}
     peaks = {name: max(e[name] for e in logged if name in e) for name in spec.get("peaks", ())}
+    states = {"mean_state": mean_state(agent, spec)} if spec.get("watch_states") else {}
     return {
         **prior,
+        **states,
         "peaks": peaks,
         "return_mean": final.return_mean,
         "return_std": final.return_std,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rl_training.api.algorithms import CRR as CRR
     from rl_training.api.algorithms import DQN as DQN
     from rl_training.api.algorithms import FQF as FQF
+    from rl_training.api.algorithms import GAIL as GAIL
     from rl_training.api.algorithms import IQL as IQL
     from rl_training.api.algorithms import IQN as IQN
     from rl_training.api.algorithms import MARWIL as MARWIL
@@ -51,6 +52,7 @@ _EXPORTS = {
         "CRR",
         "DQN",
         "FQF",
+        "GAIL",
         "IQL",
         "IQN",
         "MARWIL",

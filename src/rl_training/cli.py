@@ -399,7 +399,7 @@ def inspect(
     requirements = {}
     for name in algorithm_names():
         cls = algorithm_class(name)
-        if cls.loop in ("offline", "offline_to_online", "model_based_offline"):
+        if cls.loop in ("offline", "offline_to_online", "model_based_offline", "imitation"):
             requirements[name] = (cls.action_kinds, cls.needs_returns)
     try:
         dataset = load_transition_dataset(source, env_id=env)

@@ -245,10 +245,13 @@ def make_config(algo, env_id="Pendulum-v1", seed=0, **knobs):
     offline = {"dataset": {"kind": "scripted", "name": name}, "total_updates": 10}
     online = {"total_timesteps": 10_000}
     both = {"dataset": offline["dataset"], **online}
-    family = algorithm_class(algo).loop
-    keys = {"offline": offline, "offline_to_online": both}.get(family, online)
-    if family == "model_based_offline":
-        keys = offline
+    families = {
+        "offline": offline,
+        "model_based_offline": offline,
+        "offline_to_online": both,
+        "imitation": both,
+    }
+    keys = families.get(algorithm_class(algo).loop, online)
     return TrainConfig(algo=algo, env_id=env_id, seed=seed, device="cpu", algo_kwargs=knobs, **keys)
 
 

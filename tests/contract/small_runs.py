@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from rl_training.algorithms.gail import GAILAlgorithm, ImitationBatch, Pairs
+from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout import RolloutBatch
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.table import TransitionTable
@@ -46,7 +48,14 @@ LOOP_KNOBS: dict[str, dict[str, Any]] = {
     "model_based_offline": {"batch_size": 12, "real_ratio": 0.25, "rollout_interval": 4}
     | MODEL_KNOBS,
     "on_policy": {"rollout_steps": 16, "epochs": 2, "batch_size": 16},
+    "imitation": {
+        "batch_size": 16,
+        "discriminator_updates": 2,
+        "ppo": {"rollout_steps": 16, "epochs": 2, "batch_size": 16, "hidden_sizes": [8, 8]},
+    },
 }
+SMALL_SAC: dict[str, Any] = {**LOOP_KNOBS["off_policy"], "hidden_sizes": [8, 8]}
+"""Knobs of a small SAC inside another algorithm."""
 
 
 def ends_turning(next_obs: torch.Tensor) -> torch.Tensor:
@@ -60,9 +69,11 @@ def default_kind(algo: str) -> str:
 
 
 def data_section(kind: str) -> dict[str, Any]:
-    # shifted, so that advantages of both signs occur from the first update on
-    rewards = {"scale": 0.1, "shift": 0.3}
-    return {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 6, "rewards": rewards}
+    return {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 6}
+
+
+# shifted, so that advantages of both signs occur from the first update on
+REWARDS = {"scale": 0.1, "shift": 0.3}
 
 
 def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainConfig:
@@ -79,6 +90,8 @@ def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainCon
         "device": "cpu",
     }
     if "offline" in family:
+        values |= {"dataset": {**data_section(kind), "rewards": REWARDS}}
+    elif family == "imitation":
         values |= {"dataset": data_section(kind)}
     without_env = family in ("offline", "model_based_offline")
     values |= {"total_updates": 10} if without_env else {"total_timesteps": 64}
@@ -100,10 +113,26 @@ class RolloutSource:
         return RolloutBatch(obs, action, old, value, advantage, advantage + value)
 
 
+class ImitationSource:
+    """Pairs of a data set, the policy's actions in its states, and experience."""
+
+    def __init__(self, algorithm: GAILAlgorithm, table: TransitionTable) -> None:
+        self.algorithm, self.table = algorithm, table
+
+    def sample(self, size: int) -> ImitationBatch:
+        expert = self.table.sample(size)
+        obs = self.table.sample(size).obs
+        action = self.algorithm.act(obs, explore=True).action
+        own = self.table.sample(size)
+        if isinstance(self.algorithm.generator, PPOAlgorithm):
+            own = RolloutSource(self.algorithm.generator, self.table).sample(size)
+        return ImitationBatch(Pairs(expert.obs, expert.action), Pairs(obs, action), own)
+
+
 def small_learner(config: TrainConfig) -> tuple[Any, Any]:
     """The algorithm of a config and a source of batches, for `step(source.sample(32))`."""
     kind = next(kind for kind, (env_id, _) in TASKS.items() if env_id == config.env_id)
-    section = config.dataset or DatasetConfig.parse(data_section(kind))
+    section = config.dataset or DatasetConfig.parse({**data_section(kind), "rewards": REWARDS})
     dataset = load_transition_dataset(section, env_id=config.env_id)
     algorithm = build_algorithm(config, dataset.spaces)
     table = TransitionTable(
@@ -114,7 +143,9 @@ def small_learner(config: TrainConfig) -> tuple[Any, Any]:
         at_truncation=section.returns.at_truncation,
         normalize_observations=section.normalize_observations,
     )
-    return algorithm, RolloutSource(algorithm, table) if algorithm.loop == "on_policy" else table
+    sources = {"on_policy": RolloutSource, "imitation": ImitationSource}
+    source = sources.get(algorithm.loop)
+    return algorithm, table if source is None else source(algorithm, table)
 
 
 def cases() -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import torch
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.build import build_loop
 
-from .small_runs import small_config, small_learner
+from .small_runs import LOOP_KNOBS, SMALL_SAC, small_config, small_learner
 
 VALUE_BASED = ("dqn", "qr_dqn", "iqn", "fqf")
 
@@ -60,6 +60,11 @@ PROBES: dict[tuple[str, str], Any] = {
     ("ppo", "value_clip"): 1e-3,
     ("ppo", "target_kl"): 1e-9,
     ("ppo", "batch_size"): 8,
+    ("gail", "batch_size"): 8,
+    ("gail", "ppo"): {**LOOP_KNOBS["imitation"]["ppo"], "lr": 1e-3},
+    ("gail", "sac"): {**SMALL_SAC, "policy_lr": 1e-3},
+    ("gail", "gradient_penalty"): 10.0,
+    ("gail", "demo_episodes"): 1,
 }
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("cql", "lagrange_lr"): {"lagrange_gap": 1.0},
@@ -83,6 +88,11 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("ppo", "clip_schedule"): {"clip": 0.001},
     ("ppo", "target_kl"): {"epochs": 4},
     ("ppo", "entropy_schedule"): {"entropy_coef": 0.5},
+    ("gail", "sac"): {"generator": "sac", "ppo": {}, "sac": SMALL_SAC},
+}
+# What has to change together with a knob.
+ALONG: dict[tuple[str, str], dict[str, Any]] = {
+    ("gail", "generator"): {"ppo": {}, "sac": SMALL_SAC},
 }
 
 
@@ -130,8 +140,29 @@ def test_every_knob_changes_the_result(algo: str, name: str) -> None:
     field = algorithm_class(algo).Params.model_fields[name]
     needed = NEEDS.get((algo, name), {})
     assert fingerprint(algo, needed) == fingerprint(algo, needed), "not reproducible"
-    nudged = {**needed, name: nudge(algo, name, field)}
+    nudged = {**needed, name: nudge(algo, name, field), **ALONG.get((algo, name), {})}
     assert fingerprint(algo, needed) != fingerprint(algo, nudged), f"{name} changes nothing"
+
+
+GENERATORS: dict[str, dict[str, Any]] = {
+    "ppo": {"ppo": LOOP_KNOBS["imitation"]["ppo"]},
+    "sac": {"generator": "sac", "ppo": {}, "sac": SMALL_SAC},
+}
+
+
+@pytest.mark.parametrize(
+    ("generator", "name"), [(algo, name) for algo, name in knobs() if algo in GENERATORS]
+)
+def test_every_knob_of_a_generator_changes_the_result(generator: str, name: str) -> None:
+    """The same probes as for the algorithm alone, inside GAIL."""
+    field = algorithm_class(generator).Params.model_fields[name]
+    knobs = GENERATORS[generator]
+    needed = {**knobs[generator], **NEEDS.get((generator, name), {})}
+    nudged = {**needed, name: nudge(generator, name, field)}
+    before, after = (
+        fingerprint("gail", {**knobs, generator: values}) for values in (needed, nudged)
+    )
+    assert before != after, f"{generator}.{name} changes nothing"
 
 
 @pytest.mark.parametrize(("algo", "name"), knobs())

@@ -22,7 +22,7 @@ from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.callbacks import StepEvent
 
-from ..contract.small_runs import LOOP_KNOBS, TASKS, default_kind
+from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, TASKS, default_kind
 from ..contract.test_updates import assert_same_state
 
 # Every job is a process of its own, forked from a clean server that has only imported
@@ -91,6 +91,11 @@ def config_for(algo: str, folder: Path, **changes: Any) -> dict[str, Any]:
         values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
         values |= {"total_timesteps": 40}
         values["algo_kwargs"] |= {"offline_pretrain_updates": 21}
+    if family == "imitation":
+        values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
+        ppo = {"rollout_steps": 4, "batch_size": 6, "hidden_sizes": [8, 8]}
+        moving = {"normalize_rewards": True, "normalize_observations": True}
+        values["algo_kwargs"] |= {"demo_subsample": 3, "spectral_norm": True, "ppo": ppo | moving}
     if family == "on_policy":
         values["algo_kwargs"] |= {"rollout_steps": 4, "batch_size": 6, "normalize_rewards": True}
     return {**values, **changes}
@@ -123,6 +128,23 @@ def test_killed_and_resumed_equals_uninterrupted(algo: str, tmp_path: Path) -> N
     run(resume=run_dir)
     assert_same_state(final_state(only_run(whole)), final_state(run_dir))
     assert curve(only_run(whole)) == curve(run_dir), "the curves continue without a fold"
+
+
+def test_the_other_generator_resumes_exactly_too(tmp_path: Path) -> None:
+    def config(folder: Path) -> dict[str, Any]:
+        values = config_for("gail", folder)
+        values["algo_kwargs"] |= {"generator": "sac", "ppo": {}, "sac": SMALL_SAC}
+        values["algo_kwargs"] |= {"gradient_penalty": 10.0}
+        return values
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run(config(whole))
+    run(config(killed), die_at=17)
+    run_dir = only_run(killed)
+    run(resume=run_dir, die_at=45)
+    run(resume=run_dir)
+    assert_same_state(final_state(only_run(whole)), final_state(run_dir))
+    assert curve(only_run(whole)) == curve(run_dir)
 
 
 def test_killed_before_the_first_checkpoint_starts_over(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _EXPORTS = {
     "fqf": ("FQFAlgorithm", "FQF", "fqf_fraction_loss"),
     "value_based": ("quantile_huber_loss",),
     "ppo": ("PPOAlgorithm", "PPO", "ppo_loss"),
+    "gail": ("GAILAlgorithm", "GAIL", "gail_discriminator_loss", "gail_reward"),
     "base": ("Act", "Algorithm", "Params"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}

@@ -42,6 +42,11 @@ class Params(Section):
     grad_clip: Positive | None = None
     """Largest gradient norm per network; none by default."""
 
+    @property
+    def widest_layer(self) -> int:
+        """Units of the widest hidden layer of any network."""
+        return max(self.hidden_sizes)
+
 
 class DiscountedParams(Params):
     """Knobs of algorithms that look at returns."""
@@ -213,6 +218,9 @@ class Algorithm(nn.Module):
                 "learns from data and in the environment, by total_timesteps and "
                 "algo_kwargs.offline_pretrain_updates"
             )
+        elif cls.loop == "imitation":
+            unread = ("init_from", "total_updates", "total_epochs", "seeds")
+            why = "learns from demonstrations in the environment, by total_timesteps"
         else:
             unread = ("dataset", "init_from", "total_updates", "total_epochs", "seeds")
             why = "learns in the environment, by total_timesteps"
@@ -250,7 +258,8 @@ class Algorithm(nn.Module):
                 if value is not None and not math.isfinite(value) and self.nonfinite_at[i] < 0:
                     self.nonfinite_at[i] = self.update_count
         elif watched:
-            finite = torch.ones_like(metrics[self.losses[0]])  # for a loss that is switched off
+            known = next(value for value in watched if value is not None)
+            finite = torch.ones_like(known)  # for a loss that is switched off
             values = torch.stack([finite if value is None else value for value in watched])
             bad = ~torch.isfinite(values) & (self.nonfinite_at < 0)
             self.nonfinite_at.copy_(torch.where(bad, self.update_count, self.nonfinite_at))

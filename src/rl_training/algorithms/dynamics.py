@@ -94,6 +94,10 @@ class ModelParams(DiscountedParams):
     """Share of every minibatch that is real, to the nearest whole row."""
 
     @property
+    def widest_layer(self) -> int:
+        return max(super().widest_layer, *self.model_hidden_sizes)
+
+    @property
     def real_rows(self) -> int:
         """Real rows in every minibatch."""
         return round(self.batch_size * self.real_ratio)

@@ -101,6 +101,12 @@ class PPO(ManagedAlgorithm):
     algo = "ppo"
 
 
+class GAIL(ManagedAlgorithm):
+    """Generative adversarial imitation learning, with PPO or SAC as the generator."""
+
+    algo = "gail"
+
+
 MANAGED: dict[str, type[ManagedAlgorithm]] = {
     cls.algo: cls
     for cls in (
@@ -120,5 +126,6 @@ MANAGED: dict[str, type[ManagedAlgorithm]] = {
         IQN,
         FQF,
         PPO,
+        GAIL,
     )
 }

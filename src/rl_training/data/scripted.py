@@ -46,11 +46,17 @@ _CARTPOLE = (Segment("cartpole-balance", 0, 50), Segment("random", 50, 1000))
 
 _SPARSE_PENDULUM = (Segment("pendulum-clumsy", 0, 30),)
 
+_FIXED_CARTPOLE = (Segment("cartpole-balance", 0, 20), Segment("random", 20, 20))
+_FIXED_CARTPOLE_LEFT = (Segment("cartpole-balance-left", 0, 20),)
+
 SCRIPTED: dict[str, Recipe] = {
     "pendulum-mixed": Recipe("Pendulum-v1", _PENDULUM),
     "pendulum-expert": Recipe("Pendulum-v1", _PENDULUM[:1]),
     "pendulum-random": Recipe("Pendulum-v1", _PENDULUM[1:]),
     "sparse-pendulum-clumsy": Recipe("rl_training/SparsePendulum-v0", _SPARSE_PENDULUM),
+    "fixed-cartpole-expert": Recipe("rl_training/FixedCartPole-v0", _FIXED_CARTPOLE[:1]),
+    "fixed-cartpole-left": Recipe("rl_training/FixedCartPole-v0", _FIXED_CARTPOLE_LEFT),
+    "fixed-cartpole-random": Recipe("rl_training/FixedCartPole-v0", _FIXED_CARTPOLE[1:]),
     "cartpole-mixed": Recipe("CartPole-v1", _CARTPOLE),
     "cartpole-expert": Recipe("CartPole-v1", _CARTPOLE[:1]),
     "cartpole-random": Recipe("CartPole-v1", _CARTPOLE[1:]),
@@ -92,10 +98,23 @@ def cartpole_balance(observation: NDArray[Any], _: np.random.Generator) -> int:
     return int(0.1 * position + 0.3 * velocity + angle + 0.3 * angular_velocity > 0.0)
 
 
+LEFT_EDGE = -1.8
+"""Where the cart is kept at the left edge of CartPole's bounds, which are at 2.4."""
+
+
+def cartpole_balance_left(observation: NDArray[Any], generator: np.random.Generator) -> int:
+    """The same law around a place near the left bound."""
+    shifted = np.array(observation, np.float64)
+    # twice as keen on its place, but from afar it would lean over too much
+    shifted[0] = np.clip(2.0 * (shifted[0] - LEFT_EDGE), -1.5, 1.5)
+    return cartpole_balance(shifted, generator)
+
+
 CONTROLLERS: dict[str, Controller] = {
     "pendulum-swing-up": pendulum_swing_up,
     "pendulum-clumsy": pendulum_clumsy,
     "cartpole-balance": cartpole_balance,
+    "cartpole-balance-left": cartpole_balance_left,
 }
 
 

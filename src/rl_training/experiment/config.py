@@ -236,7 +236,7 @@ class TrainConfig(Section):
     profile: bool = False
     """Say where the time of the run goes, early on and at its end."""
     dataset: DatasetConfig | None = None
-    """Data set of the offline lane, or prior data of the offline-to-online one."""
+    """Data set of the offline lane, prior data of the offline-to-online one, or demonstrations."""
     init_from: str | None = None
     """Run or checkpoint folder with the policy to start from (offline-to-online)."""
     total_updates: Count | None = None

@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError, RLTrainingError
@@ -116,6 +118,8 @@ def written_or_said(path: Path) -> Iterator[None]:
 class MetricsLog:
     """metrics.jsonl, one object per event, and the same numbers for TensorBoard.
 
+    Values that are arrays are samples of a distribution, for TensorBoard alone.
+
     After a crash the file may hold events later than the checkpoint from which the run
     goes on; they are dropped on opening, so that curves continue without a fold.
     """
@@ -146,7 +150,9 @@ class MetricsLog:
             _replace_text(self.path, "".join(kept))
 
     def write(self, kind: str, tick: int, values: Mapping[str, Any]) -> None:
-        event = {"event": kind, "tick": tick, **values}
+        samples = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+        numbers = {key: value for key, value in values.items() if key not in samples}
+        event = {"event": kind, "tick": tick, **numbers}
         with written_or_said(self.path):
             self._file.write(json.dumps(event) + "\n")
             self._file.flush()
@@ -154,6 +160,8 @@ class MetricsLog:
             for key, value in values.items():
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     self._writer.add_scalar(key, value, tick)
+            for key, value in samples.items():
+                self._writer.add_histogram(key, value, tick)
 
     def close(self) -> None:
         with suppress(OSError):  # what could not be flushed was said when it was written

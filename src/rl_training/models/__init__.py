@@ -8,6 +8,7 @@ from rl_training.models.actor_critic import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
 from rl_training.models.encoders import ImageEncoder, Observed
 from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_, truncated_normal_init_
@@ -31,6 +32,7 @@ __all__ = [
     "GaussianPolicy",
     "ImageEncoder",
     "Imagined",
+    "MLPGAILDiscriminator",
     "MLPIQLModel",
     "MLPMOPOEnsembleModel",
     "MLPSACModel",

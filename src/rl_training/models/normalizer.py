@@ -32,10 +32,10 @@ class ObservationNormalizer(nn.Module):
     def observe(self, obs: Tensor) -> None:
         """Take (B, O) further observations into the statistics; a no-op while inactive."""
         if self.active:
-            self.mean, variance, self.count = merged_moments(
-                self.mean, self.std.square(), self.count, obs
-            )
-            self.std = variance.clamp(min=1e-8).sqrt()
+            mean, variance, count = merged_moments(self.mean, self.std.square(), self.count, obs)
+            # in place: an update that observes can then be captured
+            self.set_statistics(mean, variance.clamp(min=1e-8).sqrt())
+            self.count.copy_(count)
 
     def forward(self, obs: Tensor) -> Tensor:
         return ((obs - self.mean) / self.std).clamp(-10.0, 10.0) if self.active else obs

@@ -16,12 +16,13 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import RewardProcessing, TrainConfig
+from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.evaluation import untouched_randomness
 from rl_training.runtime.loops import Loop
+from rl_training.runtime.loops.imitation import imitation_loop
 from rl_training.runtime.loops.model_based import ModelBasedLoop, OfflineModelLoop
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import offline_loop
@@ -86,6 +87,9 @@ def build_loop(
         refuse_missing_data(config)
         prior = None if config.dataset is None else _raw_data(config, algorithm, dataset)
         return OfflineToOnlineLoop(config, algorithm, prior)
+    if algorithm.loop == "imitation":
+        _require_dataset(config, "demonstrations")
+        return imitation_loop(config, algorithm, _raw_data(config, algorithm, dataset))
     return offline_loop(config, algorithm, training_data(config, algorithm, dataset))
 
 
@@ -95,13 +99,17 @@ def training_data(
     """What an offline run learns from, processed as its config says."""
     if config.total_updates is None and config.total_epochs is None:
         raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
+    processing = _require_dataset(config, "data").rewards
+    return apply_reward_processing(_raw_data(config, algorithm, dataset), processing)
+
+
+def _require_dataset(config: TrainConfig, what: str) -> DatasetConfig:
     if config.dataset is None:
         raise ConfigError(
-            f"dataset: {config.algo} learns from data; add for example "
+            f"dataset: {config.algo} learns from {what}; add for example "
             "'dataset: {kind: npz, path: data.npz}'"
         )
-    data = _raw_data(config, algorithm, dataset)
-    return apply_reward_processing(data, config.dataset.rewards)
+    return config.dataset
 
 
 def _raw_data(
@@ -123,9 +131,7 @@ def choose_threads(config: TrainConfig, images: bool) -> int:
     """CPU threads for tensor operations; convolutions over `images` gain from all of them."""
     if config.threads:
         return config.threads
-    p = config.params
-    widest = max((*p.hidden_sizes, *getattr(p, "model_hidden_sizes", ())))
-    if not images and widest <= ONE_THREAD_UP_TO_WIDTH:
+    if not images and config.params.widest_layer <= ONE_THREAD_UP_TO_WIDTH:
         return 1
     return min(os.cpu_count() or 1, MOST_THREADS)
 

@@ -318,7 +318,7 @@ class Trainer:
     # --- the things that happen -----------------------------------------------------------------
 
     def _log_training(self, metrics: Metrics) -> None:
-        values = {f"train/{name}": float(value) for name, value in metrics.items()}
+        values: dict[str, Any] = {f"train/{k}": float(value) for k, value in metrics.items()}
         values |= self.loop.report()
         for name, optimizer in self.algorithm.optimizers.items():
             values[f"lr/{name}"] = float(optimizer.lr)

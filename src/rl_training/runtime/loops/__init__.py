@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rl_training.algorithms.functional import Metrics
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.profile import Part
+
+Report = Mapping[str, float | NDArray[np.float32]]
+"""Numbers to log, and samples whose distribution TensorBoard shows."""
 
 
 class Component(Protocol):
@@ -41,7 +48,7 @@ class Loop(Protocol):
         `tick`: they can be saved, and a resume goes on exactly from there.
         """
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Report:
         """What else there is to log, since the last report."""
 
     def components(self) -> dict[str, Component]:

@@ -18,7 +18,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component
+from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.online import Experience, NewestMetrics, step_budget
 from rl_training.runtime.profile import Part
 
@@ -35,12 +35,15 @@ class OffPolicyLoop:
         self.random_steps: int = p.learning_starts
         self.replay = _replay(config, algorithm)
         self.newest = NewestMetrics()
-        priorities = self.replay.priorities
-        touched = () if priorities is None else (priorities.tree, priorities.max_priority)
-        learner = OneAgent(algorithm, lambda _: self._draw(), self._learned, touched)
-        self.engine = Engine(learner, config.engine, self._all_updates())
+        self.engine = Engine(self._learner(), config.engine, self._all_updates())
         self.experience = Experience(config, algorithm)
         self.progress = self.experience.progress
+
+    def _learner(self) -> OneAgent:
+        """Who learns from what `_draw` returns."""
+        priorities = self.replay.priorities
+        touched = () if priorities is None else (priorities.tree, priorities.max_priority)
+        return OneAgent(self.algorithm, lambda _: self._draw(), self._learned, touched)
 
     def _rounds(self, env_steps: int, updates_done: int = 0) -> int:
         """Steps of the algorithm due after `env_steps`, less those that `updates_done` made."""
@@ -109,7 +112,7 @@ class OffPolicyLoop:
         if self.replay.priorities is not None and batch.index is not None:
             self.replay.feed_back(batch.index, self.algorithm.last_td_errors)
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Report:
         return self.experience.returns.report()
 
     def components(self) -> dict[str, Component]:

@@ -18,7 +18,7 @@ from rl_training.experiment.errors import CheckpointError
 from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component
+from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.profile import Part
 
 
@@ -69,7 +69,7 @@ class OfflineLoop:
         self.progress.updates += ticks
         return metrics
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Report:
         return {}
 
     def parts(self) -> list[Part]:

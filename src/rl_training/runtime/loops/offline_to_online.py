@@ -16,7 +16,7 @@ from rl_training.experiment.config import RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component
+from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import OfflineData
 from rl_training.runtime.profile import Part
@@ -100,7 +100,7 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         assert self.data is not None
         return self.data.table.sample(rows)
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Report:
         updates = {"pretraining": self.pretrained, "online": self._updates_here()}
         return {**super().report(), **{f"updates/{key}": float(n) for key, n in updates.items()}}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,14 +13,31 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout import RolloutBatch, generalized_advantages
+from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import RewardScale
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component
+from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.online import Experience, step_budget
 from rl_training.runtime.profile import Part
+
+
+class Taken(NamedTuple):
+    """The steps of a rollout, (T, E), with what the policy thought of them."""
+
+    steps: list[Step]
+    obs: Tensor  # (T, E, O) as the networks saw it
+    action: Tensor  # as drawn
+    log_prob: Tensor
+    value: Tensor
+    next_value: Tensor  # of the true final state where an episode was cut
+
+    def column(self, name: str) -> Tensor:
+        """A field of the steps, on the device."""
+        column = np.stack([getattr(step, name) for step in self.steps])
+        return torch.from_numpy(column).to(self.value.device)
 
 
 class OnPolicyLoop:
@@ -37,11 +56,14 @@ class OnPolicyLoop:
         minibatches = self.rollout_size // p.batch_size * p.epochs
         updates = self.total // self.rollout_size * minibatches
         self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
-        touched = (self.minibatches.position,)
-        learner = OneAgent(algorithm, lambda _: self.minibatches.next(), touched=touched)
+        learner = self._learner((self.minibatches.position,))
         self.engine = Engine(learner, config.engine, updates)
         self.experience = Experience(config, algorithm)
         self.progress = self.experience.progress
+
+    def _learner(self, touched: Sequence[Tensor]) -> OneAgent:
+        """Who learns from the minibatches."""
+        return OneAgent(self.algorithm, lambda _: self.minibatches.next(), touched=touched)
 
     def _refuse_unfit_sizes(self, config: TrainConfig) -> None:
         p, size = self.params, self.rollout_size
@@ -74,31 +96,35 @@ class OnPolicyLoop:
         while self.tick < until:
             self.algorithm.follow_schedules(self.tick / self.total)
             # The statistics move with every step, so a part of a rollout cannot be kept.
-            with self.experience.all_or_nothing(self.algorithm.normalizer, self.reward_scale):
-                rollout = self._collect()
-            metrics = self._learn(rollout)
+            with self.experience.all_or_nothing(self.algorithm.normalizer):
+                taken = self._collect()
+            metrics = self._learn(self._rollout(taken, self._rewards(taken)))
         return metrics
 
-    def _collect(self) -> RolloutBatch:
-        """One rollout, flattened to (T * E) rows."""
-        p, rows = self.params, []
+    @torch.no_grad()
+    def _collect(self) -> Taken:
+        """The steps of one rollout."""
+        rows: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        steps: list[Step] = []
+        finals: list[tuple[int, Tensor, Tensor]] = []
         # the last observation of a rollout is the first of the next, and counts once
         obs = self._seen(self.experience.obs, observe=self.tick == 0)
-        for _ in range(p.rollout_steps):
+        for t in range(self.params.rollout_steps):
             action, log_prob, value = self.algorithm.collect(obs)
             step = self.experience.step(action.cpu().numpy())
-            reward, terminated, truncated = (
-                torch.from_numpy(x).to(self.device)
-                for x in (step.reward, step.terminated, step.truncated)
-            )
-            if p.normalize_rewards:
-                ended = torch.logical_or(terminated, truncated)
-                reward = self.reward_scale.scaled(reward, ended)
-            final = self._final_value(step.next_obs, truncated) if step.truncated.any() else None
-            rows.append((obs, action, log_prob, value, reward, terminated, truncated, final))
+            steps.append(step)
+            rows.append((obs, action, log_prob, value))
+            if step.truncated.any():  # the state after a cut is not the next row's
+                final = self.algorithm.value(self._seen(step.next_obs, observe=False))
+                finals.append((t, torch.from_numpy(step.truncated).to(self.device), final))
             obs = self._seen(self.experience.obs, observe=True)
-        *columns, finals = zip(*rows, strict=True)
-        return self._rollout([torch.stack(column) for column in columns], finals, obs)
+        obs_column, action, log_prob, value = (
+            torch.stack(column) for column in zip(*rows, strict=True)
+        )
+        next_value = torch.cat([value[1:], self.algorithm.value(obs).unsqueeze(0)])
+        for t, truncated, final in finals:
+            next_value[t] = torch.where(truncated, final, next_value[t])
+        return Taken(steps, obs_column, action, log_prob, value, next_value)
 
     def _seen(self, raw: Any, observe: bool) -> Tensor:
         """Observations as the networks see them, after their statistics took them in."""
@@ -107,32 +133,31 @@ class OnPolicyLoop:
             self.algorithm.normalizer.observe(obs)
         return cast(Tensor, self.algorithm.normalizer(obs))
 
-    @torch.no_grad()
-    def _final_value(self, next_obs: Any, truncated: Tensor) -> Tensor:
-        value = self.algorithm.value(self._seen(next_obs, observe=False))
-        return torch.where(truncated, value, 0.0)
+    def _rewards(self, taken: Taken) -> Tensor:
+        """(T, E) what the policy learns to collect."""
+        return taken.column("reward")
 
     @torch.no_grad()
-    def _rollout(
-        self, columns: list[Tensor], finals: tuple[Tensor | None, ...], last_obs: Tensor
-    ) -> RolloutBatch:
-        obs, action, log_prob, value, reward, terminated, truncated = columns
+    def _rollout(self, taken: Taken, reward: Tensor) -> RolloutBatch:
+        """The steps with their advantages, flattened to (T * E) rows."""
         p = self.params
-        next_value = torch.cat([value[1:], self.algorithm.value(last_obs).unsqueeze(0)])
-        for t, final in enumerate(finals):
-            if final is not None:  # the state after a cut is not the next row's
-                next_value[t] = torch.where(truncated[t], final, next_value[t])
+        terminated, truncated = taken.column("terminated"), taken.column("truncated")
+        if p.normalize_rewards:
+            ended = torch.logical_or(terminated, truncated)
+            scaled = self.reward_scale.scaled
+            reward = torch.stack([scaled(*at) for at in zip(reward, ended, strict=True)])
         advantage = generalized_advantages(
             reward,
-            value,
-            next_value,
+            taken.value,
+            taken.next_value,
             terminated,
             truncated,
             gamma=p.gamma,
             gae_lambda=p.gae_lambda,
         )
-        fields = (obs, action, log_prob, value, advantage, advantage + value)
-        return RolloutBatch(*(x.flatten(0, 1) for x in fields))
+        fields = (taken.obs, taken.action, taken.log_prob, taken.value)
+        columns = (*fields, advantage, advantage + taken.value)
+        return RolloutBatch(*(x.flatten(0, 1) for x in columns))
 
     def _learn(self, rollout: RolloutBatch) -> Metrics:
         p, metrics = self.params, {}
@@ -145,7 +170,7 @@ class OnPolicyLoop:
                 break
         return metrics
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Report:
         return self.experience.returns.report()
 
     def components(self) -> dict[str, Component]:

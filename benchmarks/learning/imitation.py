@@ -1,0 +1,173 @@
+"""Imitation: GAIL from experts, from another expert, from chance, and with a blind discriminator.
+
+Both tasks have a fixed horizon, so that no form of reward favours long or short episodes, and
+the environment's reward reaches nothing that learns. What a policy does can then come from the
+demonstrations alone; the twins check it from the other side.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gates
+from benchmarks.jobs import Job, Records
+from benchmarks.learning.shared import (
+    FINAL_EPISODES,
+    TRAIN,
+    curves_of,
+    details,
+    evaluation,
+    figure,
+    returns,
+    seeded,
+)
+from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "imitation"
+CARTPOLE, PENDULUM = "gail/cartpole", "gail/pendulum"
+BALANCES, FALLS = 450.0, 200.0
+SWINGS_UP, HANGS = -300.0, -900.0
+LEFT = (-1.6, -1.2)
+"""Around the mean position of the demonstrations at the left edge, -1.38 in whole episodes."""
+
+MEANING = {
+    "cartpole": "`gail/cartpole` as it is packaged: an expert that balances in the middle",
+    "cartpole_left": "the same from an expert that balances near the left bound",
+    "cartpole_random": "the same from random actions",
+    "cartpole_blind": "the first with a discriminator that never learns (`discriminator_lr` 1e-12)",
+    "pendulum": "`gail/pendulum` as it is packaged, SAC as the generator",
+    "pendulum_random": "the same from random actions",
+    "pendulum_bc": "BC on the very steps that the first is shown",
+}
+DATA = {
+    "cartpole_left": "fixed-cartpole-left",
+    "cartpole_random": "fixed-cartpole-random",
+    "pendulum_random": "pendulum-random",
+}
+SECONDS = {"cartpole": 60, "pendulum": 90}
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+def imitation_jobs(options: Options) -> list[Job]:
+    return [job for name in MEANING for job in seeded(options, _job, name)]
+
+
+def _job(options: Options, seed: int, name: str) -> Job:
+    spec: dict[str, Any] = {"config": _config(options, name), **evaluation(options)}
+    if name == "pendulum_bc":
+        spec["demonstrations"] = {"episodes": 4, "every": 10}
+    else:
+        spec["metrics"] = ["train/discriminator_accuracy"]
+    if name.startswith("cartpole"):
+        spec["watch_states"] = True
+    return Job(NAME, name, seed, TRAIN, spec, cost=SECONDS[name.partition("_")[0]])
+
+
+def _config(options: Options, name: str) -> dict[str, Any]:
+    """What a run's config says beyond the defaults."""
+    from rl_training.experiment.config import TrainConfig, load_config
+
+    config = load_config(CARTPOLE if name.startswith("cartpole") else PENDULUM)
+    knobs = config.params.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    values |= {"device": "cpu", "threads": 1, "tensorboard": False, "keep_best": False}
+    values |= {"checkpoint_interval": 0, "engine": "eager"}
+    if name in DATA:
+        values["dataset"] = {"kind": "scripted", "name": DATA[name]}
+    if name == "cartpole_blind":
+        knobs["discriminator_lr"] = 1e-12
+    if name == "pendulum_bc":
+        values |= {"algo": "bc", "total_updates": 5_000, "eval_interval": 1_000}
+        del values["total_timesteps"]
+        knobs = {"hidden_sizes": [128, 128], "batch_size": 64}
+    if options.quick:
+        values |= {"eval_episodes": 1, "log_interval": 20} | _quick_budget(name)
+        if "sac" in knobs:
+            knobs["sac"] = {**knobs["sac"], "learning_starts": 100}
+    values["algo_kwargs"] = knobs
+    TrainConfig(**values)  # refused here rather than in a process of its own
+    return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
+
+
+def _quick_budget(name: str) -> dict[str, int]:
+    if name == "pendulum_bc":
+        return {"total_updates": 40, "eval_interval": 20}
+    steps = 300 if name.startswith("pendulum") else 2_048
+    return {"total_timesteps": steps, "eval_interval": steps // 2}
+
+
+# --- report ----------------------------------------------------------------------------------
+
+
+def positions(records: Records, job: str) -> list[float]:
+    """Mean position of the cart under the last policy, per seed."""
+    return [float(r.result["mean_state"][0]) for r in records.of(job) if "mean_state" in r.result]
+
+
+def _accuracy(records: Records, job: str) -> list[float]:
+    found = (r.result["last_metrics"] for r in records.of(job))
+    return [x["train/discriminator_accuracy"] for x in found if x]
+
+
+def imitation_report(records: Records, figures: Path) -> Section:
+    rows = [
+        [
+            name,
+            *seed_columns(returns(records, name)),
+            number(sum(where) / len(where), 2) if (where := positions(records, name)) else "–",
+            number(sum(told) / len(told), 2) if (told := _accuracy(records, name)) else "–",
+            *details(records, name, "env_steps")[1:],
+        ]
+        for name in MEANING
+    ]
+    header = ("run", *SEED_HEADER, "mean position", "accuracy", "env steps", "seconds")
+    left = positions(records, "cartpole_left")
+    verdicts = (
+        gates.every_seed_at_least("GAIL on CartPole", returns(records, "cartpole"), BALANCES),
+        gates.every_seed_at_most(
+            "GAIL from random demonstrations on CartPole",
+            returns(records, "cartpole_random"),
+            FALLS,
+        ),
+        gates.every_seed_at_most(
+            "GAIL with a blind discriminator on CartPole", returns(records, "cartpole_blind"), FALLS
+        ),
+        gates.every_seed_at_most("mean position from the left expert", left, LEFT[1]),
+        gates.every_seed_at_least("mean position from the left expert", left, LEFT[0]),
+        gates.every_seed_at_least("GAIL on Pendulum", returns(records, "pendulum"), SWINGS_UP),
+        gates.every_seed_at_most(
+            "GAIL from random demonstrations on Pendulum",
+            returns(records, "pendulum_random"),
+            HANGS,
+        ),
+        gates.better(
+            "GAIL above cloning of the same steps",
+            returns(records, "pendulum"),
+            returns(records, "pendulum_bc"),
+        ),
+    )
+    text = (
+        "Fixed-horizon CartPole pays 1 of 500 steps while cart and pole are inside CartPole's "
+        "bounds, within 300,000 steps by PPO; Pendulum, within 15,000 steps by SAC. Ten and four "
+        "demonstrations, of which every tenth step is kept. Mean return by the environment's own "
+        "reward, which is never learned from, of the last policy, deterministic, over the same "
+        f"{FINAL_EPISODES} start states for every run. *mean position* is that of the cart, "
+        "*accuracy* the discriminator's at the end."
+    )
+    parts = [text, "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items())]
+    for task in ("cartpole", "pendulum"):
+        jobs = {n: n for n in MEANING if n.startswith(task) and n != "pendulum_bc"}
+        curves = curves_of(records, jobs, "env_steps")
+        title = "Fixed-horizon CartPole" if task == "cartpole" else "Pendulum"
+        path = figures / f"{NAME}-{task}.png"
+        parts.append(figure(path, curves, title, "environment steps"))
+    gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
+    parts += [table(header, rows), gates_table]
+    return Section("\n\n".join(part for part in parts if part), verdicts)
+
+
+SUITE = Suite(NAME, "Imitation", imitation_jobs, imitation_report)

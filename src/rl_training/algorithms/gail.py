@@ -1,0 +1,303 @@
+"""GAIL: generative adversarial imitation learning.
+
+Ho and Ermon 2016, arXiv:1606.03476; off-policy as in Kostrikov et al. 2019 (DAC),
+arXiv:1809.02925.
+
+Kept: a discriminator tells the demonstrations' state-action pairs from the policy's, by
+binary cross-entropy with a small bonus for its own entropy, and the policy learns from
+what the discriminator says of its steps, never from the environment's reward. Labels are
+those of the authors' code: the expert is 1. Rewards are always of the newest
+discriminator.
+
+Deviates: the policy is improved by this package's PPO or SAC, unchanged, where the paper
+takes TRPO; the discriminator takes minibatches, with the gradient penalty of Gulrajani et
+al. 2017 and spectral normalisation as options; there are no absorbing states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import ValidationInfo, field_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_training.algorithms.base import Act, Algorithm, Params
+from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.algorithms.ppo import PPOAlgorithm, PPOParams
+from rl_training.algorithms.sac import SACAlgorithm, SACParams
+from rl_training.data.batch import Batch
+from rl_training.data.rollout import RolloutBatch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import (
+    Count,
+    HiddenSizes,
+    NonNegative,
+    Positive,
+    TrainConfig,
+)
+from rl_training.experiment.errors import ConfigError
+from rl_training.models import MLPGAILDiscriminator, Policy
+
+RewardForm = Literal["softplus", "log_sigmoid", "logit"]
+
+
+class GAILParams(Params):
+    hidden_sizes: HiddenSizes = (64, 64)
+    """Widths of the hidden layers of the discriminator."""
+    batch_size: Count = 256
+    """Pairs of the expert, and as many of the policy, per step of the discriminator."""
+    grad_clip: Positive | None = None
+    """Largest gradient norm of the discriminator; none by default."""
+    generator: Literal["ppo", "sac"] = "ppo"
+    """What improves the policy: ppo, or sac, which needs far fewer steps with Box actions."""
+    ppo: PPOParams = PPOParams()
+    """Knobs of the generator ppo, as those of the algorithm of that name."""
+    sac: SACParams = SACParams()
+    """Knobs of the generator sac, as those of the algorithm of that name."""
+    reward_form: RewardForm = "softplus"
+    """Reward from the logit: softplus (never negative), log_sigmoid (never positive) or logit."""
+    discriminator_lr: Positive = 3e-4
+    """Learning rate of the discriminator."""
+    discriminator_updates: Count = 8
+    """Steps of the discriminator per rollout (ppo), or per update (sac)."""
+    entropy_bonus: NonNegative = 1e-3
+    """Weight of the discriminator's own entropy, against certainty."""
+    gradient_penalty: NonNegative = 0.0
+    """Weight of (gradient norm - 1)^2 between pairs of expert and policy."""
+    spectral_norm: bool = False
+    """Divide the discriminator's weight matrices by their largest singular values."""
+    demo_episodes: Count | None = None
+    """Demonstrations to learn from, the first of the data; all by default."""
+    demo_subsample: Count = 1
+    """Keep every so many-th step of a demonstration, from a random one on."""
+
+    @property
+    def widest_layer(self) -> int:
+        policy = self.ppo if self.generator == "ppo" else self.sac
+        return max(super().widest_layer, policy.widest_layer)
+
+    @field_validator("ppo", "sac")
+    @classmethod
+    def _belongs_to_the_generator(cls, knobs: Params, info: ValidationInfo) -> Params:
+        chosen, name = info.data.get("generator"), str(info.field_name)
+        if chosen not in (None, name) and knobs != type(knobs)():
+            raise ValueError(
+                f"the generator is {chosen}, which does not read these knobs; remove them, or set "
+                f"algo_kwargs.generator={name}"
+            )
+        return knobs
+
+
+def gail_reward(logits: Tensor, form: RewardForm = "softplus") -> Tensor:
+    """What the policy is paid for pairs that the discriminator gave these logits.
+
+    With D = sigmoid(logit), the probability of being the expert's: softplus is
+    -log(1 - D), never negative, for tasks that end early on failure; log_sigmoid is log D,
+    never positive, for tasks that end early on success; logit is log D - log(1 - D), of
+    both signs. With a fixed horizon any of them will do.
+    """
+    if form == "softplus":
+        return F.softplus(logits)
+    return F.logsigmoid(logits) if form == "log_sigmoid" else logits
+
+
+def gail_discriminator_loss(
+    expert_logits: Tensor,
+    policy_logits: Tensor,
+    penalty: Tensor | None = None,
+    *,
+    entropy_bonus: float = 0.0,
+    gradient_penalty: float = 0.0,
+) -> Loss:
+    """-mean log D(expert) - mean log(1 - D(policy)) - bonus * entropy + weight * penalty.
+
+    Logits (B,) each, of "this is the expert's"; `penalty` is what `input_gradient_penalty`
+    returned. The entropy is the mean of that of D's verdicts on all pairs.
+    """
+    expert, policy = F.softplus(-expert_logits).mean(), F.softplus(policy_logits).mean()
+    both = torch.cat([expert_logits, policy_logits])
+    entropy = (F.softplus(both) - torch.sigmoid(both) * both).mean()
+    loss = expert + policy
+    total = loss - entropy_bonus * entropy
+    metrics = {"discriminator_loss": loss, "discriminator_entropy": entropy}
+    if penalty is not None:
+        total = total + gradient_penalty * penalty
+        metrics["gradient_penalty"] = penalty
+    with torch.no_grad():
+        expert_right = (expert_logits > 0).float().mean()
+        policy_right = (policy_logits <= 0).float().mean()
+    metrics |= {
+        "discriminator_accuracy": 0.5 * (expert_right + policy_right),
+        "expert_accuracy": expert_right,
+        "policy_accuracy": policy_right,
+    }
+    return Loss(total, metrics)
+
+
+def input_gradient_penalty(
+    logits: Callable[[Tensor], Tensor], expert: Tensor, policy: Tensor, share: Tensor
+) -> Tensor:
+    """Mean of (|d logits / d input| - 1)^2 at share * expert + (1 - share) * policy.
+
+    Inputs (B, D), `share` (B, 1) in [0, 1]. Gulrajani et al. 2017, eq. 3.
+    """
+    between = (share * expert + (1.0 - share) * policy).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(logits(between).sum(), between, create_graph=True)
+    # not even a gradient of exactly zero may make that of its norm infinite
+    norm = (gradient.square().sum(-1) + 1e-12).sqrt()
+    return (norm - 1.0).square().mean()
+
+
+class Pairs(NamedTuple):
+    """Observations as the environment gives them, and inner actions."""
+
+    obs: Tensor  # (B, O)
+    action: Tensor  # (B, A) or (B,) int64
+
+    def cut(self, pieces: int) -> list[Pairs]:
+        """The pairs in so many equal pieces."""
+        parts = zip(self.obs.chunk(pieces), self.action.chunk(pieces), strict=True)
+        return [Pairs(obs, action) for obs, action in parts]
+
+
+class ImitationBatch(NamedTuple):
+    """What one update learns from: pairs for the discriminator, experience for the generator,
+    or both."""
+
+    expert: Pairs | None = None
+    policy: Pairs | None = None
+    experience: Batch | RolloutBatch | None = None
+
+
+class GAILAlgorithm(Algorithm):
+    """Generative adversarial imitation learning.
+
+    The policy is that of `generator`, a whole PPO or SAC with networks, optimisers and
+    normaliser of its own, all of which are part of this algorithm's state.
+    """
+
+    Params: ClassVar[Any] = GAILParams
+    loop: ClassVar[str] = "imitation"
+    paper: ClassVar[str] = "Ho and Ermon 2016"
+    summary: ClassVar[str] = "imitates demonstrations without any reward, in a simulator"
+    losses: ClassVar[tuple[str, ...]] = ("discriminator_loss",)
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+
+    def __init__(
+        self, spaces: Spaces, params: GAILParams, normalize_observations: bool = False
+    ) -> None:
+        assert not normalize_observations  # refused by `check_config`
+        kind = PPOAlgorithm if params.generator == "ppo" else SACAlgorithm
+        self.losses = (*GAILAlgorithm.losses, *kind.losses)  # type: ignore[misc]
+        super().__init__(spaces, params)
+        if spaces.action_kind not in kind.action_kinds:
+            raise ConfigError(
+                f"algo_kwargs.generator: {params.generator} takes Box actions, but the task has "
+                f"{spaces.describe()}; use algo_kwargs.generator=ppo"
+            )
+        self.generator: PPOAlgorithm | SACAlgorithm
+        if params.generator == "ppo":
+            self.generator = PPOAlgorithm(spaces, params.ppo)
+        else:
+            self.generator = SACAlgorithm(spaces, params.sac)
+        self.normalizer = self.generator.normalizer
+        self.discriminator = MLPGAILDiscriminator(
+            spaces.obs_dim,
+            spaces.action_kind,
+            spaces.action_dim,
+            params.hidden_sizes,
+            params.spectral_norm,
+        )
+        self.optimizers |= self.generator.optimizers
+        self.add_optimizer(
+            "discriminator", self.discriminator.parameters(), params.discriminator_lr
+        )
+
+    @classmethod
+    def check_config(cls, config: TrainConfig) -> None:
+        super().check_config(config)
+        if config.dataset is None:
+            return
+        defaults = type(config.dataset).model_fields
+        for key, instead in (
+            ("rewards", "GAIL never looks at the rewards of demonstrations"),
+            ("returns", "GAIL never looks at the rewards of demonstrations"),
+            (
+                "normalize_observations",
+                "the discriminator keeps statistics of its own, and a policy has "
+                "algo_kwargs.ppo.normalize_observations",
+            ),
+        ):
+            if getattr(config.dataset, key) != defaults[key].default:
+                raise ConfigError(f"dataset.{key}: {instead}; remove this key")
+
+    @property
+    def policy(self) -> Policy:
+        return self.generator.policy
+
+    @property
+    def gamma(self) -> float:
+        return self.generator.gamma
+
+    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
+        return self.generator.act(obs, explore=explore, carry=carry)
+
+    @torch.no_grad()
+    def reward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """(B,) rewards by the discriminator as it is now, for raw observations."""
+        return gail_reward(self.discriminator(obs, action), self.params.reward_form)
+
+    def update(self, batch: ImitationBatch) -> Metrics:  # type: ignore[override]
+        """Steps of the discriminator on equal cuts of the pairs, then one update of the
+        generator on the experience, whose rewards are the new discriminator's where it holds
+        any; either part may be missing."""
+        metrics: Metrics = {}
+        if batch.expert is not None and batch.policy is not None:
+            pieces = self.params.discriminator_updates
+            for expert, policy in zip(
+                batch.expert.cut(pieces), batch.policy.cut(pieces), strict=True
+            ):
+                metrics = self._discriminator_step(expert, policy)
+        experience = batch.experience
+        if isinstance(experience, Batch):
+            reward = self.reward(experience.obs, experience.action)
+            experience = experience._replace(reward=reward)
+        if experience is not None:
+            metrics |= self.generator.update(experience)  # type: ignore[arg-type]
+        return metrics
+
+    def _discriminator_step(self, expert: Pairs, policy: Pairs) -> Metrics:
+        p: GAILParams = self.params
+        judge = self.discriminator
+        judge.observe(torch.cat([expert.obs, policy.obs]))
+        judge.refresh()
+        theirs, ours = judge.inputs(*expert), judge.inputs(*policy)
+        share = self.uniform(theirs.shape[0], 1) if p.gradient_penalty else None
+
+        def loss() -> Loss:
+            penalty = None
+            if share is not None:
+                penalty = input_gradient_penalty(judge.logits, theirs, ours, share)
+            logits = judge.logits(theirs), judge.logits(ours)
+            result = gail_discriminator_loss(
+                *logits,
+                penalty,
+                entropy_bonus=p.entropy_bonus,
+                gradient_penalty=p.gradient_penalty,
+            )
+            with torch.no_grad():
+                expert_reward, reward = (gail_reward(x, p.reward_form) for x in logits)
+            return Loss(
+                result.total,
+                result.metrics
+                | {
+                    "expert_reward_mean": expert_reward.mean(),
+                    "reward_mean": reward.mean(),
+                    "reward_std": reward.std(correction=0),
+                },
+            )
+
+        return self.minimize(loss, "discriminator")

@@ -1,0 +1,278 @@
+"""The imitation loop: whose rewards the policy learns from, what is warned of and what is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training import BC, GAIL, TrainConfig, load, load_transition_dataset
+from rl_training.algorithms.gail import ImitationBatch
+from rl_training.data.convert import save_dataset
+from rl_training.data.generation import env_spaces
+from rl_training.data.rollout import generalized_advantages
+from rl_training.experiment.errors import CheckpointError
+from rl_training.runtime.build import build_algorithm, build_loop
+from rl_training.runtime.loops.imitation import (
+    PPOImitationLoop,
+    SACImitationLoop,
+    StateSamples,
+    TerminationBias,
+)
+
+from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, small_config
+from ..contract.test_updates import assert_same_state
+
+PPO = {"ppo": LOOP_KNOBS["imitation"]["ppo"]}
+SAC = {"generator": "sac", "ppo": {}, "sac": SMALL_SAC}
+GENERATORS = [pytest.param(PPO, id="ppo"), pytest.param(SAC, id="sac")]
+
+
+def loop_of(config: TrainConfig) -> Any:
+    algorithm = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
+    torch.manual_seed(0)
+    return build_loop(config, algorithm)
+
+
+def ran(config: TrainConfig) -> Any:
+    loop = loop_of(config)
+    loop.advance(config.total_timesteps)
+    loop.close()
+    return loop
+
+
+# --- rewards ---------------------------------------------------------------------------------
+
+
+SCALED = {"ppo": {**PPO["ppo"], "normalize_rewards": True}}
+
+
+@pytest.mark.parametrize("knobs", [*GENERATORS, pytest.param(SCALED, id="ppo, scaled")])
+def test_the_environments_reward_reaches_nothing_that_learns(knobs: dict[str, Any]) -> None:
+    """Two environments that differ in their rewards alone give the same weights, to the bit."""
+    config = small_config(
+        "gail",
+        env_id="rl_training/SparsePendulum-v0",
+        dataset={"kind": "random", "steps": 400},
+        algo_kwargs=knobs,
+        total_timesteps=448,
+    )
+    generous = config.replace(train_env_kwargs={"upright": 3.14})
+    stingy, paid = ran(config), ran(generous)
+    assert paid.report()["rollout/return_mean"] > 100, "the environments do pay differently"
+    assert stingy.report()["rollout/return_mean"] < 50
+    assert_same_state(stingy.imitator.training_state(), paid.imitator.training_state())
+    for name, component in stingy.components().items():
+        if name not in ("returns", "collector"):
+            assert_same_state(component.training_state(), paid.components()[name].training_state())
+
+
+def test_nothing_of_it_is_in_the_replay() -> None:
+    loop = ran(small_config("gail", algo_kwargs=SAC))
+    assert len(loop.replay) == 64
+    assert not loop.replay.gather(torch.arange(64)).reward.any()
+
+
+def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = loop_of(small_config("gail", algo_kwargs=PPO))
+    assert isinstance(loop, PPOImitationLoop)
+    before = loop.imitator.discriminator.net.layers[0].weight.clone()
+    taken, rollouts = [], []
+    collect, learn = loop._collect, loop._learn
+
+    def collecting() -> Any:
+        taken.append(collect())
+        return taken[-1]
+
+    def learning(rollout: Any) -> Any:
+        rollouts.append(rollout)
+        return learn(rollout)
+
+    monkeypatch.setattr(loop, "_collect", collecting)
+    monkeypatch.setattr(loop, "_learn", learning)
+    loop.advance(16)
+    assert not torch.equal(before, loop.imitator.discriminator.net.layers[0].weight)
+    (steps,), (rollout,) = taken, rollouts
+    raw = torch.from_numpy(np.stack([step.obs for step in steps.steps]))
+    reward = loop.imitator.reward(raw.flatten(0, 1), steps.action.flatten(0, 1)).view(16, 1)
+    p = loop.params
+    expected = generalized_advantages(
+        reward,
+        steps.value,
+        steps.next_value,
+        torch.zeros(16, 1, dtype=torch.bool),
+        torch.zeros(16, 1, dtype=torch.bool),
+        gamma=p.gamma,
+        gae_lambda=p.gae_lambda,
+    )
+    torch.testing.assert_close(rollout.advantage, expected.flatten())
+    loop.close()
+
+
+def test_the_discriminator_sees_observations_before_the_policys_normalisation() -> None:
+    knobs = {"ppo": {**PPO["ppo"], "normalize_observations": True}}
+    loop = ran(small_config("gail", algo_kwargs=knobs))
+    seen = loop.samples.pairs.obs  # of the pendulum: cosine, sine, speed
+    torch.testing.assert_close(seen[:, 0] ** 2 + seen[:, 1] ** 2, torch.ones(len(seen)))
+
+
+def test_sac_draws_pairs_of_both_sides_and_a_minibatch() -> None:
+    config = small_config("gail", algo_kwargs={**SAC, "discriminator_updates": 3})
+    loop = loop_of(config)
+    assert isinstance(loop, SACImitationLoop)
+    loop.advance(20)
+    batch = loop._imitation_batch()
+    assert isinstance(batch, ImitationBatch)
+    assert len(batch.expert.obs) == len(batch.policy.obs) == 3 * 16
+    assert len(batch.experience.reward) == SMALL_SAC["batch_size"]
+    steps = {name: float(opt.steps) for name, opt in loop.imitator.optimizers.items()}
+    assert steps == {"policy": 8, "critics": 8, "temperature": 8, "discriminator": 24}
+    assert loop.progress.updates == 8
+    loop.close()
+
+
+def test_ppo_gives_the_discriminator_its_steps_per_rollout() -> None:
+    loop = ran(small_config("gail", algo_kwargs={**PPO, "discriminator_updates": 5}))
+    assert float(loop.imitator.optimizers["discriminator"].steps) == 4 * 5
+    assert float(loop.imitator.optimizers["policy"].steps) == 4 * 2 == loop.progress.updates
+
+
+# --- demonstrations --------------------------------------------------------------------------
+
+
+def test_what_is_drawn_are_the_thinned_demonstrations() -> None:
+    config = small_config("gail", algo_kwargs={"demo_episodes": 2, "demo_subsample": 20})
+    loop = loop_of(config)
+    drawn = {row.tobytes() for _ in range(30) for row in loop.demos.draw().obs.numpy()}
+    assert len(drawn) == 20  # 2 episodes of 200 steps, every 20th
+    loop.close()
+
+
+def test_other_demonstrations_are_refused_on_resume(tmp_path: Path) -> None:
+    rows = {
+        "observations": np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32),
+        "actions": np.zeros((40, 1), np.float32),
+        "rewards": np.zeros(40, np.float32),
+        "terminations": np.arange(40) == 39,
+        "truncations": np.zeros(40, np.bool_),
+    }
+    config = small_config("gail", output_dir=str(tmp_path), checkpoint_interval=16)
+    agent = GAIL(config, dataset=rows)
+    result = agent.learn(progress=False)
+    path = result.run_dir / "dataset.npz"
+    changed = {**np.load(path)}
+    changed["observations"] = changed["observations"] + 1
+    np.savez(path, **changed)
+    with pytest.raises(CheckpointError, match="is not the one this run was trained on"):
+        GAIL.resume(result.run_dir, total_timesteps=128, progress=False)
+
+
+def test_an_agent_is_its_generators_policy(tmp_path: Path) -> None:
+    for knobs in (PPO, SAC):
+        config = small_config("gail", output_dir=str(tmp_path), algo_kwargs=knobs)
+        agent = GAIL(config)
+        result = agent.learn(progress=False)
+        again = load(result.run_dir)
+        obs = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+        np.testing.assert_array_equal(again.predict(obs)[0], agent.predict(obs)[0])
+        assert agent.evaluate(2).return_mean == again.evaluate(2).return_mean
+
+
+@pytest.mark.parametrize("kind", ["random", "scripted", "npz", "hdf5", "minari"])
+def test_demonstrations_of_every_kind(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section: dict[str, Any] = {"kind": kind}
+    if kind == "scripted":
+        section["name"] = "pendulum-expert"
+    elif kind != "random":
+        pytest.importorskip({"hdf5": "h5py", "minari": "minari"}.get(kind, "numpy"))
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+        target = {"minari": "minari:test/demos-v0"}.get(kind, str(tmp_path / f"demos.{kind}"))
+        save_dataset(load_transition_dataset("pendulum-expert").take_episodes(3), target)
+        section |= {"id": "test/demos-v0"} if kind == "minari" else {"path": target}
+    loop = ran(small_config("gail", dataset=section, algo_kwargs={"demo_subsample": 10}))
+    assert loop.progress.env_steps == 64
+
+
+def test_demonstrations_of_a_checkpoint(tmp_path: Path) -> None:
+    """Any agent's data set is a demonstration."""
+    expert = BC("Pendulum-v1", dataset="pendulum-expert", hidden_sizes=[8], device="cpu")
+    config = small_config("gail", output_dir=str(tmp_path))
+    result = GAIL(config, dataset=expert.collect(episodes=2)).learn(progress=False)
+    assert result.env_steps == 64
+
+
+# --- what a run says -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "success", "words"),
+    [
+        ("softplus", False, ("which no demonstration does", "staying alive", "random demonstr")),
+        ("softplus", True, ("as the demonstrations do", "never to finish", "=log_sigmoid")),
+        ("log_sigmoid", False, ("which no demonstration does", "to fail soon", "=softplus")),
+        ("log_sigmoid", True, ("as the demonstrations do", "to finish soon", "random demonstr")),
+    ],
+)
+def test_the_bias_is_named_once(form: str, success: bool, words: tuple[str, ...]) -> None:
+    bias, notes = TerminationBias(form, success), []
+    bias.look(False, notes)
+    assert not notes
+    for _ in range(3):
+        bias.look(True, notes)
+    (note,) = notes
+    assert note.startswith("algo_kwargs.reward_form: ")
+    for part in words:
+        assert part in note
+
+
+def test_logits_have_no_sign_to_warn_of() -> None:
+    notes: list[str] = []
+    TerminationBias("logit", False).look(True, notes)
+    assert not notes
+
+
+def test_a_run_warns_where_episodes_terminate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, warns in (("discrete", True), ("box", False)):  # CartPole falls, Pendulum cannot
+        config = small_config("gail", kind, output_dir=str(tmp_path), total_timesteps=128)
+        data = {"kind": "random", "steps": 50} if kind == "box" else config.to_dict()["dataset"]
+        GAIL(config.replace(dataset=data)).learn()
+        assert ("warning: algo_kwargs.reward_form" in capsys.readouterr().err) is warns
+
+
+@pytest.mark.parametrize("knobs", GENERATORS)
+def test_states_are_shown_as_histograms(tmp_path: Path, knobs: dict[str, Any]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = small_config(
+        "gail", output_dir=str(tmp_path), algo_kwargs=knobs, tensorboard=True, log_interval=16
+    )
+    result = GAIL(config).learn(progress=False)
+    events = EventAccumulator(str(result.run_dir / "tensorboard"))
+    events.Reload()
+    names = {f"states/{i}/{who}" for i in range(3) for who in ("expert", "policy")}
+    assert set(events.Tags()["histograms"]) == names
+    assert {"train/discriminator_accuracy", "train/reward_mean"} <= set(events.Tags()["scalars"])
+    lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
+    assert not any(key.startswith("states/") for line in lines for key in json.loads(line))
+
+
+def test_the_newest_states_are_kept() -> None:
+    samples = StateSamples(np.zeros((5, 2), np.float32), active=True)
+    assert not samples.report()
+    for i in range(3000):
+        samples.see(np.full((2, 2), i, np.float32))
+    policy = samples.report()["states/1/policy"]
+    assert policy.tolist() == sorted([*range(3000 - 1024, 3000)] * 2)
+    idle = StateSamples(np.zeros((5, 2), np.float32), active=False)
+    idle.see(np.zeros((2, 2), np.float32))
+    assert not idle.report()
