@@ -27,7 +27,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component
+from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.off_policy import OffPolicyLoop, refuse_idle_learning
 from rl_training.runtime.loops.offline import OfflineData, OfflineLoop
 from rl_training.runtime.profile import Part
@@ -167,7 +167,7 @@ class ModelBasedLoop(OffPolicyLoop):
     def _draw(self) -> Batch:
         return self.imagination.mixed(self.replay.sample)
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Report:
         return {**super().report(), **self.imagination.newest}
 
     def components(self) -> dict[str, Component]:
@@ -204,7 +204,7 @@ class OfflineModelLoop(OfflineLoop):
             metrics = super().advance(min(until - self.tick, p.rollout_interval - into))
         return metrics
 
-    def report(self) -> dict[str, float]:
+    def report(self) -> Report:
         return self.imagination.newest
 
     def components(self) -> dict[str, Component]:
