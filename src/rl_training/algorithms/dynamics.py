@@ -74,8 +74,7 @@ class ModelParams(DiscountedParams):
     model_max_epochs: Count | None = None
     """Most epochs of a fit; none by default."""
     termination: str = "auto"
-    """What ends imagined episodes: auto (known for the task), a known task, learned, never, or
-    a function as package.module:function."""
+    """What ends imagined episodes: auto, a known task, learned, never, or package.module:name."""
     rollout_batch_size: Count = 100_000
     """Imagined rollouts that are begun at once, in states of the real data."""
     rollout_length: Count = 1
