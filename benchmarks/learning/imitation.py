@@ -120,11 +120,11 @@ def imitation_report(records: Records, figures: Path) -> Section:
             *seed_columns(returns(records, name)),
             number(sum(where) / len(where), 2) if (where := positions(records, name)) else "–",
             number(sum(told) / len(told), 2) if (told := _accuracy(records, name)) else "–",
-            *details(records, name, "env_steps")[1:],
+            *details(records, name, "env_steps"),
         ]
         for name in MEANING
     ]
-    header = ("run", *SEED_HEADER, "mean position", "accuracy", "env steps", "seconds")
+    header = ("run", *SEED_HEADER, "mean position", "accuracy", "best", "env steps", "seconds")
     left = positions(records, "cartpole_left")
     verdicts = (
         gates.every_seed_at_least("GAIL on CartPole", returns(records, "cartpole"), BALANCES),
@@ -156,7 +156,8 @@ def imitation_report(records: Records, figures: Path) -> Section:
         "demonstrations, of which every tenth step is kept. Mean return by the environment's own "
         "reward, which is never learned from, of the last policy, deterministic, over the same "
         f"{FINAL_EPISODES} start states for every run. *mean position* is that of the cart, "
-        "*accuracy* the discriminator's at the end."
+        "*accuracy* the discriminator's at the end, *best* the best evaluation during training, in "
+        "which a policy that is shown chance may swing up for a while: gates look at the last."
     )
     parts = [text, "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items())]
     for task in ("cartpole", "pendulum"):
