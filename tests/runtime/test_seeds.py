@@ -251,8 +251,9 @@ def test_summary_by_hand() -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="seeds: DQN learns in the environment"):
-        learn_seeds(small_config("dqn", output_dir=str(tmp_path)), 2)
+    for algo in ("dqn", "ppo", "rlpd", "mopo", "gail"):
+        with pytest.raises(ConfigError, match=f"seeds: {algo.upper()} trains one seed per run"):
+            learn_seeds(small_config(algo, output_dir=str(tmp_path)), 2)
     config = config_for("bc", tmp_path)
     with pytest.raises(ConfigError, match=r"seeds: each may occur once, got \[1, 1\]"):
         learn_seeds(config, [1, 1])

@@ -209,24 +209,27 @@ class Algorithm(nn.Module):
         if cls.loop in ("offline", "model_based_offline"):
             online = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
             unread = (*online, "init_from")
-            if cls.loop != "offline":
-                unread = (*unread, "seeds")
             why = "learns from data alone, without an environment"
         elif cls.loop == "offline_to_online":
-            unread = ("total_updates", "total_epochs", "seeds")
+            unread = ("total_updates", "total_epochs")
             why = (
                 "learns from data and in the environment, by total_timesteps and "
                 "algo_kwargs.offline_pretrain_updates"
             )
         elif cls.loop == "imitation":
-            unread = ("init_from", "total_updates", "total_epochs", "seeds")
+            unread = ("init_from", "total_updates", "total_epochs")
             why = "learns from demonstrations in the environment, by total_timesteps"
         else:
-            unread = ("dataset", "init_from", "total_updates", "total_epochs", "seeds")
+            unread = ("dataset", "init_from", "total_updates", "total_epochs")
             why = "learns in the environment, by total_timesteps"
         for key in unread:
             if getattr(config, key) != TrainConfig.model_fields[key].default:
                 raise ConfigError(f"{key}: {cls.name()} {why}; remove this key")
+        if config.seeds is not None and cls.loop != "offline":
+            raise ConfigError(
+                f"seeds: {cls.name()} trains one seed per run, only offline algorithms without a "
+                "model train several at once; remove this key"
+            )
 
     def observed(self) -> Observed:
         """What one network of this task looks at; an encoder of its own for images."""
