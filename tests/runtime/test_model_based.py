@@ -346,7 +346,7 @@ SHORT = {"learning_starts": 30, "model_max_epochs": 2, "rollout_batch_size": 50}
         (MBPO, {"dataset": "pendulum-mixed"}, "dataset: MBPO learns in the environment"),
         (MBPO, {"total_updates": 5}, "total_updates: MBPO learns in the environment"),
         (MOPO, {"total_timesteps": 5}, "total_timesteps: MOPO learns from data alone"),
-        (MOPO, {"seeds": [0, 1]}, "seeds: MOPO learns from data alone"),
+        (MOPO, {"seeds": [0, 1]}, "seeds: MOPO trains one seed per run"),
         (MOPO, {"learning_starts": 5}, "learning_starts"),
     ],
 )
