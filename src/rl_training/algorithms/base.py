@@ -153,6 +153,8 @@ class Algorithm(nn.Module):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector"})
     needs_returns: ClassVar[bool] = False
+    needs_rewards: ClassVar[bool] = True
+    """Whether data of a run have to have rewards."""
     losses: ClassVar[tuple[str, ...]] = ()
     """Metrics of `update` that are watched for NaN and infinity."""
     pieces: ClassVar[tuple[str, ...]] = ()
