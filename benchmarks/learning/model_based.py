@@ -42,7 +42,7 @@ MEANING = {
     "balance": "`mbpo/inverted_pendulum` as it is packaged",
     "balance-never": "the same with a model that never ends an episode",
     "balance-blind": "the same, and no real row, which would show ends, in a minibatch",
-    "balance-v4": "as *balance*, on InvertedPendulum-v4: the same physics and the same ends, but it "
+    "balance-v4": "as *balance*, on InvertedPendulum-v4: the same physics and ends, but it "
     "pays 1 also for the step in which the pole falls, so that only ends tell",
     "balance-v4-never": "the same with a model that never ends an episode",
     "mopo": "`mopo/pendulum` as it is packaged",
