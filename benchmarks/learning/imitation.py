@@ -19,10 +19,12 @@ from benchmarks.learning.shared import (
     details,
     evaluation,
     figure,
+    peer_inputs,
     returns,
     seeded,
 )
 from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
+from benchmarks.peers.environment import IMITATION, IMITATION_VERSION
 from benchmarks.suites import Options, Section, Suite
 
 NAME = "imitation"
@@ -48,12 +50,24 @@ DATA = {
 }
 SECONDS = {"cartpole": 60, "pendulum": 90}
 
+PEER = "benchmarks.peers.imitation_job"
+COMPARE = "benchmarks.speed.compare_job"
+RATES = {
+    "documented": "learning rates and discount of that package's own page on GAIL",
+    "ours": "learning rates and discount of `gail/cartpole`",
+}
+TIMES_FASTER = 1.5
+SPEED = "speed"
+SPEED_ROUNDS, TURN_ROLLOUTS = 6, 10
+
 
 # --- jobs ------------------------------------------------------------------------------------
 
 
 def imitation_jobs(options: Options) -> list[Job]:
-    return [job for name in MEANING for job in seeded(options, _job, name)]
+    jobs = [job for name in MEANING for job in seeded(options, _job, name)]
+    jobs += [job for rates in RATES for job in seeded(options, _peer_job, rates)]
+    return [*jobs, _speed_job(options)]
 
 
 def _job(options: Options, seed: int, name: str) -> Job:
@@ -91,6 +105,57 @@ def _config(options: Options, name: str) -> dict[str, Any]:
     values["algo_kwargs"] = knobs
     TrainConfig(**values)  # refused here rather than in a process of its own
     return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
+
+
+def _peer_job(options: Options, seed: int, rates: str) -> Job:
+    """The same demonstrations, sizes, budget and start states through the `imitation` package."""
+    from rl_training.experiment.config import TrainConfig
+
+    config = TrainConfig(**_config(options, "cartpole"), seed=seed)
+    spec = {"imitation": IMITATION_VERSION, "rates": rates, **evaluation(options)}
+    spec["config"] = _config(options, "cartpole")
+    inputs = {
+        "config": config.to_dict(),
+        "demonstrations": _shown(options, config),
+        **peer_inputs(options, seed, config.eval_episodes),
+    }
+    name, python = _peer_name(rates), IMITATION.python
+    return Job(NAME, name, seed, PEER, spec, inputs, IMITATION, python, cost=200)
+
+
+def _speed_job(options: Options) -> Job:
+    """Environment steps per second of both, in turns; seeds play no part."""
+    from rl_training.experiment.config import load_config
+
+    config = load_config(CARTPOLE).replace(device="cpu", threads=1, engine="eager", seed=0)
+    rollout = config.params.ppo.rollout_steps * config.num_envs
+    pace = {"turn_ticks": rollout, "rounds": 1}
+    if not options.quick:
+        pace = {"turn_ticks": TURN_ROLLOUTS * rollout, "rounds": SPEED_ROUNDS}
+    spec = {"config": config.to_dict(), "peer": True, "imitation": IMITATION_VERSION, **pace}
+    inputs = {"demonstrations": _shown(options, config)}
+    return Job(NAME, SPEED, 0, COMPARE, spec, inputs, IMITATION, cost=60)
+
+
+def _shown(options: Options, config: Any) -> str:
+    """A file with the very steps that an imitation with this config is shown."""
+    import numpy as np
+
+    from rl_training import load_transition_dataset
+    from rl_training.data.demonstrations import demonstrations
+    from rl_training.runtime.controls import derive_seed
+
+    whole = load_transition_dataset(config.dataset, env_id=config.env_id)
+    knobs, seed = config.params, derive_seed(config.seed, "demonstrations")
+    kept = demonstrations(whole, knobs.demo_episodes, knobs.demo_subsample, seed)
+    path = options.scratch / f"{kept.fingerprint()}.npz"
+    arrays: dict[str, Any] = kept.to_arrays()
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def _peer_name(rates: str) -> str:
+    return f"imitation-{rates}"
 
 
 def _quick_budget(name: str) -> dict[str, int]:

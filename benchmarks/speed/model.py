@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks import gates
 from benchmarks.jobs import Job, Records
 from benchmarks.markdown import number, table
+from benchmarks.peers.environment import MBRL, MBRL_VERSION
 from benchmarks.speed.ratios import load_note, only
 from benchmarks.suites import Options, Section, Suite
 
@@ -25,6 +26,10 @@ ROUNDS, TURN_SECONDS = 9, 1.0
 SHAPE = {"obs_dim": 11, "action_dim": 3}
 """Of Hopper."""
 ENV_STEPS = 600
+COMPARE = "benchmarks.speed.compare_job"
+PEER_ROUNDS = 5
+PEER_ROLLOUTS = 50_250
+"""Which mbrl-lib can divide among its elites; the packaged configuration has 50,000."""
 
 
 def model_jobs(options: Options) -> list[Job]:
@@ -40,7 +45,22 @@ def model_jobs(options: Options) -> list[Job]:
     spec = {"kind": "run", "config": "mbpo/pendulum", "env_steps": steps}
     spec["rounds"] = 1 if options.quick else 3
     jobs.append(Job(NAME, "run", 0, JOB, spec, cost=120.0))
+    jobs.append(_peer_job(options))
     return jobs
+
+
+def _peer_job(options: Options) -> Job:
+    """Whole runs beside mbrl-lib, from the random steps on; each turn has one fit."""
+    from rl_training.experiment.config import load_config
+
+    config = load_config("mbpo/pendulum").replace(device="cpu", threads=1, engine="eager", seed=0)
+    config = config.replace(algo_kwargs={"rollout_batch_size": PEER_ROLLOUTS})
+    interval, start = config.params.model_interval, config.params.learning_starts
+    spec: dict[str, Any] = {"config": config.to_dict(), "turn_ticks": interval}
+    # theirs fits a model for the first time after as many steps as lie between two fits
+    spec |= {"skip_ticks": start + interval - 1, "rounds": 1 if options.quick else PEER_ROUNDS}
+    spec |= {"peer": True, "mbrl": MBRL_VERSION}
+    return Job(NAME, "mbrl", 0, COMPARE, spec, peer=MBRL, cost=200.0)
 
 
 def model_report(records: Records, _: Path) -> Section:
