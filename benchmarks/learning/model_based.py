@@ -42,8 +42,8 @@ MEANING = {
     "balance": "`mbpo/inverted_pendulum` as it is packaged",
     "balance-never": "the same with a model that never ends an episode",
     "balance-blind": "the same, and no real row, which would show ends, in a minibatch",
-    "balance-v4-never": "as *balance-never*, on InvertedPendulum-v4: the same physics and ends, but "
-    "it pays 1 also for the step in which the pole falls",
+    "balance-v4-never": "as *balance-never*, on InvertedPendulum-v4: the same physics and ends, "
+    "but it pays 1 also for the step in which the pole falls",
     "balance-v4": "that task with known ends, and no real row in a minibatch",
     "balance-v4-blind": "the same with a model that never ends an episode, so that nothing tells",
     "mopo": "`mopo/pendulum` as it is packaged",

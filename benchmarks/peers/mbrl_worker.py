@@ -55,6 +55,7 @@ def settings(env: Any, config: Mapping[str, Any], knobs: Mapping[str, Any]) -> A
     length = knobs["rollout_length"]
     model = {
         "_target_": "mbrl.models.GaussianMLP",
+        "_recursive_": False,  # it makes its activations itself
         "device": DEVICE,
         "num_layers": len(knobs["model_hidden_sizes"]),
         "ensemble_size": knobs["num_members"],
@@ -134,6 +135,7 @@ class Worker:
     def __init__(self) -> None:
         torch.set_num_threads(1)
         self.env: Any = None
+        self.ended = False
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "build":
@@ -142,12 +144,15 @@ class Worker:
         self.env.until = before + request["ticks"]
         began = time.perf_counter(), time.process_time()
         self.env.go.release()
-        self.env.waiting.acquire()
+        self._wait()
         seconds = time.perf_counter() - began[0], time.process_time() - began[1]
         ticks = self.env.steps - before
-        if ticks != request["ticks"]:
-            raise RuntimeError("`train` has ended, by an error or with its budget spent")
         return {"ticks": ticks, "seconds": seconds[0], "cpu_seconds": seconds[1]}
+
+    def _wait(self) -> None:
+        self.env.waiting.acquire()
+        if self.ended:
+            raise RuntimeError("`train` has ended, by an error or with its budget spent")
 
     def _build(self, request: dict[str, Any]) -> dict[str, Any]:
         config = request["config"]
@@ -156,7 +161,7 @@ class Worker:
         self.env = Pausing(gym.make(config["env_id"]))
         arguments = (settings(self.env, config, request["knobs"]), gym.make(config["env_id"]))
         threading.Thread(target=self._train, args=arguments, daemon=True).start()
-        self.env.waiting.acquire()
+        self._wait()
         return {"versions": versions(("mbrl", "hydra-core", "torch", "numpy", "gymnasium"))}
 
     def _train(self, chosen: Any, other: Any) -> None:
@@ -166,6 +171,7 @@ class Worker:
             with tempfile.TemporaryDirectory() as folder:
                 mbpo.train(self.env, other, never, chosen, silent=True, work_dir=folder)
         finally:
+            self.ended = True
             self.env.waiting.release()
 
 

@@ -53,8 +53,9 @@ def _peer_job(options: Options) -> Job:
     """Whole runs beside mbrl-lib, from the random steps on; each turn has one fit."""
     from rl_training.experiment.config import load_config
 
-    config = load_config("mbpo/pendulum").replace(device="cpu", threads=1, engine="eager", seed=0)
-    config = config.replace(algo_kwargs={"rollout_batch_size": PEER_ROLLOUTS})
+    rollouts = f"algo_kwargs.rollout_batch_size={PEER_ROLLOUTS}"
+    config = load_config("mbpo/pendulum", [rollouts])
+    config = config.replace(device="cpu", threads=1, engine="eager", seed=0)
     interval, start = config.params.model_interval, config.params.learning_starts
     spec: dict[str, Any] = {"config": config.to_dict(), "turn_ticks": interval}
     # theirs fits a model for the first time after as many steps as lie between two fits
