@@ -210,8 +210,8 @@ def model_based_report(records: Records, figures: Path) -> Section:
         "in twenty of a minibatch is real, with its true end. v4 pays 1 for that step as well; "
         "*balance-v4-never* has the real rows left to learn from, and they suffice. Without real "
         "rows, the termination function is all that differs between *balance-v4*, which balances, "
-        "and *balance-v4-blind*, which has to fall. That pair asks what the gate on *balance-never* "
-        "was meant to ask; both are kept."
+        "and *balance-v4-blind*, which has to fall. That pair asks what the gate on "
+        "*balance-never* was meant to ask; both are kept."
     )
     parts = (
         text,
