@@ -165,7 +165,7 @@ class Worker:
         return {"versions": versions(("mbrl", "hydra-core", "torch", "numpy", "gymnasium"))}
 
     def _train(self, chosen: Any, other: Any) -> None:
-        mbpo.evaluate = lambda *_: np.float32(0.0)  # ours is not evaluated either
+        mbpo.evaluate = lambda *_: np.float32(-np.inf)  # ours is not evaluated either
         never = termination_fns.no_termination
         try:
             with tempfile.TemporaryDirectory() as folder:

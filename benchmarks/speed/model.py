@@ -25,7 +25,7 @@ SHAPE = {"obs_dim": 11, "action_dim": 3}
 """Of Hopper."""
 ENV_STEPS = 600
 COMPARE = "benchmarks.speed.compare_job"
-PEER_ROUNDS = 5
+PEER_ROUNDS = 3
 PEER_ROLLOUTS = 50_250
 """Which mbrl-lib can divide among its elites; the packaged configuration has 50,000."""
 
