@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import gates
@@ -33,6 +34,7 @@ NAME = "imitation"
 CARTPOLE, PENDULUM = "gail/cartpole", "gail/pendulum"
 BALANCES, FALLS = 450.0, 200.0
 SWINGS_UP, HANGS = -300.0, -900.0
+LAST_EVALUATIONS = 5
 LEFT = (-1.6, -1.2)
 """Around the mean position of the demonstrations at the left edge, -1.38 in whole episodes."""
 
@@ -180,6 +182,11 @@ def positions(records: Records, job: str) -> list[float]:
     return [float(r.result["mean_state"][0]) for r in records.of(job) if "mean_state" in r.result]
 
 
+def settled(records: Records, job: str) -> list[float]:
+    """Median of the last evaluations during training, per seed."""
+    return [median(r.result["curve"]["return"][-LAST_EVALUATIONS:]) for r in records.of(job)]
+
+
 def _accuracy(records: Records, job: str) -> list[float]:
     found = (r.result["last_metrics"] for r in records.of(job))
     return [x["train/discriminator_accuracy"] for x in found if x]
@@ -269,6 +276,11 @@ def imitation_report(records: Records, figures: Path) -> Section:
             returns(records, "pendulum_random"),
             HANGS,
         ),
+        gates.every_seed_at_most(
+            f"the same, median of the last {LAST_EVALUATIONS} evaluations",
+            settled(records, "pendulum_random"),
+            HANGS,
+        ),
         gates.better(
             "GAIL above cloning of the same steps",
             returns(records, "pendulum"),
@@ -286,6 +298,16 @@ def imitation_report(records: Records, figures: Path) -> Section:
         "*accuracy* the discriminator's at the end, *best* the best evaluation during training, in "
         "which a policy that is shown chance may swing up for a while: gates look at the last."
     )
+    misses = (
+        "Two gates are missed by one seed each. The band around the mean position of the left "
+        "expert is ours; the seed outside it stands upright all the time, but further left than "
+        "its expert. That the position follows the demonstrations is what the gate after it asks. "
+        "And shown random actions on Pendulum, every seed swings up once for an evaluation or two "
+        "and leaves again: the discriminator compares with the whole replay, so that states which "
+        "are new there are taken for the expert's for a while. In one seed that was at the end, "
+        "where the gate looks, sampled actions doing as well as the deterministic ones; the gate "
+        "after it looks at the median of the last evaluations."
+    )
     parts = [text, "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items())]
     for task in ("cartpole", "pendulum"):
         jobs = {n: n for n in MEANING if n.startswith(task) and n != "pendulum_bc"}
@@ -294,7 +316,7 @@ def imitation_report(records: Records, figures: Path) -> Section:
         path = figures / f"{NAME}-{task}.png"
         parts.append(figure(path, curves, title, "environment steps"))
     gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
-    parts += [table(header, rows), peer, gates_table]
+    parts += [table(header, rows), peer, misses, gates_table]
     return Section("\n\n".join(part for part in parts if part), verdicts)
 
 
