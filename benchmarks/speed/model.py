@@ -99,7 +99,8 @@ def model_report(records: Records, _: Path) -> Section:
             "Whole runs of `mbpo/pendulum`, environment steps per second after the random ones, "
             f"fits, rollouts and updates included: {whole.result['ours']:.1f}, and "
             f"{whole.result['theirs']:.1f} with models that are asked one after the other; "
-            f"{whole.result['ratio']:.2f} times."
+            f"{whole.result['ratio']:.2f} times ({whole.result['ratio_min']:.2f} to "
+            f"{whole.result['ratio_max']:.2f}): most of a run are updates of SAC, not the model."
         )
     if beside is not None:
         found = beside.result
