@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.execution import num_agents
+from rl_training.execution import is_traced, num_agents
 from rl_training.models.mlp import MLP, EnsembleMLP
 
 A = TypeVar("A")
@@ -37,9 +37,10 @@ class Question(Generic[A]):
 def together(*questions: Question[Any]) -> tuple[Any, ...]:
     """The answers to several questions; the frozen ones come last.
 
-    On a GPU, where a small product leaves most of the device idle, networks with equal
-    hidden layers are stacked and take one batched product per layer; the first and the last
-    layers are filled up with zeros to equal widths. Their own weights stay where they are.
+    In a graph or a compiled update on a GPU, where a small product leaves most of the device
+    idle, networks with equal hidden layers are stacked and take one batched product per layer;
+    the first and the last layers are filled up with zeros to equal widths. Their own weights
+    stay where they are.
     """
     nets = [question.net for question in questions]
     if not (_stacking_pays(questions[0].x) and _stackable(nets)):
@@ -59,7 +60,10 @@ MOST_AGENTS = 16
 
 
 def _stacking_pays(x: Tensor) -> bool:
-    return x.is_cuda and num_agents() <= MOST_AGENTS
+    # Operation by operation the copies into a stack cost more than its fewer products save.
+    if not x.is_cuda or num_agents() > MOST_AGENTS:
+        return False
+    return is_traced() or torch.cuda.is_current_stream_capturing()
 
 
 def _stackable(nets: Sequence[nn.Module]) -> bool:
