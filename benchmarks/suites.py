@@ -56,6 +56,7 @@ SUITES = {
     "imitation": "benchmarks.learning.imitation",
     "ensemble_speed": "benchmarks.speed.ensemble",
     "model_based": "benchmarks.learning.model_based",
+    "model_based_gpu": "benchmarks.learning.model_based_gpu",
     "model_speed": "benchmarks.speed.model",
 }
 """Modules with a `SUITE`, in the order in which they run."""

@@ -9,10 +9,9 @@ from unittest.mock import patch
 
 import torch
 
-from rl_training.algorithms.dynamics import FitReport
+from rl_training.algorithms.dynamics import FitReport, Fitting
 from rl_training.data.batch import Batch
 from rl_training.data.model_replay import ModelReplay
-from rl_training.runtime.loops import model_based
 
 MEANING = {
     "shuffled": "the next states of every round of rollouts are permuted among its rows",
@@ -36,8 +35,8 @@ def sabotaged(how: str | None) -> Iterator[None]:
             yield
     else:
 
-        def not_fitting(model: Any, optimizer: Any, data: Batch, params: Any) -> FitReport:
+        def not_fitting(self: Fitting, data: Batch, run: Any) -> FitReport:
             return FitReport(0, len(data.reward), {})
 
-        with patch.object(model_based, "fit", not_fitting):
+        with patch.object(Fitting, "fit", not_fitting):
             yield

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training import MBPO, MOPO, SAC, Callback, RLTrainingError, load_transition_dataset
-from rl_training.algorithms.dynamics import FitReport
+from rl_training.algorithms.dynamics import FitReport, Fitting
 from rl_training.data.generation import env_spaces
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
@@ -438,5 +438,5 @@ def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
 def test_an_untrained_model_teaches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_based, "fit", lambda *_: FitReport(0, 1, {}))
+    monkeypatch.setattr(Fitting, "fit", lambda *_: FitReport(0, 1, {}))
     assert max(line_curve(tmp_path, real_ratio=0.0).values()) < -0.02

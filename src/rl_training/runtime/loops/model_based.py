@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.dynamics import fit, rollouts
+from rl_training.algorithms.dynamics import Fitting, rollouts
 from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch, interleaved
 from rl_training.data.dataset import TransitionDataset
@@ -61,6 +61,19 @@ class Imagination:
         require_memory("a model replay", capacity, needed, device, key=CAPACITY)
         self.replay = ModelReplay(capacity, algorithm.spaces, device, gamma=p.gamma)
         self.newest: dict[str, float] = {}
+        self.fitting: Fitting | None = None
+
+    def fit_beside(self, engine: Engine, capacity: int) -> None:
+        """Fit to at most `capacity` transitions; on a GPU as captured as the updates of `engine`.
+
+        On the CPU a fit is too short to be compiled for.
+        """
+        algorithm = self.algorithm
+        optimizer = algorithm.optimizers["dynamics"]
+        self.fitting = Fitting(algorithm.dynamics, optimizer, self.params, capacity)
+        mode = engine.mode if "graph" in engine.mode else "eager"
+        self.fit_engine = Engine(self.fitting, mode, 0)
+        self.fit_engine.notes = engine.notes
 
     def _termination(self, config: TrainConfig) -> Callable[[Tensor], Tensor]:
         """Of next observations as the networks see them."""
@@ -82,8 +95,8 @@ class Imagination:
 
     def fit(self, data: Batch) -> None:
         """Fit the model to all real data."""
-        algorithm = self.algorithm
-        report = fit(algorithm.dynamics, algorithm.optimizers["dynamics"], data, self.params)
+        assert self.fitting is not None, "fit_beside comes first"
+        report = self.fitting.fit(data, self.fit_engine.run)
         found = {"epochs": report.epochs, "rows": report.rows, **report.metrics}
         self.newest |= {f"model/{name}": float(value) for name, value in found.items()}
 
@@ -154,6 +167,7 @@ class ModelBasedLoop(OffPolicyLoop):
         p.refuse_small_data(at_first, "algo_kwargs.learning_starts")
         self.imagination = Imagination(config, algorithm, p.model_interval)
         super().__init__(config, algorithm)
+        self.imagination.fit_beside(self.engine, p.buffer_capacity)
 
     def _learn(self) -> None:
         p = self.params
@@ -190,6 +204,7 @@ class OfflineModelLoop(OfflineLoop):
         self.imagination = Imagination(config, algorithm, self.params.rollout_interval)
         learner = OneAgent(algorithm, lambda _: self.imagination.mixed(self.table.sample))
         super().__init__(data, Engine(learner, config.engine, data.total))
+        self.imagination.fit_beside(self.engine, len(self.table))
 
     def advance(self, ticks: int) -> Metrics:
         p, until = self.params, self.tick + ticks
