@@ -29,7 +29,13 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
-from rl_training.models import ImageEncoder, ObservationNormalizer, Observed, Policy
+from rl_training.models import (
+    ActionDistribution,
+    ImageEncoder,
+    ObservationNormalizer,
+    Observed,
+    Policy,
+)
 
 
 class Params(Section):
@@ -46,6 +52,14 @@ class Params(Section):
     def widest_layer(self) -> int:
         """Units of the widest hidden layer of any network."""
         return max(self.hidden_sizes)
+
+
+class CloningParams(Params):
+    """Knobs of algorithms whose policy is fitted to the data's actions."""
+
+    action_distribution: ActionDistribution = "gaussian"
+    """Density of Box actions: a Gaussian around a bounded mean, or the tanh of a Gaussian, which
+    actions at the edges of the box mislead."""
 
 
 class DiscountedParams(Params):

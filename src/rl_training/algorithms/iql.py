@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, CloningParams, TargetNetworkParams
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -42,7 +42,7 @@ from rl_training.models import (
 )
 
 
-class IQLParams(TargetNetworkParams):
+class IQLParams(CloningParams, TargetNetworkParams):
     expectile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.7
     """Which expectile of Q over the data's actions V estimates; towards 1 is towards the max."""
     beta: NonNegative = 3.0
@@ -124,7 +124,12 @@ class IQLAlgorithm(Algorithm):
         super().__init__(spaces, params, normalize_observations)
         sizes = params.hidden_sizes
         self.model = MLPIQLModel(
-            spaces.obs_dim, "box", spaces.action_dim, sizes, state_dependent_std=False
+            spaces.obs_dim,
+            "box",
+            spaces.action_dim,
+            sizes,
+            params.action_distribution,
+            state_dependent_std=False,
         )
         self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes)
         orthogonal_init_(self)

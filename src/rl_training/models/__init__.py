@@ -14,6 +14,9 @@ from rl_training.models.encoders import ImageEncoder, Observed
 from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_, truncated_normal_init_
 from rl_training.models.normalizer import ObservationNormalizer, RewardScale, Standardizer
 from rl_training.models.policies import (
+    ActionDistribution,
+    BoundedGaussianPolicy,
+    BoxPolicy,
     CategoricalPolicy,
     DeterministicPolicy,
     GaussianPolicy,
@@ -25,6 +28,9 @@ from rl_training.models.running import Moments, MovingMoments
 
 __all__ = [
     "MLP",
+    "ActionDistribution",
+    "BoundedGaussianPolicy",
+    "BoxPolicy",
     "CategoricalPolicy",
     "DeterministicPolicy",
     "EnsembleCritic",
