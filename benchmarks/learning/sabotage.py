@@ -35,7 +35,7 @@ def sabotaged(how: str | None) -> Iterator[None]:
             yield
     else:
 
-        def not_fitting(self: Fitting, data: Batch, run: Any) -> FitReport:
+        def not_fitting(self: Fitting, data: Batch, *_: Any) -> FitReport:
             return FitReport(0, len(data.reward), {})
 
         with patch.object(Fitting, "fit", not_fitting):

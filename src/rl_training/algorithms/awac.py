@@ -6,7 +6,7 @@ Kept: a TD critic on policy actions, A = Q(s, a) - Q(s, a') with one fresh polic
 minimum of twin critics, weighted likelihood. `weight_type: exp` is the capped
 exponential of the paper's objective with the temperature of 1/3 that later reports score
 best with; `softmax` is the authors' released form, which shares the batch's total weight
-out by a softmax. Left: the state-independent deviation and the policy's weight decay.
+out by a softmax; one learned deviation for all states. Left: the policy's weight decay.
 """
 
 from __future__ import annotations

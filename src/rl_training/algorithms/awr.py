@@ -7,7 +7,7 @@ averages, since a pass over the whole set per update is not affordable), weights
 exp(A / beta) capped at 20, returns that continue with V at a time limit, evaluation by
 the mode. Left: the paper's online loop with a replay of 50k steps, TD(lambda) (returns
 here are lambda = 1), momentum SGD, the fixed action deviation and the action-bound
-penalty (the policy is squashed instead). An update takes its advantages from the value
+penalty (the mean is bounded instead). An update takes its advantages from the value
 network as the previous update left it, which is the paper's critic-first order.
 """
 

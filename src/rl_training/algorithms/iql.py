@@ -4,11 +4,10 @@ Kostrikov, Nair and Levine 2021, arXiv:2110.06169.
 
 Kept from the authors' code: expectile value on the target critics' minimum, weights
 exp(beta * A) capped at 100 (beta multiplies), orthogonal initialisation, one learned
-deviation for all states. Changed: the policy is a squashed Gaussian (the authors' is an
-unsquashed one with a tanh mean), and the three losses are taken at the same networks, in
-one pass, where the authors' policy and critics see the value network one step later.
-The authors' cosine decay of the policy's learning rate
-alone is `lr_schedule: {kind: cosine, optimizers: [policy]}`.
+deviation for all states around a mean inside the box. Changed: the three losses are taken
+at the same networks, in one pass, where the authors' policy and critics see the value
+network one step later. The authors' cosine decay of the policy's learning rate alone is
+`lr_schedule: {kind: cosine, optimizers: [policy]}`.
 """
 
 from __future__ import annotations

@@ -393,6 +393,9 @@ class SeedConsole:
     def advance(self, done: int) -> None:
         pass
 
+    def busy(self, text: str) -> None:
+        pass
+
     def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:
         self.group.evaluated(self.seed, score)
 

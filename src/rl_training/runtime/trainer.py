@@ -64,7 +64,7 @@ from rl_training.runtime.evaluation import (
     Evaluator,
     untouched_randomness,
 )
-from rl_training.runtime.loops import Component, Loop
+from rl_training.runtime.loops import Component, Loop, TellsOfWork
 from rl_training.runtime.profile import Part, Profile
 
 MAX_STRIDE = 100
@@ -203,6 +203,8 @@ class Trainer:
             self._begin_profile()
         name = self.algorithm.name()
         self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
+        if isinstance(self.loop, TellsOfWork):
+            self.loop.tell = self.console.busy
 
     def is_running(self) -> bool:
         """Whether there is more to do; an evaluation that is due is made first."""

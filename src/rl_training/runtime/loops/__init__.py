@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,13 @@ class Component(Protocol):
 
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class TellsOfWork(Protocol):
+    """A loop whose single ticks may take long calls `tell` with what it is doing."""
+
+    tell: Callable[[str], None]
 
 
 class Loop(Protocol):
