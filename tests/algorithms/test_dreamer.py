@@ -67,9 +67,8 @@ def test_every_term_has_one_weight_and_moves_the_weights(spaces: Spaces) -> None
     assert all(torch.isfinite(value) for value in metrics.values())
     still = [name for name, p in algorithm.named_parameters() if torch.equal(p, before[name])]
     assert not still
-    assert algorithm.last_context is not None
-    assert algorithm.last_context.deter.shape == (3, 6, SMALL.deter)
-    assert algorithm.last_context.stoch.shape == (3, 6, SMALL.latents)
+    assert algorithm.last_deter.shape == (3, 6, SMALL.deter)
+    assert algorithm.last_stoch.shape == (3, 6, SMALL.latents)
 
 
 def gradients(algorithm: DreamerAlgorithm, batch: SequenceBatch, term: str) -> set[str]:
@@ -158,8 +157,7 @@ def test_it_learns_a_small_world() -> None:
         torch.manual_seed(update)
         batch = replay.sample(8, 9, torch.rand(2, 8), newest=1)
         metrics = algorithm.step(batch)
-        assert algorithm.last_context is not None
-        replay.refresh(batch.places, algorithm.last_context)
+        replay.refresh(batch.places, Context(algorithm.last_deter, algorithm.last_stoch))
         history.append({name: float(value) for name, value in metrics.items()})
     for name in ("reconstruction_loss", "reward_loss", "continue_loss"):
         assert history[-1][name] < 0.5 * history[0][name], name

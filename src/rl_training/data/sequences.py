@@ -100,12 +100,12 @@ class SequenceReplay:
         return capacity * (seen + 4 * width + 4 + 3 + 2 * deter + latents)
 
     def __len__(self) -> int:
-        """StreamStep that are stored."""
+        """Moments that are stored."""
         return int(np.minimum(self._written, self.length).sum())
 
     @property
     def shortest(self) -> int:
-        """StreamStep stored of the environment that has fewest."""
+        """Moments stored of the environment that has fewest."""
         return int(np.minimum(self._written, self.length).min())
 
     def add(self, moments: StreamStep, envs: NDArray[Any], context: Context | None = None) -> None:
@@ -167,10 +167,22 @@ class SequenceReplay:
             index,
         )
 
+    def cut(self, envs: NDArray[Any]) -> None:
+        """End the episodes of environments (a boolean mask) that were given up without a flag,
+        as a truncation would."""
+        due = np.flatnonzero(envs & (self._written > 0))
+        newest = due * self.length + (self._written[due] - 1) % self.length
+        self._flags[1, torch.from_numpy(newest).to(self._flags.device)] = True
+
     def refresh(self, places: Tensor, context: Context) -> None:
         """Store what the model now holds at some places."""
         self._deter[places] = context.deter.to(self._deter.dtype)
         self._stoch[places] = context.stoch.to(self._stoch.dtype)
+
+    @property
+    def refreshed(self) -> tuple[Tensor, ...]:
+        """What `refresh` writes to."""
+        return self._deter, self._stoch
 
     # --- state --------------------------------------------------------------------------------
 
