@@ -71,6 +71,44 @@ def test_every_term_has_one_weight_and_moves_the_weights(spaces: Spaces) -> None
     assert algorithm.last_stoch.shape == (3, 6, SMALL.latents)
 
 
+def test_a_weight_is_that_of_its_knob(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The total is the weighted sum of the terms, and nothing else."""
+    algorithm = learner(BOX, dynamics_scale=0.7, representation_scale=0.2, replay_value_scale=0.4)
+    knobs = {"dynamics_loss": 0.7, "representation_loss": 0.2, "replay_value_loss": 0.4}
+    totals = []
+    minimize = algorithm.minimize
+
+    def noted(loss: Any, *names: str) -> Any:
+        def kept() -> Any:
+            found = loss()
+            totals.append(found.total.detach())
+            return found
+
+        return minimize(kept, *names)
+
+    monkeypatch.setattr(algorithm, "minimize", noted)
+    metrics = algorithm.step(sequences(BOX))
+    expected = sum(knobs.get(name, 1.0) * float(metrics[name]) for name in TERMS)
+    assert float(totals[0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_expected_without_sight() -> None:
+    """Shown everything it is the posterior, shown less only the actions change it."""
+    algorithm, batch = learner(CATCH), sequences(CATCH)
+    other = batch._replace(obs=255 - batch.obs)
+    whole, blind = algorithm.open_loop(batch, 6), algorithm.open_loop(batch, 2)
+    assert whole.obs.shape == (3, 6, 1, 16, 16)
+    assert torch.equal(whole.obs[:, :2], blind.obs[:, :2])
+    assert not torch.equal(whole.obs[:, 2:], algorithm.open_loop(other, 6).obs[:, 2:])
+    late = batch._replace(obs=torch.cat([batch.obs[:, :2], other.obs[:, 2:]], 1))
+    assert torch.equal(algorithm.open_loop(late, 2).obs, blind.obs)
+    action = batch.action.clone()
+    action[:, 4] = 1.0 - action[:, 4]
+    moved = algorithm.open_loop(batch._replace(action=action), 2).obs
+    assert torch.equal(moved[:, :4], blind.obs[:, :4])
+    assert not torch.equal(moved[:, 4:], blind.obs[:, 4:])
+
+
 def gradients(algorithm: DreamerAlgorithm, batch: SequenceBatch, term: str) -> set[str]:
     """Parts of the algorithm that one term of the loss moves."""
     weights = dict.fromkeys(TERMS, 0.0) | {term: 1.0}
