@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training import Dreamer
 from rl_training.algorithms.dreamer import TERMS, DreamerAlgorithm, DreamerParams
+from rl_training.data.generation import make_env
 from rl_training.data.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.data.spaces import Spaces
 from rl_training.envs.catch import CatchEnv
@@ -199,3 +201,15 @@ def test_it_learns_a_small_world() -> None:
         history.append({name: float(value) for name, value in metrics.items()})
     for name in ("reconstruction_loss", "reward_loss", "continue_loss"):
         assert history[-1][name] < 0.5 * history[0][name], name
+
+
+@pytest.mark.parametrize("game", ["boxing", "breakout"])
+def test_an_atari_config_fits_its_game(game: str) -> None:
+    pytest.importorskip("ale_py")
+    agent = Dreamer.from_config(f"dreamer/{game}_atari", size="tiny", device="cpu")
+    assert agent.algorithm.spaces.image_shape == (64, 64, 3)
+    env = make_env(agent.config.env_id, agent.config.env_kwargs)
+    action, state = agent.predict(env.reset(seed=0)[0])
+    assert env.action_space.contains(action)
+    again, _ = agent.predict(env.step(action)[0], state)
+    assert env.action_space.contains(again)
