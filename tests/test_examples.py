@@ -27,7 +27,7 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("expert in the middle", "left edge", "random", "rl-training train gail/cartpole"),
     ),
     "dreamer_atari_reference.py": (
-        ("--game", "catch", "--timesteps", "320"),
+        ("--game", "catch", "--timesteps", "2540"),
         ("Return of the policy", "steps ahead", "error of the model", "--video"),
     ),
     "offline_to_online.py": (

@@ -86,6 +86,7 @@ def _run_job(options: Options, seed: int, name: str) -> Job:
     values["algo_kwargs"] = config.params.model_dump(mode="json", exclude_defaults=True)
     if options.quick:
         values |= {"total_timesteps": 320, "eval_interval": 160, "eval_episodes": 2}
+        values["algo_kwargs"] |= {"learning_starts": 200}
     TrainConfig(**values)  # refused here rather than in a process of its own
     plain = {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
     spec = {"config": plain, **evaluation(options), **_sabotage(name)}

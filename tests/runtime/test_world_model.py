@@ -366,7 +366,7 @@ def test_an_episode_is_filmed(tmp_path: Path, cli: Command) -> None:
         ),
         (["env_kwargs={rows: 3, columns: 3}"], ("images of 6x6 pixels", "power of two")),
         (["env_id=FrozenLake-v1"], ("observation space Discrete(16)", "uint8 images")),
-        (["algo_kwargs.batch_length=126"], ("algo_kwargs.learning_starts:", "longer than", "504")),
+        (["algo_kwargs.batch_length=626"], ("algo_kwargs.learning_starts:", "longer", "2,504")),
         (["algo_kwargs.buffer_capacity=50"], ("algo_kwargs.buffer_capacity:", "at least 68")),
         (["algo_kwargs.buffer_capacity=1000000000000"], ("algo_kwargs.buffer_capacity:", "GB")),
         (["algo_kwargs.size=13m"], ("algo_kwargs.size:", "'13m'")),
@@ -381,7 +381,7 @@ def test_bad_input(
     changes: list[str], fragments: tuple[str, ...], tmp_path: Path, cli: Command
 ) -> None:
     runs = tmp_path / "runs"
-    short = ["total_timesteps=510", *changes]  # in case it is not refused
+    short = ["total_timesteps=2510", *changes]  # in case it is not refused
     assert_refused(cli("train", "dreamer/catch", *short, "--output-dir", runs), *fragments)
     assert not runs.exists()
 
