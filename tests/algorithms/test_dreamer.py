@@ -15,6 +15,7 @@ from rl_training.data.generation import make_env
 from rl_training.data.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.data.spaces import Spaces
 from rl_training.envs.catch import CatchEnv
+from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import dreamer as networks
 from rl_training.models.dreamer import DreamerSize
 
@@ -201,6 +202,13 @@ def test_it_learns_a_small_world() -> None:
         history.append({name: float(value) for name, value in metrics.items()})
     for name in ("reconstruction_loss", "reward_loss", "continue_loss"):
         assert history[-1][name] < 0.5 * history[0][name], name
+
+
+def test_stacked_colours_are_refused() -> None:
+    pytest.importorskip("ale_py")
+    stacked = {"game": "boxing", "screen_size": 64, "grayscale": False, "frame_stack": 3}
+    with pytest.raises(EnvironmentSetupError, match=r"stacks 3 coloured.*frame_stack=1"):
+        Dreamer("rl_training/Atari-v0", env_kwargs=stacked, size="tiny", device="cpu")
 
 
 @pytest.mark.parametrize("game", ["boxing", "breakout"])

@@ -33,6 +33,7 @@ from rl_training.algorithms.world_models import (
 from rl_training.data.sequences import Context, SequenceBatch
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative, Positive, Rate
+from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import Carry, Policy, frozen_copy
 from rl_training.models.dreamer import (
     RSSM,
@@ -190,6 +191,12 @@ class DreamerAlgorithm(Algorithm):
     def _picture_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of what is seen at one moment."""
         frame = self.spaces.image_shape
+        if len(frame) == 4:
+            raise EnvironmentSetupError(
+                f"{self.name()} takes single pictures, but the task stacks {frame[0]} coloured "
+                "ones; it remembers by itself, so leave the stack out (Atari: "
+                "env_kwargs.frame_stack=1)"
+            )
         if len(frame) == 2:
             return 1, frame[0], frame[1]
         if frame[-1] < frame[0]:
