@@ -8,6 +8,7 @@ from rl_training.models.actor_critic import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.carry import Carry
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
 from rl_training.models.encoders import ImageEncoder, Observed
@@ -31,6 +32,7 @@ __all__ = [
     "ActionDistribution",
     "BoundedGaussianPolicy",
     "BoxPolicy",
+    "Carry",
     "CategoricalPolicy",
     "DeterministicPolicy",
     "EnsembleCritic",

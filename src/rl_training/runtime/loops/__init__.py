@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.algorithms.functional import Metrics
+from rl_training.experiment.tracking import Film
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.profile import Part
 
-Report = Mapping[str, float | NDArray[np.float32]]
-"""Numbers to log, and samples whose distribution TensorBoard shows."""
+Report = Mapping[str, float | NDArray[np.float32] | Film]
+"""Numbers to log; samples whose distribution, and films that, TensorBoard shows."""
 
 
 class Component(Protocol):
