@@ -27,4 +27,4 @@ bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about two hour
 	$(BIN)/python -m benchmarks.run
 
 clean:
-	rm -rf $(VENV) .venv-peers .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-peers* .pytest_cache .mypy_cache .ruff_cache

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import hardware, source_digest
+from benchmarks.peers.environment import PeerEnvironment
 from benchmarks.process import ROOT, job_environment
 
 LAST_LINES = 15
@@ -44,8 +45,8 @@ class Job:
     """Plain values that decide the result together with the seed; they are its identity."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Plain values that follow from the spec, such as paths of prepared files."""
-    peer: bool = False
-    """Whether the peers' environment is needed, be it only by a part of the job."""
+    peer: PeerEnvironment | None = None
+    """The peers' environment that is needed, be it only by a part of the job."""
     python: Path = Path(sys.executable)
     cost: float = 30.0
     """Seconds it takes, roughly: the longest start first, and the time left is guessed from it."""

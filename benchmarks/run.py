@@ -25,7 +25,7 @@ from benchmarks.board import Board
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, JobRunner, Outcome, ResultStore
 from benchmarks.machine import has_gpu
-from benchmarks.peers.environment import PeerEnvironmentError, ensure_peers
+from benchmarks.peers.environment import PeerEnvironmentError
 from benchmarks.process import ROOT
 from benchmarks.results_md import render
 from benchmarks.suites import SUITES, Options, Suite, load_suite
@@ -80,13 +80,14 @@ def run_suite(
         console.print(f"{suite.name}: left out, it needs a CUDA device and none was found")
         jobs = [job for job in jobs if not job.gpu]
     failed: list[Outcome] = []
-    if any(job.peer for job in jobs):
+    for peer in {job.peer for job in jobs if job.peer is not None}:
         try:
-            ensure_peers(lambda text: console.print(text, highlight=False))
+            peer.ensure(lambda text: console.print(text, highlight=False))
         except PeerEnvironmentError as error:
             console.print(str(error), markup=False, highlight=False)
-            failed = [Outcome(job, 0.0, "", "no peers' environment") for job in jobs if job.peer]
-            jobs = [job for job in jobs if not job.peer]
+            without = [job for job in jobs if job.peer == peer]
+            failed += [Outcome(job, 0.0, "", "no peers' environment") for job in without]
+            jobs = [job for job in jobs if job.peer != peer]
     if not jobs:
         return failed
     workers = 1 if suite.alone else chosen.workers

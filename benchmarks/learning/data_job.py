@@ -1,4 +1,4 @@
-"""What the data themselves are worth: mean episode return of named data sets."""
+"""What the data themselves are: mean episode return and mean state of named data sets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from rl_training import load_transition_dataset
 def work(request: Request) -> dict[str, Any]:
     means = {}
     for name in request.spec["datasets"]:
-        returns = load_transition_dataset(name).episode_returns()
-        means[name] = {"return_mean": float(returns.mean()), "episodes": len(returns)}
+        dataset = load_transition_dataset(name)
+        returns = dataset.episode_returns()
+        means[name] = {
+            "return_mean": float(returns.mean()),
+            "episodes": len(returns),
+            "mean_state": [round(float(x), 4) for x in dataset.observations.mean(0)],
+        }
     print(", ".join(f"{name} {value['return_mean']:,.1f}" for name, value in means.items()))
     return means
 

@@ -7,6 +7,7 @@ demonstrations alone; the twins check it from the other side.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from benchmarks.learning.shared import (
     details,
     evaluation,
     figure,
+    peer_inputs,
     returns,
     seeded,
 )
 from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
+from benchmarks.peers.environment import IMITATION, IMITATION_VERSION
+from benchmarks.speed.ratios import RatioTable, only
 from benchmarks.suites import Options, Section, Suite
 
 NAME = "imitation"
@@ -48,12 +52,29 @@ DATA = {
 }
 SECONDS = {"cartpole": 60, "pendulum": 90}
 
+PEER = "benchmarks.peers.imitation_job"
+COMPARE = "benchmarks.speed.compare_job"
+RATES = {
+    "documented": "learning rates and discount of that package's own page on GAIL",
+    "ours": "learning rates and discount of `gail/cartpole`",
+}
+TIMES_FASTER = 1.5
+SPEED = "gail-cartpole"
+DATA_JOB = "benchmarks.learning.data_job"
+EXPERTS = {"cartpole": "fixed-cartpole-expert", "cartpole_left": "fixed-cartpole-left"}
+"""The data sets of the two experts, by who imitates them."""
+CLOCK = "env_steps"
+SPEED_ROUNDS, TURN_ROLLOUTS = 6, 10
+
 
 # --- jobs ------------------------------------------------------------------------------------
 
 
 def imitation_jobs(options: Options) -> list[Job]:
-    return [job for name in MEANING for job in seeded(options, _job, name)]
+    jobs = [job for name in MEANING for job in seeded(options, _job, name)]
+    jobs += [job for rates in RATES for job in seeded(options, _peer_job, rates)]
+    shown = Job(NAME, "experts", 0, DATA_JOB, {"datasets": list(EXPERTS.values())}, cost=5)
+    return [*jobs, shown, _speed_job(options)]
 
 
 def _job(options: Options, seed: int, name: str) -> Job:
@@ -93,6 +114,57 @@ def _config(options: Options, name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
 
 
+def _peer_job(options: Options, seed: int, rates: str) -> Job:
+    """The same demonstrations, sizes, budget and start states through the `imitation` package."""
+    from rl_training.experiment.config import TrainConfig
+
+    config = TrainConfig(**_config(options, "cartpole"), seed=seed)
+    spec = {"imitation": IMITATION_VERSION, "rates": rates, **evaluation(options)}
+    spec["config"] = _config(options, "cartpole")
+    inputs = {
+        "config": config.to_dict(),
+        "demonstrations": _shown(options, config),
+        **peer_inputs(options, seed, config.eval_episodes),
+    }
+    name, python = _peer_name(rates), IMITATION.python
+    return Job(NAME, name, seed, PEER, spec, inputs, IMITATION, python, cost=200)
+
+
+def _speed_job(options: Options) -> Job:
+    """Environment steps per second of both, in turns; seeds play no part."""
+    from rl_training.experiment.config import load_config
+
+    config = load_config(CARTPOLE).replace(device="cpu", threads=1, engine="eager", seed=0)
+    rollout = config.params.ppo.rollout_steps * config.num_envs
+    pace = {"turn_ticks": rollout, "rounds": 1}
+    if not options.quick:
+        pace = {"turn_ticks": TURN_ROLLOUTS * rollout, "rounds": SPEED_ROUNDS}
+    spec = {"config": config.to_dict(), "peer": True, "imitation": IMITATION_VERSION, **pace}
+    inputs = {"demonstrations": _shown(options, config)}
+    return Job(NAME, SPEED, 0, COMPARE, spec, inputs, IMITATION, cost=60)
+
+
+def _shown(options: Options, config: Any) -> str:
+    """A file with the very steps that an imitation with this config is shown."""
+    import numpy as np
+
+    from rl_training import load_transition_dataset
+    from rl_training.data.demonstrations import demonstrations
+    from rl_training.runtime.controls import derive_seed
+
+    whole = load_transition_dataset(config.dataset, env_id=config.env_id)
+    knobs, seed = config.params, derive_seed(config.seed, "demonstrations")
+    kept = demonstrations(whole, knobs.demo_episodes, knobs.demo_subsample, seed)
+    path = options.scratch / f"{kept.fingerprint()}.npz"
+    arrays: dict[str, Any] = kept.to_arrays()
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def _peer_name(rates: str) -> str:
+    return f"imitation-{rates}"
+
+
 def _quick_budget(name: str) -> dict[str, int]:
     if name == "pendulum_bc":
         return {"total_updates": 40, "eval_interval": 20}
@@ -113,6 +185,58 @@ def _accuracy(records: Records, job: str) -> list[float]:
     return [x["train/discriminator_accuracy"] for x in found if x]
 
 
+def follows(records: Records) -> gates.Verdict:
+    """Whether every imitator stands nearer to its own expert than to the other one."""
+    gate = "mean position nearer to the own expert's than to the other's in every seed"
+    shown, found = only(records, "experts"), {name: positions(records, name) for name in EXPERTS}
+    if shown is None or not all(found.values()):
+        return gates.Verdict.missing(gate)
+    where = {name: float(shown.result[data]["mean_state"][0]) for name, data in EXPERTS.items()}
+    nearer = [
+        abs(position - where[name]) < min(abs(position - x) for n, x in where.items() if n != name)
+        for name, seeds in found.items()
+        for position in seeds
+    ]
+    passed = all(nearer)
+    experts = " and ".join(f"{x:.2f}" for x in where.values())
+    text = f"{sum(nearer)} of {len(nearer)}; experts at {experts}"
+    return gates.Verdict(gate, passed, f"{'pass' if passed else gates.MISSED} ({text})")
+
+
+def beside_peer(records: Records) -> tuple[str, tuple[gates.Verdict, ...]]:
+    """The table and the gates of the comparison with the `imitation` package."""
+    jobs = {rates: _peer_name(rates) for rates in RATES}
+    rows = [
+        ["ours", *seed_columns(returns(records, "cartpole")), *details(records, "cartpole", CLOCK)]
+    ]
+    for rates, job in jobs.items():
+        label = f"imitation, {RATES[rates]}"
+        rows.append([label, *seed_columns(returns(records, job)), *details(records, job, CLOCK)])
+    # theirs counts with the rates that serve it best
+    theirs = max(
+        (returns(records, job) for job in jobs.values()),
+        key=lambda x: sum(x) / len(x) if x else -math.inf,
+    )
+    quality = gates.not_worse(
+        "GAIL on CartPole beside imitation's", returns(records, "cartpole"), theirs
+    )
+    ratios = RatioTable("imitation")
+    ratios.add(records, SPEED, "`gail/cartpole`", TIMES_FASTER)
+    speed = ratios.section()
+    text = (
+        f"Beside GAIL of imitation {IMITATION_VERSION} with the same demonstrations, networks, "
+        "rollouts, minibatches, discriminator batches and passes over them, by return:"
+    )
+    header = ("GAIL on CartPole", *SEED_HEADER, "best", "env steps", "seconds")
+    between = (
+        f"and by environment steps per second, in {SPEED_ROUNDS} turns of {TURN_ROLLOUTS} "
+        "rollouts each, evaluation and checkpoints not included; it has no gradient penalty, the "
+        "time of which is in ours:"
+    )
+    parts = (text, table(header, rows), between, speed.markdown)
+    return "\n\n".join(parts), (quality, *speed.verdicts)
+
+
 def imitation_report(records: Records, figures: Path) -> Section:
     rows = [
         [
@@ -126,7 +250,7 @@ def imitation_report(records: Records, figures: Path) -> Section:
     ]
     header = ("run", *SEED_HEADER, "mean position", "accuracy", "best", "env steps", "seconds")
     left = positions(records, "cartpole_left")
-    verdicts = (
+    verdicts: tuple[gates.Verdict, ...] = (
         gates.every_seed_at_least("GAIL on CartPole", returns(records, "cartpole"), BALANCES),
         gates.every_seed_at_most(
             "GAIL from random demonstrations on CartPole",
@@ -138,6 +262,7 @@ def imitation_report(records: Records, figures: Path) -> Section:
         ),
         gates.every_seed_at_most("mean position from the left expert", left, LEFT[1]),
         gates.every_seed_at_least("mean position from the left expert", left, LEFT[0]),
+        follows(records),
         gates.every_seed_at_least("GAIL on Pendulum", returns(records, "pendulum"), SWINGS_UP),
         gates.every_seed_at_most(
             "GAIL from random demonstrations on Pendulum",
@@ -150,6 +275,8 @@ def imitation_report(records: Records, figures: Path) -> Section:
             returns(records, "pendulum_bc"),
         ),
     )
+    peer, peer_verdicts = beside_peer(records)
+    verdicts += peer_verdicts
     text = (
         "Fixed-horizon CartPole pays 1 of 500 steps while cart and pole are inside CartPole's "
         "bounds, within 300,000 steps by PPO; Pendulum, within 15,000 steps by SAC. Ten and four "
@@ -167,7 +294,7 @@ def imitation_report(records: Records, figures: Path) -> Section:
         path = figures / f"{NAME}-{task}.png"
         parts.append(figure(path, curves, title, "environment steps"))
     gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
-    parts += [table(header, rows), gates_table]
+    parts += [table(header, rows), peer, gates_table]
     return Section("\n\n".join(part for part in parts if part), verdicts)
 
 

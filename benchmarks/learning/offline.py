@@ -29,7 +29,7 @@ from benchmarks.learning.shared import (
     seeded,
 )
 from benchmarks.markdown import NO_VALUE, SEED_HEADER, mean, number, seed_columns, table
-from benchmarks.peers.environment import D3RLPY_VERSION, peer_python
+from benchmarks.peers.environment import D3RLPY_VERSION, SHARED
 from benchmarks.suites import Options, Section, Suite
 
 NAME = "offline"
@@ -143,8 +143,8 @@ def _peer_job(options: Options, seed: int, algo: str) -> Job:
     }
     inputs = {"data": str(data), **peer_inputs(options, seed, config.eval_episodes)}
     cost = 6 + config.total_updates / PEER_UPDATES_PER_SECOND[algo]
-    python = peer_python()
-    return Job(NAME, f"d3rlpy-{algo}", seed, PEER, spec, inputs, True, python, cost)
+    name = f"d3rlpy-{algo}"
+    return Job(NAME, name, seed, PEER, spec, inputs, SHARED, SHARED.python, cost)
 
 
 # --- report ----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from benchmarks.learning.shared import (
     seeded,
 )
 from benchmarks.markdown import SEED_HEADER, mean, number, seed_columns, table
-from benchmarks.peers.environment import SB3_VERSION, peer_python
+from benchmarks.peers.environment import SB3_VERSION, SHARED
 from benchmarks.suites import Options, Section, Suite
 
 NAME = "online"
@@ -152,7 +152,7 @@ def _peer_job(options: Options, seed: int, name: str) -> Job:
     spec = {"stable-baselines3": SB3_VERSION, "config": _stated(config), **evaluation(options)}
     inputs = {"config": config.to_dict(), **peer_inputs(options, seed, config.eval_episodes)}
     cost = GATES[name].seconds * PEER_SLOWER
-    return Job(NAME, _peer_name(name), seed, PEER, spec, inputs, True, peer_python(), cost)
+    return Job(NAME, _peer_name(name), seed, PEER, spec, inputs, SHARED, SHARED.python, cost)
 
 
 def _peer_name(name: str) -> str:

@@ -1,6 +1,7 @@
-"""The environment of the libraries we compare with, made on first use.
+"""The environments of the libraries we compare with, each made on first use.
 
-d3rlpy pins an older Gymnasium than this package needs, so the two cannot share one.
+d3rlpy, imitation and mbrl-lib pin older versions of Gymnasium than this package needs, and not the
+same ones, so they cannot share an environment with it or with one another.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.process import ROOT
@@ -15,37 +17,63 @@ from benchmarks.process import ROOT
 D3RLPY_VERSION = "2.8.1"
 SB3_VERSION = "2.9.2"
 """Of stable-baselines3 and of sb3-contrib, which are released together."""
-REQUIREMENTS = (
-    "torch",
-    f"d3rlpy=={D3RLPY_VERSION}",
-    f"stable-baselines3=={SB3_VERSION}",
-    f"sb3-contrib=={SB3_VERSION}",
-)
-FOLDER = ROOT / ".venv-peers"
-_STAMP = FOLDER / ".installed"
+IMITATION_VERSION = "1.0.1"
+MBRL_VERSION = "0.2.0"
 
 
 class PeerEnvironmentError(RuntimeError):
-    """The environment could not be made; the message ends with pip's last lines."""
+    """An environment could not be made; the message ends with pip's last lines."""
 
 
-def peer_python() -> Path:
-    """Python of the peers' environment, which `ensure_peers` makes."""
-    return FOLDER / "bin" / "python"
+@dataclass(frozen=True)
+class PeerEnvironment:
+    """A folder with a Python of its own, and what is installed there."""
+
+    folder: str
+    requirements: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    """Installed last, against what the others pin."""
+
+    @property
+    def python(self) -> Path:
+        """Exists once `ensure` has run."""
+        return ROOT / self.folder / "bin" / "python"
+
+    def ensure(self, say: Callable[[str], None]) -> None:
+        """Make or complete the environment where it is not as required."""
+        wanted = " ".join((*self.requirements, *self.overrides))
+        stamp = ROOT / self.folder / ".installed"
+        if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == wanted:
+            return
+        say(f"making {self.folder} with {wanted} (once, a few minutes)")
+        _run([sys.executable, "-m", "venv", str(ROOT / self.folder)])
+        pip = [str(self.python), "-m", "pip", "install", "--quiet"]
+        # The constraints keep PyTorch at the version, and so the build, that we run ourselves.
+        pip += ["-c", str(ROOT / "constraints.txt")]
+        for requirements in filter(None, (self.requirements, self.overrides)):
+            _run([*pip, *requirements])
+        stamp.write_text(wanted + "\n", encoding="utf-8")
 
 
-def ensure_peers(say: Callable[[str], None]) -> Path:
-    """Make or complete the environment where it is not as required; its Python."""
-    wanted = " ".join(REQUIREMENTS)
-    if _STAMP.is_file() and _STAMP.read_text(encoding="utf-8").strip() == wanted:
-        return peer_python()
-    say(f"making {FOLDER.name} with {wanted} (once, a few minutes)")
-    _run([sys.executable, "-m", "venv", str(FOLDER)])
-    pip = [str(peer_python()), "-m", "pip", "install", "--quiet"]
-    # The constraints keep PyTorch at the version, and so the build, that we run ourselves.
-    _run([*pip, "-c", str(ROOT / "constraints.txt"), *REQUIREMENTS])
-    _STAMP.write_text(wanted + "\n", encoding="utf-8")
-    return peer_python()
+SHARED = PeerEnvironment(
+    ".venv-peers",
+    (
+        "torch",
+        f"d3rlpy=={D3RLPY_VERSION}",
+        f"stable-baselines3=={SB3_VERSION}",
+        f"sb3-contrib=={SB3_VERSION}",
+    ),
+)
+# Gymnasium before 1.0 asks NumPy for names that NumPy 2 no longer has.
+IMITATION = PeerEnvironment(
+    ".venv-peers-imitation", ("torch", "numpy<2", f"imitation=={IMITATION_VERSION}")
+)
+MBRL = PeerEnvironment(
+    ".venv-peers-mbrl",
+    ("torch", "numpy<2", f"mbrl=={MBRL_VERSION}"),
+    # the one that it pins cannot be imported by Python 3.11
+    ("hydra-core==1.3.2",),
+)
 
 
 def _run(command: list[str]) -> None:

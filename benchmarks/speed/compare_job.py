@@ -8,15 +8,17 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
-from benchmarks.peers.environment import peer_python
+from benchmarks.peers.environment import IMITATION, MBRL, SHARED, PeerEnvironment
 from benchmarks.process import Companion, Request, answer_job
 
 OURS = "benchmarks.speed.our_worker"
-PEERS = {
-    "d3rlpy": "benchmarks.peers.d3rlpy_worker",
-    "stable-baselines3": "benchmarks.peers.sb3_worker",
+PEERS: dict[str, tuple[PeerEnvironment, str]] = {
+    "d3rlpy": (SHARED, "benchmarks.peers.d3rlpy_worker"),
+    "stable-baselines3": (SHARED, "benchmarks.peers.sb3_worker"),
+    "imitation": (IMITATION, "benchmarks.peers.imitation_worker"),
+    "mbrl": (MBRL, "benchmarks.peers.mbrl_worker"),
 }
-"""Workers by the key under which a spec names the peer's version."""
+"""Environments and workers by the key under which a spec names the peer's version."""
 WARM_UP_TICKS = 30
 
 
@@ -25,8 +27,10 @@ class Side:
 
     def __init__(self, companion: Companion, spec: dict[str, Any]) -> None:
         self._companion = companion
-        if "turn_ticks" in spec:  # turns are parts of one whole run, its beginning included
+        if "turn_ticks" in spec:  # turns are parts of one whole run
             self.ticks = int(spec["turn_ticks"])
+            if "skip_ticks" in spec:
+                self._run(spec["skip_ticks"])
         else:
             self._run(WARM_UP_TICKS)
             # measured a second time, because the first ones allocate, compile and fill caches
@@ -59,9 +63,9 @@ def work(request: Request) -> dict[str, Any]:
         result: dict[str, Any] = {"engine": built["engine"], "knobs": built["knobs"]}
         sides = [Side(ours, spec)]
         if spec["peer"]:
-            worker = next(module for name, module in PEERS.items() if name in spec)
-            theirs = stack.enter_context(Companion(peer_python(), worker))
-            build["knobs"] = built["knobs"]
+            peer, worker = next(found for name, found in PEERS.items() if name in spec)
+            theirs = stack.enter_context(Companion(peer.python, worker))
+            build |= {"knobs": built["knobs"], "inputs": request.inputs}
             result["peer_versions"] = theirs.ask(**build)["versions"]
             sides.append(Side(theirs, spec))
         for turn in range(spec["rounds"]):

@@ -84,6 +84,30 @@ def list_step(spec: dict[str, Any], members: int) -> Callable[[], Any]:
     return step
 
 
+def product_step(spec: dict[str, Any], members: int) -> Callable[[], Any]:
+    """The matrix products of that step, forward and backward, and nothing else."""
+    params = ModelParams(**spec["knobs"])
+    inside = spec["obs_dim"] + spec["action_dim"]
+    sizes = [inside, *params.model_hidden_sizes, 2 * (spec["obs_dim"] + 1)]
+    layers = [
+        (
+            torch.randn(members, params.model_batch_size, fan_in),
+            torch.randn(members, fan_in, fan_out),
+            torch.randn(members, params.model_batch_size, fan_out),
+        )
+        for fan_in, fan_out in itertools.pairwise(sizes)
+    ]
+
+    def step() -> None:
+        for i, (inputs, weights, gradients) in enumerate(layers):
+            torch.bmm(inputs, weights)
+            torch.bmm(inputs.transpose(1, 2), gradients)
+            if i:  # nobody asks for the gradient of the inputs of the first
+                torch.bmm(gradients, weights.transpose(1, 2))
+
+    return step
+
+
 def rate(work: Callable[[], Any], rounds: int) -> float:
     began = time.perf_counter()
     for _ in range(rounds):
@@ -92,12 +116,13 @@ def rate(work: Callable[[], Any], rounds: int) -> float:
 
 
 def compare_fits(spec: dict[str, Any]) -> dict[str, Any]:
-    """Three sides that take turns."""
+    """Four sides that take turns."""
     members = spec["members"]
     sides = {
         "ensemble": ensemble_step(spec, members),
         "one": ensemble_step(spec, 1),
         "list": list_step(spec, members),
+        "products": product_step(spec, members),
     }
     turns = {}
     for name, side in sides.items():
@@ -107,11 +132,12 @@ def compare_fits(spec: dict[str, Any]) -> dict[str, Any]:
     for _ in range(spec["rounds"]):
         for name, side in sides.items():
             measured[name].append(rate(side, turns[name]))
-    ours, one, listed = (measured[name] for name in ("ensemble", "one", "list"))
+    ours, one, listed, products = measured.values()
     return {
         **{name: median(values) for name, values in measured.items()},
         "times_one": median(b / a for a, b in zip(ours, one, strict=True)),
         "times_list": median(a / b for a, b in zip(ours, listed, strict=True)),
+        "products_over_one": median(b / a for a, b in zip(products, one, strict=True)),
     }
 
 

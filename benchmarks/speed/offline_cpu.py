@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import gates
 from benchmarks.jobs import Job, Records
 from benchmarks.markdown import NO_VALUE, table
-from benchmarks.peers.environment import D3RLPY_VERSION
+from benchmarks.peers.environment import D3RLPY_VERSION, SHARED
 from benchmarks.speed.ratios import RatioTable, load_note, only
 from benchmarks.speed.synthetic import SHAPE
 from benchmarks.suites import Options, Section, Suite
@@ -41,7 +41,7 @@ def speed_jobs(options: Options) -> list[Job]:
         if peer:
             spec["d3rlpy"] = D3RLPY_VERSION
         cost = (2 if peer else 1) * (6 + pace["rounds"] * pace["turn_seconds"])
-        jobs.append(Job(NAME, algo, 0, COMPARE, spec, peer=peer, cost=cost))
+        jobs.append(Job(NAME, algo, 0, COMPARE, spec, peer=SHARED if peer else None, cost=cost))
     calls = 500 if options.quick else PREDICT_CALLS
     for algo in PREDICTING:
         spec = {"what": "predict", "algo": algo, "shape": shape, "knobs": KNOBS, "calls": calls}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import Job, Records
-from benchmarks.peers.environment import SB3_VERSION
+from benchmarks.peers.environment import SB3_VERSION, SHARED
 from benchmarks.speed.ratios import RatioTable, load_note
 from benchmarks.suites import Options, Section, Suite
 
@@ -45,7 +45,7 @@ def _job(options: Options, name: str) -> Job:
     spec: dict[str, Any] = {"config": config.to_dict(), "turn_ticks": turn, "rounds": rounds}
     spec |= {"peer": True, "stable-baselines3": SB3_VERSION}
     cost = SECONDS[name] * (1 + PEER_SLOWER) * rounds / TURNS_PER_BUDGET + 10
-    return Job(NAME, _job_name(name), 0, COMPARE, spec, peer=True, cost=cost)
+    return Job(NAME, _job_name(name), 0, COMPARE, spec, peer=SHARED, cost=cost)
 
 
 def _job_name(name: str) -> str:

@@ -50,6 +50,20 @@ def test_round_trips_are_exact(
             assert load_transition_dataset(target).spaces == spaces
 
 
+def test_no_rewards_are_made_up(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    del arrays["rewards"]
+    dataset = load_transition_dataset(arrays, spaces=box_spaces, needs_rewards=False)
+    for target in _targets(tmp_path)[:3]:
+        save_dataset(dataset, target)
+        with pytest.raises(DataError, match="missing key 'rewards'"):
+            load_transition_dataset(target, spaces=box_spaces)
+        again = load_transition_dataset(target, spaces=box_spaces, needs_rewards=False)
+        assert again.fingerprint() == dataset.fingerprint()
+    with pytest.raises(DataError, match="has no rewards"):
+        save_dataset(dataset, "minari:toy/b-v0")
+    assert not minari.list_local_datasets()
+
+
 def test_through_all_formats_in_turn(tmp_path: Path) -> None:
     source = {"kind": "scripted", "name": "pendulum-mixed", "max_episodes": 3}
     first = current = load_transition_dataset(source)

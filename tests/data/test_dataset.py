@@ -31,6 +31,20 @@ def test_episodes_by_hand(arrays: dict[str, Any], box_spaces: Spaces) -> None:
         np.testing.assert_array_equal(array, arrays[name])
 
 
+def test_a_mix_has_rewards_where_every_part_has(arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    paid = load_transition_dataset(arrays, spaces=box_spaces)
+    del arrays["rewards"]
+    free = load_transition_dataset(arrays, spaces=box_spaces, needs_rewards=False)
+    assert TransitionDataset.concatenate([paid, paid]).has_rewards
+    for parts in ([free, free], [paid, free], [free, paid]):
+        mixed = TransitionDataset.concatenate(parts)
+        assert not mixed.has_rewards
+        assert np.isnan(mixed.rewards).all()
+        assert not mixed.take_episodes(1).has_rewards
+        with pytest.raises(DataError, match="has no rewards"):
+            mixed.episode_returns()
+
+
 def test_dtypes_are_normalised(arrays: dict[str, Any], box_spaces: Spaces) -> None:
     for name in arrays:
         arrays[name] = arrays[name].astype(np.float64)

@@ -155,6 +155,42 @@ def test_missing_keys(tmp_path: Path, arrays: dict[str, Any], write: Any) -> Non
         load_transition_dataset(path)
 
 
+@pytest.mark.parametrize("write", [_npz, _hdf5])
+def test_without_rewards(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces, write: Any
+) -> None:
+    whole = load_transition_dataset(arrays, spaces=box_spaces)
+    del arrays["rewards"]
+    path = write(tmp_path / ("x.npz" if write is _npz else "x.h5"), arrays)
+    for source in (path, arrays):
+        with pytest.raises(DataError, match=r"missing key 'rewards'; .* needed are .*rewards"):
+            load_transition_dataset(source, spaces=box_spaces)
+        dataset = load_transition_dataset(source, spaces=box_spaces, needs_rewards=False)
+        assert not dataset.has_rewards
+        assert np.isnan(dataset.rewards).all()
+        assert dataset.notes == ("there are no rewards",)
+        for name, array in dataset.known_arrays().items():
+            np.testing.assert_array_equal(array, getattr(whole, name))
+        assert sorted({*whole.to_arrays()} - {*dataset.known_arrays()}) == ["rewards"]
+        again = load_transition_dataset(dataset, spaces=box_spaces, needs_rewards=False)
+        assert again is dataset
+        with pytest.raises(DataError, match=r"has no rewards, .* add the array 'rewards'"):
+            load_transition_dataset(dataset, spaces=box_spaces)
+    assert whole.has_rewards
+    assert load_transition_dataset(whole, spaces=box_spaces, needs_rewards=False).has_rewards
+    del arrays["truncations"]
+    with pytest.raises(DataError, match=r"missing key 'truncations'; .* actions, terminations"):
+        load_transition_dataset(arrays, needs_rewards=False)
+
+
+def test_rewards_that_are_there_are_checked_all_the_same(
+    arrays: dict[str, Any], box_spaces: Spaces
+) -> None:
+    arrays["rewards"][3] = np.nan
+    with pytest.raises(DataError, match="'rewards' holds NaN at row 3"):
+        load_transition_dataset(arrays, spaces=box_spaces, needs_rewards=False)
+
+
 def test_unknown_sources() -> None:
     with pytest.raises(DataError, match=r"'pendulum-mixe' is unknown \(did you mean 'pend"):
         load_transition_dataset("pendulum-mixe")

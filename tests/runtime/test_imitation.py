@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import BC, GAIL, TrainConfig, load, load_transition_dataset
+from rl_training import BC, GAIL, IQL, TrainConfig, load, load_transition_dataset
 from rl_training.algorithms.gail import ImitationBatch
 from rl_training.data.convert import save_dataset
 from rl_training.data.generation import env_spaces
 from rl_training.data.rollout import generalized_advantages
-from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.errors import CheckpointError, DataError
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.imitation import (
     PPOImitationLoop,
@@ -199,6 +199,47 @@ def test_demonstrations_of_every_kind(
         section |= {"id": "test/demos-v0"} if kind == "minari" else {"path": target}
     loop = ran(small_config("gail", dataset=section, algo_kwargs={"demo_subsample": 10}))
     assert loop.progress.env_steps == 64
+
+
+@pytest.mark.parametrize("knobs", GENERATORS)
+@pytest.mark.parametrize("source", ["npz", "hdf5", "arrays"])
+def test_demonstrations_without_rewards(source: str, knobs: dict[str, Any], tmp_path: Path) -> None:
+    """The same run as with them, to the bit, and it can be taken on."""
+    rows = load_transition_dataset("pendulum-expert").take_episodes(3).to_arrays()
+    config = small_config("gail", output_dir=str(tmp_path), algo_kwargs=knobs)
+    paid = GAIL(config, dataset=rows)
+    paid.learn(progress=False)
+    del rows["rewards"]
+    shown: Any = rows
+    if source != "arrays":
+        shown = tmp_path / f"demos.{source}"
+        if source == "npz":
+            np.savez(shown, **rows)
+        else:
+            with pytest.importorskip("h5py").File(shown, "w") as file:
+                for name, array in rows.items():
+                    file[name] = array
+    free = GAIL(config, dataset=shown)
+    result = free.learn(progress=False)
+    states = (agent.algorithm.training_state() for agent in (paid, free))
+    assert_same_state(*states)
+    GAIL.resume(result.run_dir, total_timesteps=96, progress=False)
+
+
+def test_other_algorithms_refuse_data_without_rewards(tmp_path: Path) -> None:
+    rows = load_transition_dataset("pendulum-expert").take_episodes(3).to_arrays()
+    del rows["rewards"]
+    dataset = load_transition_dataset(rows, env_id="Pendulum-v1", needs_rewards=False)
+    path = tmp_path / "demos.npz"
+    np.savez(path, **rows)
+    for cls in (BC, IQL):
+        with pytest.raises(DataError, match="missing key 'rewards'"):
+            cls("Pendulum-v1", dataset=rows)
+        with pytest.raises(DataError, match="has no rewards"):
+            cls("Pendulum-v1", dataset=dataset)
+        agent = cls("Pendulum-v1", dataset=path, device="cpu", output_dir=str(tmp_path))
+        with pytest.raises(DataError, match="missing key 'rewards'"):
+            agent.learn(total_updates=2, progress=False)
 
 
 def test_demonstrations_of_a_checkpoint(tmp_path: Path) -> None:

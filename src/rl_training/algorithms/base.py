@@ -172,6 +172,8 @@ class Algorithm(nn.Module):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector"})
     needs_returns: ClassVar[bool] = False
+    needs_rewards: ClassVar[bool] = True
+    """Whether data of a run have to have rewards."""
     recurrent: ClassVar[bool] = False
     """Whether the policy keeps something from step to step, a carry."""
     losses: ClassVar[tuple[str, ...]] = ()

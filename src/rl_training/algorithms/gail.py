@@ -185,6 +185,7 @@ class GAILAlgorithm(Algorithm):
     summary: ClassVar[str] = "imitates demonstrations without any reward, in a simulator"
     losses: ClassVar[tuple[str, ...]] = ("discriminator_loss",)
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    needs_rewards: ClassVar[bool] = False
 
     def __init__(
         self, spaces: Spaces, params: GAILParams, normalize_observations: bool = False

@@ -46,6 +46,7 @@ from rl_training.experiment.errors import (
     DataError,
     EnvironmentSetupError,
 )
+from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
@@ -97,7 +98,9 @@ class ManagedAlgorithm:
             env_kwargs = None  # refused with the rest of the configuration, below
         spaces = env_spaces(str(options.get("env_id", values["env_id"])), env_kwargs)
         if dataset is not None:
-            section = self._take_dataset(dataset, str(values["env_id"]), spaces)
+            algo = str(options.get("algo", values["algo"]))
+            needs_rewards = algorithm_class(algo).needs_rewards
+            section = self._take_dataset(dataset, str(values["env_id"]), spaces, needs_rewards)
             # other data through the same preparation, unless it says its own
             values["dataset"] = preparation(values.get("dataset")) | section
         self.config = with_options(values, options, self.algo or str(values["algo"]))
@@ -115,10 +118,14 @@ class ManagedAlgorithm:
         """From a packaged config such as "awr/pendulum" or a YAML file."""
         return cls(load_config(source), **options)
 
-    def _take_dataset(self, dataset: Any, env_id: str, spaces: Spaces) -> dict[str, Any]:
+    def _take_dataset(
+        self, dataset: Any, env_id: str, spaces: Spaces, needs_rewards: bool
+    ) -> dict[str, Any]:
         """The configuration of the data; data in memory are kept until the run folder exists."""
         if isinstance(dataset, TransitionDataset) or holds_arrays(dataset):
-            self._dataset = load_transition_dataset(dataset, env_id=env_id, spaces=spaces)
+            self._dataset = load_transition_dataset(
+                dataset, env_id=env_id, spaces=spaces, needs_rewards=needs_rewards
+            )
             return {"kind": "npz", "path": DATASET_FILE}
         if isinstance(dataset, DatasetConfig):
             return dataset.model_dump(mode="json", exclude_unset=True)

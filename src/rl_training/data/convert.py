@@ -99,7 +99,7 @@ def _save_file(
 
 
 def _stored_arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
-    arrays = dataset.to_arrays()
+    arrays = dataset.known_arrays()
     if not dataset.has_whole_episode and dataset.num_episodes == 1:
         # The only flag was set by the loader; without it a reader learns the truth again.
         arrays["truncations"] = np.zeros_like(dataset.truncations)
@@ -138,6 +138,7 @@ def _check_minari(dataset_id: str, overwrite: bool) -> Path:
 
 
 def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -> None:
+    dataset.require_rewards()  # which Minari stores with every step
     folder = _check_minari(dataset_id, overwrite)
     minari = optional_module("minari", "minari", "writing a Minari data set")
     _check_chain(dataset, dataset_id)

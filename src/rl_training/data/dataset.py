@@ -41,7 +41,7 @@ class TransitionDataset:
 
     observations: NDArray[np.float32]  # (N, O)
     actions: NDArray[Any]  # (N, A) float32 in the environment's units, or (N,) int64
-    rewards: NDArray[np.float32]  # (N,)
+    rewards: NDArray[np.float32]  # (N,); NaN throughout without `has_rewards`
     next_observations: NDArray[np.float32]  # (N, O); a placeholder where terminated
     terminations: NDArray[np.bool_]  # (N,) the task ended: nothing follows
     truncations: NDArray[np.bool_]  # (N,) the episode was cut: something would follow
@@ -55,10 +55,14 @@ class TransitionDataset:
     """False where a source marked no episode end at all, so its returns mean nothing."""
     env_id: str | None = None
     """Environment the data were made in or for, where known."""
+    has_rewards: bool = True
+    """False where a source, or one of those mixed, has none: demonstrations need none."""
 
     def __post_init__(self) -> None:
         if not self.parts:
             object.__setattr__(self, "parts", ((len(self), 1.0),))
+        if not self.has_rewards:
+            object.__setattr__(self, "rewards", np.full(len(self), np.nan, np.float32))
 
     def __len__(self) -> int:
         return int(self.rewards.shape[0])
@@ -79,6 +83,7 @@ class TransitionDataset:
 
     def episode_returns(self) -> NDArray[np.float64]:
         """Undiscounted sum of rewards of every episode."""
+        self.require_rewards()
         sums: NDArray[np.float64] = np.add.reduceat(
             self.rewards.astype(np.float64), self.episode_starts
         )
@@ -88,9 +93,22 @@ class TransitionDataset:
         """Number of rows of every episode."""
         return self.episode_ends - self.episode_starts + 1
 
+    def require_rewards(self) -> None:
+        """Refuse data without rewards."""
+        if not self.has_rewards:
+            raise DataError(
+                f"data set '{self.name}' has no rewards, which only imitation (algo: gail) can do "
+                "without; add the array 'rewards'"
+            )
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The six arrays by name, not copied."""
         return {name: getattr(self, name) for name in ARRAY_NAMES}
+
+    def known_arrays(self) -> dict[str, NDArray[Any]]:
+        """Those of the six that say something: no rewards where there are none."""
+        unknown = () if self.has_rewards else ("rewards",)
+        return {name: array for name, array in self.to_arrays().items() if name not in unknown}
 
     def fingerprint(self) -> str:
         """16 hex digits that change when any array or the mixing weights change."""
@@ -171,6 +189,7 @@ class TransitionDataset:
             ),
             has_whole_episode=all(dataset.has_whole_episode for dataset in datasets),
             env_id=env_ids.pop() if len(env_ids) == 1 else None,
+            has_rewards=all(dataset.has_rewards for dataset in datasets),
         )
 
 

@@ -36,9 +36,11 @@ _DAMAGE = (
 )
 
 
-def read_arrays(arrays: Mapping[str, Any], name: str = "arrays") -> RawTransitions:
+def read_arrays(
+    arrays: Mapping[str, Any], name: str = "arrays", *, needs_rewards: bool = True
+) -> RawTransitions:
     """Arrays in memory, copied, so that later changes by the caller do not reach the data."""
-    keys = select_keys(list(arrays), name)
+    keys = select_keys(list(arrays), name, needs_rewards)
     copies = {ours: np.array(_on_host(arrays[theirs])) for ours, theirs in keys.items()}
     return RawTransitions(label=name, name=name, arrays=copies, keys=keys)
 
@@ -51,24 +53,24 @@ def read_file_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     return _npz_arrays(path, None)
 
 
-def read_npz(path: str | Path) -> RawTransitions:
+def read_npz(path: str | Path, *, needs_rewards: bool = True) -> RawTransitions:
     """A NumPy archive with the keys observations, actions, rewards, terminations,
     truncations and optionally next_observations, or their `ALIASES`, which include
     D4RL's terminals and timeouts. Pickled objects are never loaded."""
-    return _raw_file(Path(path), "npz")
+    return _raw_file(Path(path), "npz", needs_rewards)
 
 
-def read_hdf5(path: str | Path) -> RawTransitions:
+def read_hdf5(path: str | Path, *, needs_rewards: bool = True) -> RawTransitions:
     """An HDF5 file with the D4RL keys at top level, or the names that npz files use."""
-    return _raw_file(Path(path), "hdf5")
+    return _raw_file(Path(path), "hdf5", needs_rewards)
 
 
-def _raw_file(path: Path, kind: str) -> RawTransitions:
+def _raw_file(path: Path, kind: str, needs_rewards: bool) -> RawTransitions:
     label = f"{kind} file '{path}'"
     keys: dict[str, str] = {}
 
     def choose(present: list[str]) -> list[str]:
-        keys.update(select_keys(present, label))
+        keys.update(select_keys(present, label, needs_rewards))
         return list(keys.values())
 
     reader = _npz_arrays if kind == "npz" else _hdf5_arrays

@@ -38,6 +38,7 @@ def load_transition_dataset(
     env_id: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     spaces: Spaces | None = None,
+    needs_rewards: bool = True,
 ) -> TransitionDataset:
     """Load, check, mix and process transitions from any source.
 
@@ -49,17 +50,22 @@ def load_transition_dataset(
     The data are checked against `spaces`; where those are left out, against the
     environment `env_id`; where that is left out too, against what the source says of
     itself, or else the action space is inferred from the data, which a note then says.
+
+    Arrays and files without rewards are refused unless `needs_rewards` is False, as it is
+    for imitation.
     """
     if isinstance(source, TransitionDataset):
+        if needs_rewards:
+            source.require_rewards()
         if spaces is None and env_id is not None:
             spaces = env_spaces(env_id, env_kwargs)
         return _refitted(source, spaces)
     config = None
     if holds_arrays(source):
-        raws = [read_arrays(source)]
+        raws = [read_arrays(source, needs_rewards=needs_rewards)]
     else:
         config = _as_config(source)
-        raws = _read_parts(config, env_id, env_kwargs)
+        raws = _read_parts(config, env_id, env_kwargs, needs_rewards)
     if spaces is None and env_id is not None:
         spaces = env_spaces(env_id, env_kwargs)
     if spaces is None:
@@ -119,7 +125,10 @@ def _parts(config: DatasetConfig) -> tuple[DataSource, ...]:
 
 
 def _read_parts(
-    config: DatasetConfig, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+    config: DatasetConfig,
+    env_id: str | None,
+    env_kwargs: Mapping[str, Any] | None,
+    needs_rewards: bool,
 ) -> list[RawTransitions]:
     if config.mix is not None and config.max_episodes is not None:
         raise ConfigError(
@@ -130,7 +139,7 @@ def _read_parts(
     for part in _parts(config):
         if part.kind == "scripted":
             recipe_for(str(part.name), env_id)
-    return [_read(part, env_id, env_kwargs) for part in _parts(config)]
+    return [_read(part, env_id, env_kwargs, needs_rewards) for part in _parts(config)]
 
 
 def _combine(config: DatasetConfig, datasets: list[TransitionDataset]) -> TransitionDataset:
@@ -144,16 +153,19 @@ def _combine(config: DatasetConfig, datasets: list[TransitionDataset]) -> Transi
 
 
 def _read(
-    part: DataSource, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+    part: DataSource,
+    env_id: str | None,
+    env_kwargs: Mapping[str, Any] | None,
+    needs_rewards: bool,
 ) -> RawTransitions:
     if part.kind == "scripted":
         return _read_scripted(str(part.name), part.seed, env_id, env_kwargs)
     if part.kind == "random":
         return _read_random(part, env_id, env_kwargs)
     if part.kind == "npz":
-        return read_npz(str(part.path))
+        return read_npz(str(part.path), needs_rewards=needs_rewards)
     if part.kind == "hdf5":
-        return read_hdf5(str(part.path))
+        return read_hdf5(str(part.path), needs_rewards=needs_rewards)
     return read_minari(str(part.id))
 
 
@@ -213,6 +225,6 @@ def _refitted(dataset: TransitionDataset, spaces: Spaces | None) -> TransitionDa
     """The data set itself, carrying `spaces` after a check where those are not its own."""
     if spaces is None or spaces == dataset.spaces:
         return dataset
-    raw = RawTransitions(label=dataset.name, name=dataset.name, arrays=dataset.to_arrays())
+    raw = RawTransitions(label=dataset.name, name=dataset.name, arrays=dataset.known_arrays())
     build_dataset(raw, spaces)
     return replace(dataset, spaces=spaces)

@@ -50,8 +50,19 @@ class RawTransitions:
         return self.keys.get(array_name, array_name)
 
 
-def select_keys(present: Sequence[str], label: str) -> dict[str, str]:
+NEEDED = {
+    "observations": "observations",
+    "actions": "actions",
+    "rewards": "rewards",
+    "terminations": "terminations (or terminals)",
+    "truncations": "truncations (or timeouts)",
+}
+"""Arrays that no source can do without, as a refusal names them."""
+
+
+def select_keys(present: Sequence[str], label: str, needs_rewards: bool = True) -> dict[str, str]:
     """The package's array names mapped to the keys that a source has for them."""
+    needed = [name for name in NEEDED if needs_rewards or name != "rewards"]
     chosen: dict[str, str] = {}
     missing: list[str] = []
     for name in ARRAY_NAMES:
@@ -62,7 +73,7 @@ def select_keys(present: Sequence[str], label: str) -> dict[str, str]:
             )
         if found:
             chosen[name] = found[0]
-        elif name != "next_observations":
+        elif name in needed:
             missing.append(name)
     if missing:
         others = [key for key in present if key not in chosen.values()]
@@ -70,8 +81,8 @@ def select_keys(present: Sequence[str], label: str) -> dict[str, str]:
         plural = "keys" if len(missing) > 1 else "key"
         raise DataError(
             f"{label}: missing {plural} {words}; present are "
-            f"{', '.join(map(repr, present)) or 'none'}, needed are observations, actions, "
-            "rewards, terminations (or terminals) and truncations (or timeouts)"
+            f"{', '.join(map(repr, present)) or 'none'}, needed are "
+            f"{', '.join(NEEDED[name] for name in needed[:-1])} and {NEEDED[needed[-1]]}"
         )
     return chosen
 
@@ -83,7 +94,12 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
     observations = _vectors(raw, "observations")
     _check_width(raw, "observations", observations, spaces)
     actions = _actions(raw, spaces)
-    rewards = _finite(raw, "rewards", _column(raw, "rewards"))
+    has_rewards = "rewards" in raw.arrays
+    if has_rewards:
+        rewards = _finite(raw, "rewards", _column(raw, "rewards"))
+    else:
+        rewards = np.full(len(observations), np.nan, np.float32)
+        notes.append("there are no rewards")
     terminations, truncations = _flags(raw)
     flagged = bool(episode_end_flags(terminations, truncations).any())
     if not flagged:
@@ -115,6 +131,7 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
         spaces=spaces,
         has_whole_episode=flagged if raw.has_whole_episode is None else raw.has_whole_episode,
         env_id=raw.env_id,
+        has_rewards=has_rewards,
     )
     seams = unmarked_seams(dataset)
     if seams:

@@ -129,6 +129,7 @@ def _raw_data(
         env_id=config.env_id,
         env_kwargs=config.env_kwargs,
         spaces=algorithm.spaces,
+        needs_rewards=algorithm.needs_rewards,
     )
 
 
