@@ -56,7 +56,11 @@ SUITES = {
     "imitation": "benchmarks.learning.imitation",
     "ensemble_speed": "benchmarks.speed.ensemble",
     "model_based": "benchmarks.learning.model_based",
+    "model_based_gpu": "benchmarks.learning.model_based_gpu",
     "model_speed": "benchmarks.speed.model",
+    "world_model": "benchmarks.learning.world_model",
+    "world_model_gpu": "benchmarks.learning.world_model_gpu",
+    "world_model_speed": "benchmarks.speed.world_model",
 }
 """Modules with a `SUITE`, in the order in which they run."""
 

@@ -26,6 +26,10 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--timesteps", "2048"),
         ("expert in the middle", "left edge", "random", "rl-training train gail/cartpole"),
     ),
+    "dreamer_atari_reference.py": (
+        ("--game", "catch", "--timesteps", "2540"),
+        ("Return of the policy", "steps ahead", "error of the model", "--video"),
+    ),
     "offline_to_online.py": (
         ("--timesteps", "1500", "--total-updates", "20"),
         ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),

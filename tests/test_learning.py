@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from rl_training import AWR, BC, DQN, GAIL, PPO, RLPD, SAC, load_transition_dataset
+from rl_training import AWR, BC, DQN, GAIL, PPO, RLPD, SAC, Dreamer, load_transition_dataset
 from rl_training.data.demonstrations import demonstrations
+from rl_training.data.sequences import SequenceBatch, SequenceReplay
 from rl_training.envs.catch import CATCH_ID
 from rl_training.runtime.controls import derive_seed
 
@@ -119,3 +122,41 @@ def test_dqn_catches_what_it_sees(lr: float, learns: bool, options: dict[str, ob
     agent.learn(progress=False)
     score = agent.evaluate(50).return_mean
     assert score >= 0.8 if learns else score <= 0.0
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_dreamer_catches_in_a_world_it_has_learned(
+    shuffled: bool, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small board; the twin's model is told actions that were not those taken."""
+    sample = SequenceReplay.sample
+
+    def mixed(self: SequenceReplay, *arguments: Any, **named: Any) -> SequenceBatch:
+        batch = sample(self, *arguments, **named)
+        rows = batch.action.flatten(0, 1)
+        return batch._replace(action=rows[torch.randperm(len(rows))].view_as(batch.action))
+
+    if shuffled:
+        monkeypatch.setattr(SequenceReplay, "sample", mixed)
+    agent = Dreamer(
+        CATCH_ID,
+        env_kwargs={"rows": 4, "columns": 4},
+        total_timesteps=1_200,
+        num_envs=4,
+        size="tiny",
+        batch_size=16,
+        batch_length=4,
+        imagination_steps=4,
+        gradient_updates_per_step=0.5,
+        learning_starts=200,
+        buffer_capacity=2_000,
+        horizon=100,
+        lr=1e-3,
+        lr_warmup=50,
+        entropy_scale=0.1,
+        threads=1,
+        **options,
+    )
+    agent.learn(progress=False)
+    score = agent.evaluate(40).return_mean
+    assert score <= 0.3 if shuffled else score >= 0.9

@@ -33,9 +33,9 @@ def _made(spec: Mapping[str, Any]) -> TransitionDataset:
         agent = ManagedAlgorithm(config)
         agent.learn(progress=False)
         return collect(
-            lambda obs, mode: agent.predict(obs, deterministic=mode)[0],
+            lambda obs, mode, state: agent.predict(obs, state, deterministic=mode),
             Behaviour(deterministic=False),
-            agent.algorithm.spaces,
+            agent.algorithm,
             spec["env_id"],
             {},
             name=config.algo,

@@ -1,4 +1,4 @@
-"""Runs whose model is worth nothing: what MBPO must not survive."""
+"""Runs whose model is worth nothing: what MBPO and Dreamer must not survive."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from unittest.mock import patch
 
 import torch
 
-from rl_training.algorithms.dynamics import FitReport
+from rl_training.algorithms.dynamics import FitReport, Fitting
 from rl_training.data.batch import Batch
 from rl_training.data.model_replay import ModelReplay
-from rl_training.runtime.loops import model_based
+from rl_training.data.sequences import SequenceBatch, SequenceReplay
 
 MEANING = {
     "shuffled": "the next states of every round of rollouts are permuted among its rows",
     "untrained": "the model is never fitted, and no row of a minibatch is real",
+    "shuffled_actions": "the actions of every batch of sequences are permuted among its moments",
 }
 
 
@@ -34,10 +35,21 @@ def sabotaged(how: str | None) -> Iterator[None]:
 
         with patch.object(ModelReplay, "extend", shuffling):
             yield
+    elif how == "shuffled_actions":
+        sample = SequenceReplay.sample
+
+        def mixing(self: SequenceReplay, *arguments: Any, **named: Any) -> SequenceBatch:
+            batch = sample(self, *arguments, **named)
+            flat = batch.action.flatten(0, 1)
+            order = torch.randperm(len(flat), device=flat.device)
+            return batch._replace(action=flat[order].view_as(batch.action))
+
+        with patch.object(SequenceReplay, "sample", mixing):
+            yield
     else:
 
-        def not_fitting(model: Any, optimizer: Any, data: Batch, params: Any) -> FitReport:
+        def not_fitting(self: Fitting, data: Batch, *_: Any) -> FitReport:
             return FitReport(0, len(data.reward), {})
 
-        with patch.object(model_based, "fit", not_fitting):
+        with patch.object(Fitting, "fit", not_fitting):
             yield

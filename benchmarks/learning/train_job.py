@@ -63,7 +63,7 @@ def evaluation_curve(run_dir: Path, clock: str) -> dict[str, list[float]]:
     evaluations = events(run_dir, "eval")
     return {
         clock: [event["tick"] for event in evaluations],
-        "return": [round(event["eval/return_mean"], 1) for event in evaluations],
+        "return": [round(event["eval/return_mean"], 2) for event in evaluations],
     }
 
 

@@ -57,11 +57,17 @@ def gpu_report(records: Records, _: Path) -> Section:
         "networks are stacked, so that products are few, and what is left are the copies of "
         "weights into the stack, reductions for biases and metrics, and Adam. The critics of "
         "AWAC, CRR and SAC wait for the policy's actions, so their products follow one another. "
-        "CQL is bound by the products themselves: its critics see 31 actions per state."
+        "CQL is bound by the products themselves: its critics see 31 actions per state. The sum "
+        "over those 7,936 rows that gives the weights' gradient is cut into pieces, without which "
+        "it was half of an update (1,042 instead of 1,844 updates/s)."
     )
     seeds = (
         "IQL of one or several seeds in one batched update, all of them counted, in turns with "
-        "the same update as a JAX `scan` (`benchmarks/speed/jax_iql.py`; several seeds by `vmap`)."
+        "the same update as a JAX `scan` (`benchmarks/speed/jax_iql.py`; several seeds by `vmap`). "
+        "What limits 64 seeds in float32, where the gate of 50,000 is missed: two thirds of the "
+        "device's time are products at about 39 TFLOP/s, which JAX needs as well; the rest is "
+        "bound by memory (Adam over 22 million parameters, biases, ReLU and their gradients). With "
+        "TF32 a single run of an earlier state came to 53,542."
     )
     parts = (text, modes.markdown, limits, seeds, beside.markdown)
     return Section("\n\n".join(parts), (*modes.verdicts, *beside.verdicts))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rl_training.api.algorithms import QRDQN as QRDQN
     from rl_training.api.algorithms import RLPD as RLPD
     from rl_training.api.algorithms import SAC as SAC
+    from rl_training.api.algorithms import Dreamer as Dreamer
     from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
     from rl_training.api.managed import load as load
     from rl_training.api.seeds import learn_seeds as learn_seeds
@@ -51,6 +52,7 @@ _EXPORTS = {
         "CQL",
         "CRR",
         "DQN",
+        "Dreamer",
         "FQF",
         "GAIL",
         "IQL",

@@ -564,7 +564,8 @@ def doctor() -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     table.add_row("engine=compile", compiler or "not available: no C++ compiler")
     extras = {"minari": "minari", "hdf5": "h5py", "mujoco": "mujoco", "atari": "ale_py"}
-    for extra, module in {**extras, "box2d": "Box2D", "video": "imageio_ffmpeg"}.items():
+    extras |= {"box2d": "Box2D", "video": "imageio_ffmpeg", "dmc": "dm_control"}
+    for extra, module in extras.items():
         present = importlib.util.find_spec(module) is not None
         table.add_row(
             f"extra {extra}",

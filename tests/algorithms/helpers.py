@@ -15,6 +15,7 @@ from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.registry import algorithm_class
+from rl_training.models import BoundedGaussianPolicy
 from rl_training.runtime.build import build_algorithm
 
 SEEDS_AND_SIZES = [(0, 1), (1, 2), (2, 33), (3, 256)]
@@ -171,9 +172,35 @@ def tanh_gaussian_sample(policy, obs, noise):
     return np.tanh(pre), np.sum(density + 2.0 * log_cosh, axis=-1)
 
 
+def bounded_gaussian_log_prob(policy, obs, action):
+    """log N(a) around the tanh of the network's mean."""
+    mean, log_std = gaussian_of(policy, obs)
+    return np.sum(normal_log_density(f64(action), np.tanh(mean), log_std), axis=-1)
+
+
+def bounded_gaussian_sample(policy, obs, noise):
+    """Action tanh(mean) + std * noise, clipped, and its log-density before the clipping."""
+    mean, log_std = gaussian_of(policy, obs)
+    drawn = np.tanh(mean) + np.exp(log_std) * f64(noise)
+    density = normal_log_density(drawn, np.tanh(mean), log_std)
+    return np.minimum(np.maximum(drawn, -1.0), 1.0), np.sum(density, axis=-1)
+
+
+def policy_log_prob(policy, obs, action):
+    """By the policy's kind."""
+    bounded = isinstance(policy, BoundedGaussianPolicy)
+    return (bounded_gaussian_log_prob if bounded else tanh_gaussian_log_prob)(policy, obs, action)
+
+
+def policy_sample(policy, obs, noise):
+    """By the policy's kind."""
+    bounded = isinstance(policy, BoundedGaussianPolicy)
+    return (bounded_gaussian_sample if bounded else tanh_gaussian_sample)(policy, obs, noise)
+
+
 def policy_td_target(policy, target_critics, batch, noise):
     """r + discount * min_i Q_i(s', a'), a' from the policy at s', and log pi(a'|s')."""
-    action, log_prob = tanh_gaussian_sample(policy, batch.next_obs, noise)
+    action, log_prob = policy_sample(policy, batch.next_obs, noise)
     q = critics_of(target_critics, batch.next_obs, action).min(0)
     return f64(batch.reward) + f64(batch.discount) * q, log_prob
 

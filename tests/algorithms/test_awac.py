@@ -25,13 +25,13 @@ from .helpers import (
     f64,
     logsumexp,
     make_learner,
+    policy_log_prob,
+    policy_sample,
     policy_td_target,
     random_arrays,
     random_batch,
     record_noise,
     squared_td_error,
-    tanh_gaussian_log_prob,
-    tanh_gaussian_sample,
     train,
     weight_spread,
     weighted_likelihood,
@@ -123,9 +123,9 @@ def test_update(weight_type):
         critic_loss, _ = squared_td_error(critics_of(critics, batch.obs, batch.action), target)
         np.testing.assert_allclose(f64(metrics["critic_loss"]), critic_loss, rtol=1e-6)
 
-        action, _ = tanh_gaussian_sample(old, batch.obs, action_noise[0])
+        action, _ = policy_sample(old, batch.obs, action_noise[0])
         _, terms, _ = oracle(
-            tanh_gaussian_log_prob(old, batch.obs, batch.action),
+            policy_log_prob(old, batch.obs, batch.action),
             critics_of(critics, batch.obs, batch.action).min(0),
             critics_of(critics, batch.obs, action).min(0),
             **{**EXP, "weight_type": weight_type},

@@ -24,10 +24,10 @@ from .helpers import (
     half_squares,
     make_learner,
     moved,
+    policy_log_prob,
     random_arrays,
     random_batch,
     table_for,
-    tanh_gaussian_log_prob,
     train,
     value_of,
     weight_spread,
@@ -120,7 +120,7 @@ def test_update(pendulum, normalize, beta):
     for _ in range(3):
         batch = table.sample(64)
         value, returns = value_of(learner.model.value, batch.obs), final_returns(learner, batch)
-        log_prob = tanh_gaussian_log_prob(learner.policy, batch.obs, batch.action)
+        log_prob = policy_log_prob(learner.policy, batch.obs, batch.action)
         rate = learner.params.advantage_norm_rate
         mean = moved(mean, np.mean(returns - value), rate)
         square = moved(square, np.mean((returns - value) ** 2), rate)

@@ -19,9 +19,9 @@ from .helpers import (
     f64,
     make_learner,
     mlp,
+    policy_log_prob,
     random_arrays,
     random_batch,
-    tanh_gaussian_log_prob,
     train,
 )
 
@@ -52,16 +52,35 @@ def test_squared_error_refuses_to_broadcast():
         bc_mse_loss(torch.zeros(4, 1), torch.zeros(4))
 
 
+@pytest.mark.parametrize("distribution", ["gaussian", "tanh_gaussian"])
 @pytest.mark.parametrize("loss", ["likelihood", "mse"])
-def test_update_minimises_the_loss_of_the_data_actions(loss):
-    learner = make_learner("bc", loss=loss).double()
+def test_update_minimises_the_loss_of_the_data_actions(loss, distribution):
+    learner = make_learner("bc", loss=loss, action_distribution=distribution).double()
     batch = random_batch()
     if loss == "mse":
         expected = np.mean((np.tanh(mlp(learner.policy.net, batch.obs)) - f64(batch.action)) ** 2)
     else:
-        expected = -tanh_gaussian_log_prob(learner.policy, batch.obs, batch.action).mean()
+        expected = -policy_log_prob(learner.policy, batch.obs, batch.action).mean()
     metrics = learner.step(as_double(batch))
     np.testing.assert_allclose(f64(metrics["policy_loss"]), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("distribution", "error"), [("gaussian", 0.02), ("tanh_gaussian", 0.2)])
+def test_what_actions_at_the_edge_do_to_the_mode(distribution, error):
+    """Half of the actions are at an edge: a bounded Gaussian's mode is their mean, that of a
+    squashed one is dragged towards the edge."""
+    learner = make_learner("bc", action_distribution=distribution, lr=3e-3)
+    batch = random_batch(size=512)
+    action = torch.full_like(batch.action, -0.2)
+    action[::2] = 1.0 - 1e-6
+    batch = batch._replace(obs=torch.zeros_like(batch.obs), action=action)
+    for _ in range(600):
+        learner.step(batch)
+    found = learner.policy.mode(batch.obs).mean()
+    if distribution == "gaussian":
+        assert f64(found) == pytest.approx(0.4, abs=error)
+    else:
+        assert f64(found) > 0.4 + error
 
 
 @pytest.mark.parametrize("loss", ["likelihood", "mse"])

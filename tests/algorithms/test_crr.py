@@ -24,13 +24,13 @@ from .helpers import (
     evaluate,
     f64,
     make_learner,
+    policy_log_prob,
+    policy_sample,
     policy_td_target,
     random_arrays,
     random_batch,
     record_noise,
     squared_td_error,
-    tanh_gaussian_log_prob,
-    tanh_gaussian_sample,
     train,
     weight_spread,
     weighted_likelihood,
@@ -135,13 +135,13 @@ def test_update(advantage_type, weight_type):
         critic_loss, _ = squared_td_error(critics_of(critics, batch.obs, batch.action), target)
         np.testing.assert_allclose(f64(metrics["critic_loss"]), critic_loss, rtol=1e-6)
 
-        samples, _ = tanh_gaussian_sample(old, batch.obs, sample_noise)
+        samples, _ = policy_sample(old, batch.obs, sample_noise)
         knobs = {
             name: getattr(learner.params, name)
             for name in ("advantage_type", "weight_type", "beta", "max_weight")
         }
         _, terms, _ = oracle(
-            tanh_gaussian_log_prob(old, batch.obs, batch.action),
+            policy_log_prob(old, batch.obs, batch.action),
             critics_of(critics, batch.obs, batch.action).min(0),
             critics_of(critics, batch.obs, samples).min(0),
             **knobs,

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training import Dreamer
 from rl_training.algorithms.dreamer import TERMS, DreamerAlgorithm, DreamerParams
+from rl_training.data.generation import make_env
 from rl_training.data.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.data.spaces import Spaces
 from rl_training.envs.catch import CatchEnv
+from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import dreamer as networks
 from rl_training.models.dreamer import DreamerSize
 
@@ -67,9 +70,46 @@ def test_every_term_has_one_weight_and_moves_the_weights(spaces: Spaces) -> None
     assert all(torch.isfinite(value) for value in metrics.values())
     still = [name for name, p in algorithm.named_parameters() if torch.equal(p, before[name])]
     assert not still
-    assert algorithm.last_context is not None
-    assert algorithm.last_context.deter.shape == (3, 6, SMALL.deter)
-    assert algorithm.last_context.stoch.shape == (3, 6, SMALL.latents)
+    assert algorithm.last_deter.shape == (3, 6, SMALL.deter)
+    assert algorithm.last_stoch.shape == (3, 6, SMALL.latents)
+
+
+def test_a_weight_is_that_of_its_knob(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The total is the weighted sum of the terms, and nothing else."""
+    algorithm = learner(BOX, dynamics_scale=0.7, representation_scale=0.2, replay_value_scale=0.4)
+    knobs = {"dynamics_loss": 0.7, "representation_loss": 0.2, "replay_value_loss": 0.4}
+    totals = []
+    minimize = algorithm.minimize
+
+    def noted(loss: Any, *names: str) -> Any:
+        def kept() -> Any:
+            found = loss()
+            totals.append(found.total.detach())
+            return found
+
+        return minimize(kept, *names)
+
+    monkeypatch.setattr(algorithm, "minimize", noted)
+    metrics = algorithm.step(sequences(BOX))
+    expected = sum(knobs.get(name, 1.0) * float(metrics[name]) for name in TERMS)
+    assert float(totals[0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_expected_without_sight() -> None:
+    """Shown everything it is the posterior, shown less only the actions change it."""
+    algorithm, batch = learner(CATCH), sequences(CATCH)
+    other = batch._replace(obs=255 - batch.obs)
+    whole, blind = algorithm.open_loop(batch, 6), algorithm.open_loop(batch, 2)
+    assert whole.obs.shape == (3, 6, 1, 16, 16)
+    assert torch.equal(whole.obs[:, :2], blind.obs[:, :2])
+    assert not torch.equal(whole.obs[:, 2:], algorithm.open_loop(other, 6).obs[:, 2:])
+    late = batch._replace(obs=torch.cat([batch.obs[:, :2], other.obs[:, 2:]], 1))
+    assert torch.equal(algorithm.open_loop(late, 2).obs, blind.obs)
+    action = batch.action.clone()
+    action[:, 4] = 1.0 - action[:, 4]
+    moved = algorithm.open_loop(batch._replace(action=action), 2).obs
+    assert torch.equal(moved[:, :4], blind.obs[:, :4])
+    assert not torch.equal(moved[:, 4:], blind.obs[:, 4:])
 
 
 def gradients(algorithm: DreamerAlgorithm, batch: SequenceBatch, term: str) -> set[str]:
@@ -158,8 +198,26 @@ def test_it_learns_a_small_world() -> None:
         torch.manual_seed(update)
         batch = replay.sample(8, 9, torch.rand(2, 8), newest=1)
         metrics = algorithm.step(batch)
-        assert algorithm.last_context is not None
-        replay.refresh(batch.places, algorithm.last_context)
+        replay.refresh(batch.places, Context(algorithm.last_deter, algorithm.last_stoch))
         history.append({name: float(value) for name, value in metrics.items()})
     for name in ("reconstruction_loss", "reward_loss", "continue_loss"):
         assert history[-1][name] < 0.5 * history[0][name], name
+
+
+def test_stacked_colours_are_refused() -> None:
+    pytest.importorskip("ale_py")
+    stacked = {"game": "boxing", "screen_size": 64, "grayscale": False, "frame_stack": 3}
+    with pytest.raises(EnvironmentSetupError, match=r"stacks 3 coloured.*frame_stack=1"):
+        Dreamer("rl_training/Atari-v0", env_kwargs=stacked, size="tiny", device="cpu")
+
+
+@pytest.mark.parametrize("game", ["boxing", "breakout"])
+def test_an_atari_config_fits_its_game(game: str) -> None:
+    pytest.importorskip("ale_py")
+    agent = Dreamer.from_config(f"dreamer/{game}_atari", size="tiny", device="cpu")
+    assert agent.algorithm.spaces.image_shape == (64, 64, 3)
+    env = make_env(agent.config.env_id, agent.config.env_kwargs)
+    action, state = agent.predict(env.reset(seed=0)[0])
+    assert env.action_space.contains(action)
+    again, _ = agent.predict(env.step(action)[0], state)
+    assert env.action_space.contains(again)

@@ -377,7 +377,7 @@ def test_each_row_and_step_asks_a_random_elite(with_spread):
 
 def test_asking_only_the_chosen_elite_is_asking_it_about_its_row(monkeypatch):
     """Row by row, beside a plain pass of every member; also over the cut into parts."""
-    monkeypatch.setattr(models, "ROWS_AT_ONCE", 50)
+    monkeypatch.setitem(models.ROWS_AT_ONCE, "cpu", 50)
     params = ModelParams(**{**SMALL, "num_members": 5, "num_elites": 3})
     model, optimizer = made(params)
     fit(model, optimizer, linear_data(200), ModelParams(**SMALL, model_max_epochs=2))

@@ -24,9 +24,9 @@ from .helpers import (
     half_squares,
     make_learner,
     moved,
+    policy_log_prob,
     random_arrays,
     random_batch,
-    tanh_gaussian_log_prob,
     train,
     value_of,
     weight_spread,
@@ -151,7 +151,7 @@ def test_update_scales_advantages_by_the_moved_norm():
     for seed in range(2):
         batch = random_batch(seed=seed, size=32)
         value = value_of(learner.model.value, batch.obs)
-        log_prob = tanh_gaussian_log_prob(learner.policy, batch.obs, batch.action)
+        log_prob = policy_log_prob(learner.policy, batch.obs, batch.action)
         metrics = learner.step(as_double(batch))
         _, terms, _ = oracle(
             log_prob, value, batch.returns_to_go, learner.advantages.mean_square, **KNOBS

@@ -26,6 +26,7 @@ from rl_training.data.spaces import Spaces
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.errors import DataError
 from rl_training.models import (
+    BoundedGaussianPolicy,
     CategoricalPolicy,
     EnsembleCritic,
     MLPSACModel,
@@ -38,10 +39,13 @@ from rl_training.models import (
 from .helpers import (
     BOX,
     CPU,
+    bounded_gaussian_log_prob,
+    bounded_gaussian_sample,
     capped_exp,
     critics_of,
     expectile,
     f64,
+    gaussian_of,
     logsumexp,
     make_learner,
     mlp,
@@ -104,6 +108,23 @@ def test_tanh_gaussian_sample_and_density(state_dependent_std):
     np.testing.assert_allclose(
         f64(log_prob), tanh_gaussian_log_prob(policy, obs, expected_action), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("state_dependent_std", [True, False])
+def test_bounded_gaussian(state_dependent_std):
+    policy = BoundedGaussianPolicy(3, 2, (16, 16), state_dependent_std).double()
+    obs, noise = torch.randn(8, 3).double(), torch.randn(5, 8, 2).double()
+    edges = torch.tensor([-1.0, 1.0]).double()[torch.randint(2, (8, 2))]
+    np.testing.assert_allclose(
+        f64(policy.log_prob(obs, edges)), bounded_gaussian_log_prob(policy, obs, edges), rtol=1e-9
+    )
+    action, log_prob = policy.rsample(obs, noise)
+    expected_action, expected_log_prob = bounded_gaussian_sample(policy, obs, noise)
+    np.testing.assert_allclose(f64(action), expected_action, rtol=1e-9)
+    np.testing.assert_allclose(f64(log_prob), expected_log_prob, rtol=1e-9)
+    assert (f64(action) == 1.0).any()
+    np.testing.assert_allclose(f64(policy.mode(obs)), np.tanh(gaussian_of(policy, obs)[0]))
+    assert f64(policy.sample(obs.repeat(100, 1))).max() == 1.0
 
 
 def test_tanh_gaussian_density_integrates_to_one():

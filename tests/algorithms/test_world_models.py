@@ -311,6 +311,12 @@ def test_other_pictures_are_refused(height: int, width: int) -> None:
         image_stages(height, width)
 
 
+def test_pictures_are_enlarged_pixel_by_pixel() -> None:
+    x = torch.arange(6.0).view(1, 1, 2, 3)
+    expected = x.numpy().repeat(2, -2).repeat(2, -1)
+    np.testing.assert_array_equal(dreamer.enlarged(x).numpy(), expected)
+
+
 def test_vectors_there_and_back() -> None:
     encoder, decoder = VectorEncoder(4, SMALL), VectorDecoder(9, 4, SMALL)
     obs = 100.0 * torch.randn(3, 4)

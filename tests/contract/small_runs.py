@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
+from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.algorithms.gail import GAILAlgorithm, ImitationBatch, Pairs
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout import RolloutBatch
+from rl_training.data.sequences import SequenceBatch, SequenceReplay, StreamStep
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import DatasetConfig, TrainConfig
@@ -47,6 +50,16 @@ LOOP_KNOBS: dict[str, dict[str, Any]] = {
     },
     "model_based_offline": {"batch_size": 12, "real_ratio": 0.25, "rollout_interval": 4}
     | MODEL_KNOBS,
+    "world_model": {
+        "size": "tiny",
+        "learning_starts": 12,
+        "buffer_capacity": 200,
+        "batch_size": 4,
+        "batch_length": 4,
+        "imagination_steps": 2,
+        "gradient_updates_per_step": 0.25,
+        "lr_warmup": 2,
+    },
     "on_policy": {"rollout_steps": 16, "epochs": 2, "batch_size": 16},
     "imitation": {
         "batch_size": 16,
@@ -81,7 +94,7 @@ def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainCon
     kind = kind or default_kind(algo)
     family = algorithm_class(algo).loop
     small = {"batch_size": 32, "hidden_sizes": [8, 8], **LOOP_KNOBS[family]}
-    knobs = {**small, **changes.pop("algo_kwargs", {})}
+    knobs = known_knobs(algo, {**small, **changes.pop("algo_kwargs", {})})
     values: dict[str, Any] = {
         "algo": algo,
         "env_id": TASKS[kind][0],
@@ -96,6 +109,39 @@ def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainCon
     without_env = family in ("offline", "model_based_offline")
     values |= {"total_updates": 10} if without_env else {"total_timesteps": 64}
     return TrainConfig(**{**values, **changes, "algo_kwargs": knobs})
+
+
+def known_knobs(algo: str, knobs: dict[str, Any]) -> dict[str, Any]:
+    """Without those of plain networks, which not every algorithm is made of."""
+    fields = algorithm_class(algo).Params.model_fields
+    plain = {"hidden_sizes", "grad_clip"} - set(fields)
+    return {name: value for name, value in knobs.items() if name not in plain}
+
+
+class SequenceSource:
+    """Stretches of a stream that has the observations and actions of a data set in their order."""
+
+    MOMENTS = 60
+
+    def __init__(self, algorithm: DreamerAlgorithm, table: TransitionTable) -> None:
+        self.algorithm = algorithm
+        spaces, size = algorithm.spaces, algorithm.rssm.size
+        device = algorithm.update_count.device
+        self.replay = SequenceReplay(
+            self.MOMENTS, 1, spaces, device, deter=size.deter, latents=size.latents
+        )
+        rows = table.sample(self.MOMENTS)
+        obs, action = rows.obs.cpu().numpy(), rows.action.cpu().numpy()
+        reward = rows.reward.cpu().numpy()
+        for i in range(self.MOMENTS):
+            first, last = np.array([i % 9 == 0]), np.array([i % 9 == 8])
+            one = slice(i, i + 1)
+            moment = StreamStep(obs[one], action[one], reward[one], first, last, last)
+            self.replay.add(moment, np.array([0]))
+
+    def sample(self, size: int) -> SequenceBatch:
+        steps = self.algorithm.params.batch_length
+        return self.replay.sample(size, steps, self.algorithm.uniform(2, size), newest=1)
 
 
 class RolloutSource:
@@ -143,7 +189,11 @@ def small_learner(config: TrainConfig) -> tuple[Any, Any]:
         at_truncation=section.returns.at_truncation,
         normalize_observations=section.normalize_observations,
     )
-    sources = {"on_policy": RolloutSource, "imitation": ImitationSource}
+    sources: dict[str, Any] = {
+        "on_policy": RolloutSource,
+        "imitation": ImitationSource,
+        "world_model": SequenceSource,
+    }
     source = sources.get(algorithm.loop)
     return algorithm, table if source is None else source(algorithm, table)
 

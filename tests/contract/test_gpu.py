@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from rl_training.algorithms.dynamics import (
+    Fitting,
+    ModelParams,
+    ensemble_model,
+    trained_parameters,
+)
+from rl_training.algorithms.optim import FusedAdam
+from rl_training.data.batch import Batch
 from rl_training.data.replay import Priorities, ReplayBuffer
 from rl_training.experiment.registry import algorithm_class
 from rl_training.models import questions
@@ -154,3 +162,37 @@ def test_stacked_networks_answer_as_they_do_one_by_one(monkeypatch: pytest.Monke
         states.append(algorithm.state_dict())
     for key, value in states[0].items():
         assert torch.allclose(value.double(), states[1][key].double(), rtol=2e-3, atol=2e-4), key
+
+
+@pytest.mark.parametrize("termination", ["never", "learned"])
+@pytest.mark.parametrize("mode", ["graph", "compiled_graph"])
+def test_captured_fits_of_a_model_are_those_taken_step_by_step(mode: str, termination: str) -> None:
+    """Two fits, the second to more data, with a last minibatch that is smaller."""
+    found = []
+    for how in ("eager", mode):
+        params = ModelParams(
+            num_members=3,
+            num_elites=2,
+            model_hidden_sizes=(32, 32),
+            model_batch_size=64,
+            model_max_epochs=4,
+            termination=termination,
+        )
+        torch.manual_seed(0)
+        model = ensemble_model(3, 2, params).cuda()
+        parameters, decays = trained_parameters(model, params)
+        fitting = Fitting(model, FusedAdam(parameters, 1e-3, decays), params, capacity=3_000)
+        engine = Engine(fitting, how, 0)
+        obs, action = torch.randn(2_500, 3).cuda(), torch.rand(2_500, 2).cuda()
+        next_obs = obs + action.sum(1, keepdim=True) + 0.1 * torch.randn_like(obs)
+        ended = (next_obs[:, 0] > 1.0).float()
+        columns = (obs, action, obs[:, 0], next_obs, 0.99 * (1.0 - ended))
+        reports = []
+        for rows in (1_500, 2_500):
+            torch.manual_seed(rows)
+            reports.append(fitting.fit(Batch(*(x[:rows] for x in columns)), engine.run))
+        assert engine.mode == how, engine.notes
+        assert [report.rows for report in reports] == [1_200, 2_000]
+        found.append([*model.parameters(), model.holdout_error])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-4)

@@ -65,6 +65,11 @@ PROBES: dict[tuple[str, str], Any] = {
     ("gail", "sac"): {**SMALL_SAC, "policy_lr": 1e-3},
     ("gail", "gradient_penalty"): 10.0,
     ("gail", "demo_episodes"): 1,
+    ("dreamer", "batch_size"): 3,
+    ("dreamer", "batch_length"): 3,
+    ("dreamer", "size"): "1m",
+    ("dreamer", "imagination_steps"): 3,
+    ("dreamer", "free_nats"): 100.0,
 }
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("cql", "lagrange_lr"): {"lagrange_gap": 1.0},

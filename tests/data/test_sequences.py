@@ -115,6 +115,19 @@ def test_contexts_are_brought_up_to_date() -> None:
     assert torch.equal(same.context.deter, batch.context.deter)  # the one before is as it was
 
 
+def test_of_equal_places_the_last_one_counts() -> None:
+    store = replay(60, 1)
+    fill(store, [30])
+    places = torch.tensor([[3, 4, 5], [4, 5, 6], [5, 9, 4]])
+    number = torch.arange(9.0).view(3, 3)
+    store.refresh(places, Context(torch.stack([number, -number], -1), number.unsqueeze(-1)))
+    kept = {3: 0.0, 4: 8.0, 5: 6.0, 6: 5.0, 9: 7.0}
+    state = store.training_state()
+    for place, value in kept.items():
+        assert state["deter"][0, place].tolist() == [value, -value]
+        assert state["stoch"][0, place].tolist() == [value]
+
+
 def test_images_stay_bytes_and_actions_become_one_hot() -> None:
     store = replay(20, 1, IMAGE)
     for number in range(12):
@@ -150,6 +163,19 @@ def test_state_comes_back(counts: list[int]) -> None:
         pairs = zip(one, two, strict=True) if isinstance(one, tuple) else [(one, two)]
         assert all(torch.equal(a, b) for a, b in pairs)
     assert len(other) == len(store) == sum(min(c, 20) for c in counts)
+
+
+def test_an_episode_that_was_given_up_is_cut() -> None:
+    store = replay(24, 2)
+    fill(store, [10, 16])
+    store.cut(np.array([False, True]))
+    last = store.training_state()["last"]
+    assert last[0].tolist() == [i % 7 == 6 for i in range(10)] + [False] * (last.shape[1] - 10)
+    # of 16 moments the last twelve are there, the newest, which ended nothing, at place 3
+    assert last[1].tolist() == [False, True, False, True] + [i % 7 == 6 for i in range(4, 12)]
+    empty = replay(24, 2)
+    empty.cut(np.array([True, True]))
+    assert not empty._flags.any()
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

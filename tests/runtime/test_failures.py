@@ -24,6 +24,7 @@ from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint
 from rl_training.experiment.errors import CheckpointError, TrainingDivergedError
 from rl_training.runtime.controls import derive_seed
 from tests.conftest import Command
+from tests.contract.small_runs import LOOP_KNOBS, known_knobs
 from tests.contract.test_updates import assert_same_state
 
 SEED, NUM_ENVS, TOTAL, ROLLOUT = 5, 3, 120, 7
@@ -32,6 +33,7 @@ ENV, EPISODE = 1, 2  # where it happens
 KNOBS: dict[str, dict[str, Any]] = {
     "dqn": {"learning_starts": 12, "n_step": 3, "prioritized": True, "train_frequency": 5},
     "sac": {"learning_starts": 12, "gradient_updates_per_step": 0.5},
+    "dreamer": {**LOOP_KNOBS["world_model"], "learning_starts": 30},
     "ppo": {
         "rollout_steps": ROLLOUT,
         "epochs": 2,
@@ -70,7 +72,9 @@ def config_for(algo: str, tmp_path: Path, failure: dict[str, Any], **changes: An
         "lr_schedule": {"kind": "linear"},
         "tensorboard": False,
         "output_dir": str(tmp_path / "runs"),
-        "algo_kwargs": {"hidden_sizes": [8], "batch_size": NUM_ENVS * ROLLOUT, **KNOBS[algo]},
+        "algo_kwargs": known_knobs(
+            algo, {"hidden_sizes": [8], "batch_size": NUM_ENVS * ROLLOUT, **KNOBS[algo]}
+        ),
     }
     return TrainConfig(**{**values, **changes})
 

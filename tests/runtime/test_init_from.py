@@ -115,7 +115,7 @@ def test_policies_that_do_not_fit(tmp_path: Path) -> None:
     refused(path, fix, hidden_sizes=[9, 8])
     shutil.rmtree(path)
     path = saved(PPO("Pendulum-v1", **SIZES), tmp_path)
-    refused(path, "^init_from: the PPO policy in '.*' is no squashed Gaussian, which RLPD needs")
+    refused(path, "^init_from: the PPO policy in '.*' has no Gaussian, which RLPD needs")
     shutil.rmtree(path)
     path = saved(SAC("MountainCarContinuous-v0", **SIZES), tmp_path)
     refused(path, r"^init_from: .* was made for observations \(2,\), Box\(1,\) .*but the task has")

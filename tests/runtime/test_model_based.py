@@ -12,9 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training import MBPO, MOPO, SAC, Callback, RLTrainingError, load_transition_dataset
-from rl_training.algorithms.dynamics import FitReport
+from rl_training import (
+    MBPO,
+    MOPO,
+    SAC,
+    Callback,
+    ManagedAlgorithm,
+    RLTrainingError,
+    load_transition_dataset,
+)
+from rl_training.algorithms.dynamics import FitReport, Fitting
 from rl_training.data.generation import env_spaces
+from rl_training.experiment.tracking import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
 from rl_training.runtime.loops import model_based
@@ -48,9 +57,9 @@ class Notes:
         self.rounds: list[tuple[int, int, int]] = []
         fit, imagine = loop.imagination.fit, loop.imagination.imagine
 
-        def noted_fit(data: Any) -> None:
+        def noted_fit(data: Any, tell: Any) -> None:
             self.fits.append((loop.tick, len(data.reward)))
-            fit(data)
+            fit(data, tell)
 
         def noted_imagine(obs: Tensor, epoch: int) -> None:
             imagine(obs, epoch)
@@ -62,6 +71,15 @@ class Notes:
 
 
 # --- when and how much -----------------------------------------------------------------------
+
+
+def test_a_watching_person_is_told_of_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
+    config = small_config("mbpo", output_dir=str(tmp_path))
+    ManagedAlgorithm(config).learn(progress=True)
+    assert "fitting the model to 12 rows: epoch 1, error " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -438,5 +456,5 @@ def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
 def test_an_untrained_model_teaches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_based, "fit", lambda *_: FitReport(0, 1, {}))
+    monkeypatch.setattr(Fitting, "fit", lambda *_: FitReport(0, 1, {}))
     assert max(line_curve(tmp_path, real_ratio=0.0).values()) < -0.02

@@ -22,7 +22,7 @@ from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.callbacks import StepEvent
 
-from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, TASKS, default_kind
+from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, TASKS, default_kind, known_knobs
 from ..contract.test_updates import assert_same_state
 
 # Every job is a process of its own, forked from a clean server that has only imported
@@ -98,6 +98,7 @@ def config_for(algo: str, folder: Path, **changes: Any) -> dict[str, Any]:
         values["algo_kwargs"] |= {"demo_subsample": 3, "spectral_norm": True, "ppo": ppo | moving}
     if family == "on_policy":
         values["algo_kwargs"] |= {"rollout_steps": 4, "batch_size": 6, "normalize_rewards": True}
+    values["algo_kwargs"] = known_knobs(algo, values["algo_kwargs"])
     return {**values, **changes}
 
 

@@ -28,6 +28,14 @@ _EXPORTS = {
     "value_based": ("quantile_huber_loss",),
     "ppo": ("PPOAlgorithm", "PPO", "ppo_loss"),
     "gail": ("GAILAlgorithm", "GAIL", "gail_discriminator_loss", "gail_reward"),
+    "dreamer": ("DreamerAlgorithm", "Dreamer"),
+    "world_models": (
+        "imagination_weights",
+        "imagined_policy_loss",
+        "kl_balance",
+        "lambda_return",
+        "return_scale",
+    ),
     "base": ("Act", "Algorithm", "Params"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}

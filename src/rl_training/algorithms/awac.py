@@ -6,7 +6,7 @@ Kept: a TD critic on policy actions, A = Q(s, a) - Q(s, a') with one fresh polic
 minimum of twin critics, weighted likelihood. `weight_type: exp` is the capped
 exponential of the paper's objective with the temperature of 1/3 that later reports score
 best with; `softmax` is the authors' released form, which shares the batch's total weight
-out by a softmax. Left: the state-independent deviation and the policy's weight decay.
+out by a softmax; one learned deviation for all states. Left: the policy's weight decay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, CloningParams, TargetNetworkParams
 from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
@@ -32,7 +32,7 @@ from rl_training.experiment.config import Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 
 
-class AWACParams(TargetNetworkParams):
+class AWACParams(CloningParams, TargetNetworkParams):
     beta: Positive = 1.0 / 3.0
     """Temperature: weights grow with exp(advantage / beta); smaller is greedier."""
     weight_type: Literal["exp", "softmax"] = "exp"
@@ -86,7 +86,12 @@ class AWACAlgorithm(Algorithm):
         self, spaces: Spaces, params: AWACParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.model = MLPSACModel(
+            spaces.obs_dim,
+            spaces.action_dim,
+            params.hidden_sizes,
+            distribution=params.action_distribution,
+        )
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)

@@ -7,7 +7,7 @@ averages, since a pass over the whole set per update is not affordable), weights
 exp(A / beta) capped at 20, returns that continue with V at a time limit, evaluation by
 the mode. Left: the paper's online loop with a replay of 50k steps, TD(lambda) (returns
 here are lambda = 1), momentum SGD, the fixed action deviation and the action-bound
-penalty (the policy is squashed instead). An update takes its advantages from the value
+penalty (the mean is bounded instead). An update takes its advantages from the value
 network as the previous update left it, which is the paper's critic-first order.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, DiscountedParams
+from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -32,7 +32,7 @@ from rl_training.experiment.config import Positive, Rate
 from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
 
 
-class AWRParams(DiscountedParams):
+class AWRParams(CloningParams, DiscountedParams):
     beta: Positive = 1.0
     """Temperature: weights are exp(advantage / beta); smaller is greedier."""
     max_weight: Positive = 20.0
@@ -93,7 +93,11 @@ class AWRAlgorithm(Algorithm):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.model = MLPIQLModel(
-            spaces.obs_dim, spaces.action_kind, spaces.action_dim, params.hidden_sizes
+            spaces.obs_dim,
+            spaces.action_kind,
+            spaces.action_dim,
+            params.hidden_sizes,
+            params.action_distribution,
         )
         self.advantages = MovingMoments(params.advantage_norm_rate)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)

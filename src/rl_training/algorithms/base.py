@@ -29,7 +29,14 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
-from rl_training.models import ImageEncoder, ObservationNormalizer, Observed, Policy
+from rl_training.models import (
+    ActionDistribution,
+    Carry,
+    ImageEncoder,
+    ObservationNormalizer,
+    Observed,
+    Policy,
+)
 
 
 class Params(Section):
@@ -46,6 +53,14 @@ class Params(Section):
     def widest_layer(self) -> int:
         """Units of the widest hidden layer of any network."""
         return max(self.hidden_sizes)
+
+
+class CloningParams(Params):
+    """Knobs of algorithms whose policy is fitted to the data's actions."""
+
+    action_distribution: ActionDistribution = "gaussian"
+    """Density of Box actions: a Gaussian around a bounded mean, or the tanh of a Gaussian, which
+    actions at the edges of the box mislead."""
 
 
 class DiscountedParams(Params):
@@ -66,8 +81,8 @@ class TargetNetworkParams(DiscountedParams):
     """Learning rate of the critics."""
 
 
-class OffPolicyParams(DiscountedParams):
-    """Knobs of the loop that learns from a replay of its own experience."""
+class ReplayParams(Section):
+    """Knobs of loops that learn from a replay of their own experience."""
 
     buffer_capacity: Count = 1_000_000
     """Transitions the replay holds; the oldest are overwritten."""
@@ -82,6 +97,10 @@ class OffPolicyParams(DiscountedParams):
     def updates_at_once(self) -> int:
         """Updates that one `step` of the algorithm makes, of `batch_size` rows each."""
         return 1
+
+
+class OffPolicyParams(DiscountedParams, ReplayParams):
+    """Knobs of the loop that learns from transitions of its own experience."""
 
 
 class OfflineToOnlineParams(OffPolicyParams):
@@ -132,7 +151,7 @@ class Act(NamedTuple):
     """Actions in inner units, and what a recurrent policy carries to the next step."""
 
     action: Tensor
-    carry: Any = None
+    carry: Carry = ()
 
 
 class Algorithm(nn.Module):
@@ -155,6 +174,8 @@ class Algorithm(nn.Module):
     needs_returns: ClassVar[bool] = False
     needs_rewards: ClassVar[bool] = True
     """Whether data of a run have to have rewards."""
+    recurrent: ClassVar[bool] = False
+    """Whether the policy keeps something from step to step, a carry."""
     losses: ClassVar[tuple[str, ...]] = ()
     """Metrics of `update` that are watched for NaN and infinity."""
     pieces: ClassVar[tuple[str, ...]] = ()
@@ -271,10 +292,21 @@ class Algorithm(nn.Module):
         return metrics
 
     @torch.no_grad()
-    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
-        """Inner actions for a batch of raw observations."""
+    def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
+        """Inner actions for a batch of raw observations.
+
+        `carry` is what the step before returned; without one every row begins an episode.
+        """
         obs = self.normalizer(obs)
-        return Act(self.policy.sample(obs) if explore else self.policy.mode(obs), carry)
+        return Act(self.policy.sample(obs) if explore else self.policy.mode(obs))
+
+    def initial_carry(self, rows: int) -> Carry:
+        """What the policy carries into the first step of an episode."""
+        return ()
+
+    def took(self, carry: Carry, action: Tensor) -> Carry:
+        """The carry where inner actions were taken that may differ from the policy's own."""
+        return carry
 
     # --- randomness ---------------------------------------------------------------------------
 

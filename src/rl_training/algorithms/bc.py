@@ -2,7 +2,7 @@
 
 Pomerleau, "ALVINN", 1989; the baseline that every offline method has to beat.
 
-Kept: maximum likelihood of the data's actions under a tanh-Gaussian (Box) or
+Kept: maximum likelihood of the data's actions under a Gaussian (Box) or
 categorical (Discrete) policy. Option: a deterministic policy with squared error, the
 form of most published continuous-control baselines.
 """
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Params
+from rl_training.algorithms.base import Algorithm, CloningParams
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
@@ -22,7 +22,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.models import DeterministicPolicy, Policy, policy_for
 
 
-class BCParams(Params):
+class BCParams(CloningParams):
     loss: Literal["likelihood", "mse"] = "likelihood"
     """Maximise the likelihood of the data's actions, or fit a deterministic policy to them."""
     lr: Positive = 3e-4
@@ -59,7 +59,13 @@ class BCAlgorithm(Algorithm):
         sizes = params.hidden_sizes
         self.actor: Policy
         if params.loss == "likelihood":
-            self.actor = policy_for(spaces.obs_dim, spaces.action_kind, spaces.action_dim, sizes)
+            self.actor = policy_for(
+                spaces.obs_dim,
+                spaces.action_kind,
+                spaces.action_dim,
+                sizes,
+                params.action_distribution,
+            )
         elif spaces.is_discrete:
             raise ConfigError(
                 "algo_kwargs.loss: 'mse' needs Box actions; use 'likelihood' for Discrete ones"

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from rl_training.algorithms.functional import Loss, critic_loss
 from rl_training.data.batch import Batch
-from rl_training.models import EnsembleCritic, TanhGaussianPolicy
+from rl_training.models import BoxPolicy, EnsembleCritic
 
 
 @torch.no_grad()
 def policy_td_target(
-    policy: TanhGaussianPolicy, target_critics: EnsembleCritic, batch: Batch, noise: Tensor
+    policy: BoxPolicy, target_critics: EnsembleCritic, batch: Batch, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
     """r + discount * min_i Q_i(s', a') with a' from the policy at s', and log pi(a'|s').
 
@@ -44,7 +44,7 @@ def td_loss(critics: EnsembleCritic, batch: Batch, target: Tensor) -> tuple[Loss
 
 
 def soft_policy_loss(
-    policy: TanhGaussianPolicy,
+    policy: BoxPolicy,
     critics: EnsembleCritic,
     obs: Tensor,
     noise: Tensor,
@@ -97,7 +97,7 @@ def soft_losses(
 
 
 def data_and_policy(
-    policy: TanhGaussianPolicy, critics: EnsembleCritic, batch: Batch, noise: Tensor
+    policy: BoxPolicy, critics: EnsembleCritic, batch: Batch, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
     """log pi of the data's actions, (B,), and the critics' minimum at policy samples, (S, B).
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, CloningParams, TargetNetworkParams
 from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
@@ -32,7 +32,7 @@ from rl_training.experiment.config import Count, Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 
 
-class CRRParams(TargetNetworkParams):
+class CRRParams(CloningParams, TargetNetworkParams):
     n_action_samples: Count = 4
     """Policy actions per state against which the data's action is compared."""
     advantage_type: Literal["mean", "max"] = "mean"
@@ -97,7 +97,12 @@ class CRRAlgorithm(Algorithm):
         self, spaces: Spaces, params: CRRParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.model = MLPSACModel(
+            spaces.obs_dim,
+            spaces.action_dim,
+            params.hidden_sizes,
+            distribution=params.action_distribution,
+        )
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.base import Act, Algorithm, ReplayParams
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
 from rl_training.algorithms.optim import LaProp
 from rl_training.algorithms.world_models import (
@@ -32,8 +32,9 @@ from rl_training.algorithms.world_models import (
 )
 from rl_training.data.sequences import Context, SequenceBatch
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import Count, NonNegative, Positive, Rate, Section
-from rl_training.models import frozen_copy
+from rl_training.experiment.config import Count, NonNegative, Positive, Rate
+from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.models import Carry, Policy, frozen_copy
 from rl_training.models.dreamer import (
     RSSM,
     SIZES,
@@ -45,11 +46,18 @@ from rl_training.models.dreamer import (
     TwoHotHead,
     VectorDecoder,
     VectorEncoder,
+    drawn,
     one_hot,
+    restarted,
+    symexp,
 )
 
 
-class DreamerParams(Section):
+class DreamerParams(ReplayParams):
+    """Knobs of Dreamer; those of its loop count moments, one more per episode than its steps."""
+
+    gradient_updates_per_step: Positive = 0.25
+    """Updates per environment step; fractions are kept exactly over time."""
     batch_size: Count = 16
     """Sequences per update."""
     batch_length: Annotated[int, Field(ge=2)] = 64
@@ -87,6 +95,27 @@ class DreamerParams(Section):
 
     grad_clip: ClassVar[None] = None  # gradients are clipped by `gradient_share` instead
 
+    @property
+    def widest_layer(self) -> int:
+        """Units of the widest layer."""
+        return SIZES[self.size].deter
+
+
+class OpenLoop(NamedTuple):
+    """(B, T, ...) what a model expects of moments it is partly shown."""
+
+    obs: Tensor  # as `seen` makes them of images, vectors as they are
+    reward: Tensor
+    continues: Tensor
+
+
+class DreamerCarry(NamedTuple):
+    """What acting needs of the past: the latent state, and the action taken in it."""
+
+    deter: Tensor  # (B, D)
+    stoch: Tensor  # (B, latents, classes), one-hot
+    action: Tensor  # (B, A), one-hot for Discrete
+
 
 class Imagination(NamedTuple):
     """(H + 1, N, ...) what was imagined, the states it began from included."""
@@ -121,8 +150,12 @@ class DreamerAlgorithm(Algorithm):
     losses: ClassVar[tuple[str, ...]] = TERMS
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
+    recurrent: ClassVar[bool] = True
 
     return_range: Tensor
+    last_deter: Tensor
+    """(B, T, D) of the newest update, and `last_stoch` (B, T, latents), for the replay."""
+    last_stoch: Tensor
 
     def __init__(
         self, spaces: Spaces, params: DreamerParams, normalize_observations: bool = False
@@ -150,11 +183,20 @@ class DreamerAlgorithm(Algorithm):
         self.register_buffer("return_range", torch.zeros(()))
         trained = [p for p in self.parameters() if p.requires_grad]
         self.optimizers["all"] = LaProp(trained, params.lr, params.gradient_share, params.lr_warmup)
-        self.last_context: Context | None = None
+        batch = params.batch_size, params.batch_length
+        self.register_buffer("last_deter", torch.zeros(*batch, size.deter), persistent=False)
+        stoch = torch.zeros(*batch, size.latents, dtype=torch.int64)
+        self.register_buffer("last_stoch", stoch, persistent=False)
 
     def _picture_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of what is seen at one moment."""
         frame = self.spaces.image_shape
+        if len(frame) == 4:
+            raise EnvironmentSetupError(
+                f"{self.name()} takes single pictures, but the task stacks {frame[0]} coloured "
+                "ones; it remembers by itself, so leave the stack out (Atari: "
+                "env_kwargs.frame_stack=1)"
+            )
         if len(frame) == 2:
             return 1, frame[0], frame[1]
         if frame[-1] < frame[0]:
@@ -171,6 +213,48 @@ class DreamerAlgorithm(Algorithm):
         elif frame[-1] < frame[0]:
             obs = obs.movedim(-1, -3)
         return obs.float() / 255.0
+
+    # --- acting -------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        """Of the model's features, not of observations."""
+        return self.actor
+
+    def initial_carry(self, rows: int) -> DreamerCarry:
+        state = self.rssm.initial(rows)
+        return DreamerCarry(*state, state.deter.new_zeros(rows, self.spaces.action_dim))
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
+        """Without exploration neither the latent state nor the action is drawn."""
+        before = self.initial_carry(len(obs)) if carry is None else carry
+        state = LatentState(before.deter, before.stoch)
+        deter = self.rssm.recur(state, before.action)
+        posterior = self.rssm.posterior(deter, self.encoder(self.seen(obs)))
+        if explore:
+            state = LatentState(deter, drawn(posterior, torch.rand_like(posterior)))
+            action = self.actor.sample(state.features)
+        else:
+            likeliest = one_hot(posterior.argmax(-1), self.rssm.size.classes)
+            state = LatentState(deter, likeliest.to(deter.dtype))
+            action = self.actor.mode(state.features)
+        if self.spaces.is_discrete:
+            return Act(action.argmax(-1), DreamerCarry(*state, action))
+        action = action.clamp(-1.0, 1.0)
+        return Act(action, DreamerCarry(*state, action))
+
+    def took(self, carry: Carry, action: Tensor) -> Carry:
+        action = action.to(carry.deter.device)
+        if self.spaces.is_discrete:
+            action = one_hot(action, self.spaces.action_dim)
+        return carry._replace(action=action.to(carry.deter.dtype))
+
+    def context(self, carry: DreamerCarry) -> Context:
+        """The latent state of a carry, as it is stored."""
+        return Context(carry.deter, carry.stoch.argmax(-1))
+
+    # --- learning -----------------------------------------------------------------------------
 
     def latent(self, context: Context) -> LatentState:
         """A stored state as the model works with it."""
@@ -218,8 +302,36 @@ class DreamerAlgorithm(Algorithm):
         metrics = self.minimize(loss, "all")
         self.return_range.copy_(metrics.pop("return_range"))
         soft_update(self.slow_value, self.value, p.slow_rate)
-        self.last_context = Context(kept["deter"], kept["stoch"])
+        for last, new in ((self.last_deter, kept["deter"]), (self.last_stoch, kept["stoch"])):
+            if last.shape != new.shape:  # a batch of another size than the knobs'
+                last.resize_(new.shape)
+            last.copy_(new)
         return metrics
+
+    @torch.no_grad()
+    def open_loop(self, batch: SequenceBatch, shown: int) -> OpenLoop:
+        """The moments of a batch as the model expects them, of which it is shown the first few.
+
+        From then on it has the actions alone, and takes the likeliest latent state each time.
+        Where another episode begins it knows no more than that.
+        """
+        embed = self.encoder(self.seen(batch.obs))
+        state, states = self.latent(batch.context), []
+        for t in range(embed.shape[1]):
+            deter = self.rssm.recur(*restarted(state, batch.action[:, t], batch.first[:, t]))
+            expected = (
+                self.rssm.posterior(deter, embed[:, t]) if t < shown else self.rssm.prior(deter)
+            )
+            likeliest = one_hot(expected.argmax(-1), self.rssm.size.classes)
+            state = LatentState(deter, likeliest.to(deter.dtype))
+            states.append(state.features)
+        features = torch.stack(states, 1)
+        obs: Tensor = self.decoder(features)
+        return OpenLoop(
+            obs if self.spaces.is_image else symexp(obs),
+            self.reward.mean(self.reward(features)),
+            torch.sigmoid(self.continues(features).squeeze(-1)),
+        )
 
     def weights(self) -> dict[str, float]:
         """The weight of every term of the loss."""
@@ -239,8 +351,8 @@ class DreamerAlgorithm(Algorithm):
         features, actions = [], []
         for step in range(p.imagination_steps + 1):
             features.append(state.features)
-            drawn = self.actor.noise(self, count)
-            actions.append(self.actor.draw(features[-1], drawn))
+            chance = self.actor.noise(self, count)
+            actions.append(self.actor.draw(features[-1], chance))
             if step < p.imagination_steps:
                 noise = self.uniform(count, size.latents, size.classes)
                 state = self.rssm.imagine(state, actions[-1], noise)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.base import DiscountedParams, refuse_missing_part
-from rl_training.algorithms.functional import Loss, clipped_gradients
+from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch
 from rl_training.experiment.config import (
@@ -252,6 +252,141 @@ class Snapshots:
             parameter.copy_(saved)
 
 
+class Fitting:
+    """The fits of one model, to at most `capacity` transitions each.
+
+    The rows of a fit lie in tensors that all fits share, with a cursor that every step moves on,
+    so that an engine may take a step (`update`) as one piece of device work. `optimizer` is over
+    `trained_parameters`.
+    """
+
+    def __init__(
+        self,
+        model: MLPMOPOEnsembleModel,
+        optimizer: FusedAdam,
+        params: ModelParams,
+        capacity: int,
+    ) -> None:
+        self.model, self.optimizer, self.params = model, optimizer, params
+        self.device = model.elites.device
+        width, obs_dim = model.targets.mean.shape[0], model.obs_dim
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        self.inputs = zeros(capacity, model.inputs.mean.shape[0])
+        self.targets = zeros(capacity, width)
+        classified = capacity if model.termination is not None else 0
+        self.next_obs, self.ended = zeros(classified, obs_dim), zeros(classified)
+        self.order = zeros(model.num_members, capacity, dtype=torch.long)
+        self.cursor = zeros(dtype=torch.long)
+        self.failed = zeros(model.num_members, dtype=torch.bool)
+        self._places = torch.arange(params.model_batch_size, device=self.device)
+        self._step: Callable[[], Metrics] = self._next_step
+
+    def fit(
+        self,
+        data: Batch,
+        run: Callable[[int], Any] | None = None,
+        on_epoch: Callable[[FitEpoch], None] | None = None,
+    ) -> FitReport:
+        """Fit the model to all of `data`, going on from its weights, and choose the elites.
+
+        Stops when no member has improved for more than `model_patience` epochs; every member
+        then has the weights of its best epoch. `run` takes so many steps of `update`; one
+        after the other by default.
+        """
+        model, params, rows = self.model, self.params, data.reward.shape[0]
+        params.refuse_small_data(rows, "dataset")
+        order = torch.randperm(rows, device=self.device)
+        held, learned = order[: params.holdout_rows(rows)], order[params.holdout_rows(rows) :]
+        inputs, targets = self._take(data, learned)
+        shape = (model.num_members, len(learned))
+        bootstrap = learned[torch.randint(len(learned), shape, device=self.device)]
+        snapshots = Snapshots(model)
+        self.failed.fill_(False)
+        epoch = since_better = 0
+        while since_better <= params.model_patience and epoch != params.model_max_epochs:
+            epoch += 1
+            shuffled = torch.rand(shape, device=self.device).argsort(1)
+            bootstrap = bootstrap.gather(1, shuffled)
+            self._go_through(bootstrap, run)
+            error = holdout_error(model, inputs[held], targets[held])
+            failed = torch.where(self.failed.any(), self.failed, ~torch.isfinite(error))
+            _refuse_divergence(failed, epoch)
+            better = snapshots.take(error)
+            since_better = 0 if bool(better.any()) else since_better + 1
+            if on_epoch is not None:
+                on_epoch(FitEpoch(epoch, tuple(error.tolist()), tuple(better.tolist())))
+        snapshots.restore()
+        model.holdout_error.copy_(snapshots.best)
+        model.elites.copy_(snapshots.best.argsort()[: model.num_elites])
+        metrics = holdout_metrics(model, inputs[held], targets[held])
+        if model.termination is not None:
+            wrong = model.ends(data.next_obs[held]) != (data.discount[held] == 0.0)
+            metrics["termination_error"] = float(wrong.float().mean())
+        return FitReport(epoch, len(learned), metrics)
+
+    def _take(self, data: Batch, learned: Tensor) -> tuple[Tensor, Tensor]:
+        """Standardise by the rows that are `learned` from; the inputs and targets of all."""
+        model, rows = self.model, data.reward.shape[0]
+        inputs = torch.cat([data.obs, data.action], -1)
+        targets = torch.cat([data.reward[:, None], data.next_obs - data.obs], -1)
+        model.inputs.set_from(inputs[learned])
+        model.targets.set_from(targets[learned])
+        self.inputs[:rows] = model.inputs(inputs)
+        self.targets[:rows] = model.targets(targets)
+        if model.termination is not None:
+            self.next_obs[:rows] = data.next_obs
+            self.ended[:rows] = (data.discount == 0.0).float()
+        return self.inputs[:rows], self.targets[:rows]
+
+    def _go_through(self, order: Tensor, run: Callable[[int], Any] | None) -> None:
+        """Steps on all rows of the (members, N) `order`, of which the last may be smaller."""
+        rows, size = order.shape[1], self.params.model_batch_size
+        self.order[:, :rows] = order
+        self.cursor.zero_()
+        whole = rows // size
+        if run is None:
+            for _ in range(whole):
+                self.update()
+        elif whole:
+            run(whole)
+        if rows % size:
+            self._step_on(order[:, whole * size :])
+
+    def _next_step(self) -> Metrics:
+        index = self.order.index_select(1, self._places + self.cursor)
+        self.cursor += len(self._places)
+        self._step_on(index)
+        return {}
+
+    def _step_on(self, index: Tensor) -> None:
+        ends = None
+        if self.model.termination is not None:
+            ends = (self.next_obs[index], self.ended[index])
+        losses = fit_step(
+            self.model, self.optimizer, self.params, self.inputs[index], self.targets[index], ends
+        )
+        # the first to fail: through the common bounds it soon takes the others with it
+        self.failed.copy_(torch.where(self.failed.any(), self.failed, ~torch.isfinite(losses)))
+
+    # --- for an engine ------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        return None
+
+    def update(self) -> Metrics:
+        return self._step()
+
+    def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
+        self._step = compiled(self._step)
+
+    def tensors(self) -> list[Tensor]:
+        own = [*self.optimizer.parameters, *self.optimizer.tensors()]
+        return [*own, self.cursor, self.failed]
+
+
 def fit(
     model: MLPMOPOEnsembleModel,
     optimizer: FusedAdam,
@@ -259,50 +394,8 @@ def fit(
     params: ModelParams,
     on_epoch: Callable[[FitEpoch], None] | None = None,
 ) -> FitReport:
-    """Fit the model to all of `data`, going on from its weights, and choose the elites.
-
-    `optimizer` is over `trained_parameters`. Stops when no member has improved for more than
-    `model_patience` epochs; every member then has the weights of its best epoch.
-    """
-    rows = data.reward.shape[0]
-    params.refuse_small_data(rows, "dataset")
-    device = data.reward.device
-    order = torch.randperm(rows, device=device)
-    held, learned = order[: params.holdout_rows(rows)], order[params.holdout_rows(rows) :]
-    inputs = torch.cat([data.obs, data.action], -1)
-    targets = torch.cat([data.reward[:, None], data.next_obs - data.obs], -1)
-    model.inputs.set_from(inputs[learned])
-    model.targets.set_from(targets[learned])
-    inputs, targets = model.inputs(inputs), model.targets(targets)
-    ended = (data.discount == 0.0).float()
-    shape = (model.num_members, len(learned))
-    bootstrap = learned[torch.randint(len(learned), shape, device=device)]
-    snapshots = Snapshots(model)
-    failed = torch.zeros(model.num_members, dtype=torch.bool, device=device)
-    epoch = since_better = 0
-    while since_better <= params.model_patience and epoch != params.model_max_epochs:
-        epoch += 1
-        shuffled = torch.rand(shape, device=device).argsort(1)
-        bootstrap = bootstrap.gather(1, shuffled)
-        for index in torch.split(bootstrap, params.model_batch_size, dim=1):
-            ends = None if model.termination is None else (data.next_obs[index], ended[index])
-            losses = fit_step(model, optimizer, params, inputs[index], targets[index], ends)
-            # the first to fail: through the common bounds it soon takes the others with it
-            failed = torch.where(failed.any(), failed, ~torch.isfinite(losses))
-        error = holdout_error(model, inputs[held], targets[held])
-        _refuse_divergence(torch.where(failed.any(), failed, ~torch.isfinite(error)), epoch)
-        better = snapshots.take(error)
-        since_better = 0 if bool(better.any()) else since_better + 1
-        if on_epoch is not None:
-            on_epoch(FitEpoch(epoch, tuple(error.tolist()), tuple(better.tolist())))
-    snapshots.restore()
-    model.holdout_error.copy_(snapshots.best)
-    model.elites.copy_(snapshots.best.argsort()[: model.num_elites])
-    metrics = holdout_metrics(model, inputs[held], targets[held])
-    if model.termination is not None:
-        wrong = model.ends(data.next_obs[held]) != ended[held].bool()
-        metrics["termination_error"] = float(wrong.float().mean())
-    return FitReport(epoch, len(learned), metrics)
+    """One fit of a model (`Fitting.fit`)."""
+    return Fitting(model, optimizer, params, len(data.reward)).fit(data, on_epoch=on_epoch)
 
 
 def fit_step(

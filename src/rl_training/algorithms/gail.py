@@ -39,7 +39,7 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import MLPGAILDiscriminator, Policy
+from rl_training.models import Carry, MLPGAILDiscriminator, Policy
 
 RewardForm = Literal["softplus", "log_sigmoid", "logit"]
 
@@ -243,7 +243,7 @@ class GAILAlgorithm(Algorithm):
     def gamma(self) -> float:
         return self.generator.gamma
 
-    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
+    def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         return self.generator.act(obs, explore=explore, carry=carry)
 
     @torch.no_grad()

@@ -4,11 +4,10 @@ Kostrikov, Nair and Levine 2021, arXiv:2110.06169.
 
 Kept from the authors' code: expectile value on the target critics' minimum, weights
 exp(beta * A) capped at 100 (beta multiplies), orthogonal initialisation, one learned
-deviation for all states. Changed: the policy is a squashed Gaussian (the authors' is an
-unsquashed one with a tanh mean), and the three losses are taken at the same networks, in
-one pass, where the authors' policy and critics see the value network one step later.
-The authors' cosine decay of the policy's learning rate
-alone is `lr_schedule: {kind: cosine, optimizers: [policy]}`.
+deviation for all states around a mean inside the box. Changed: the three losses are taken
+at the same networks, in one pass, where the authors' policy and critics see the value
+network one step later. The authors' cosine decay of the policy's learning rate alone is
+`lr_schedule: {kind: cosine, optimizers: [policy]}`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, CloningParams, TargetNetworkParams
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -42,7 +41,7 @@ from rl_training.models import (
 )
 
 
-class IQLParams(TargetNetworkParams):
+class IQLParams(CloningParams, TargetNetworkParams):
     expectile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.7
     """Which expectile of Q over the data's actions V estimates; towards 1 is towards the max."""
     beta: NonNegative = 3.0
@@ -124,7 +123,12 @@ class IQLAlgorithm(Algorithm):
         super().__init__(spaces, params, normalize_observations)
         sizes = params.hidden_sizes
         self.model = MLPIQLModel(
-            spaces.obs_dim, "box", spaces.action_dim, sizes, state_dependent_std=False
+            spaces.obs_dim,
+            "box",
+            spaces.action_dim,
+            sizes,
+            params.action_distribution,
+            state_dependent_std=False,
         )
         self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes)
         orthogonal_init_(self)

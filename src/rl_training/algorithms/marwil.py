@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, DiscountedParams
+from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -33,7 +33,7 @@ from rl_training.experiment.config import NonNegative, Positive, Rate
 from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
 
 
-class MARWILParams(DiscountedParams):
+class MARWILParams(CloningParams, DiscountedParams):
     beta: NonNegative = 1.0
     """Inverse temperature: weights are exp(beta * normalised advantage); 0 is cloning."""
     max_weight: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 20.0
@@ -93,7 +93,11 @@ class MARWILAlgorithm(Algorithm):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.model = MLPIQLModel(
-            spaces.obs_dim, spaces.action_kind, spaces.action_dim, params.hidden_sizes
+            spaces.obs_dim,
+            spaces.action_kind,
+            spaces.action_dim,
+            params.hidden_sizes,
+            params.action_distribution,
         )
         self.advantages = MovingMoments(params.advantage_norm_rate)
         self.add_optimizer("policy", self.model.policy.parameters(), params.lr)

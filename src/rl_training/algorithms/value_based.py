@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.execution import asking_is_free
 from rl_training.experiment.config import Count, Fraction, Positive, Rate
-from rl_training.models import Observed, Policy, frozen_copy
+from rl_training.models import Carry, Observed, Policy, frozen_copy
 from rl_training.models.value_networks import GreedyPolicy
 
 
@@ -167,12 +167,12 @@ class ValueAlgorithm(Algorithm):
         return self.network
 
     @torch.no_grad()
-    def act(self, obs: Tensor, *, explore: bool, carry: Any = None) -> Act:
+    def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         action = self.network.mode(self.normalizer(obs))
         if explore:
             share = epsilon(self.fraction, self.params)
             action = epsilon_greedy(action, self.spaces.action_dim, share)
-        return Act(action, carry)
+        return Act(action)
 
     def update(self, batch: Batch) -> Metrics:
         metrics = self.learn(batch)

@@ -101,6 +101,12 @@ class PPO(ManagedAlgorithm):
     algo = "ppo"
 
 
+class Dreamer(ManagedAlgorithm):
+    """DreamerV3: a world model, and a policy that learns inside it."""
+
+    algo = "dreamer"
+
+
 class GAIL(ManagedAlgorithm):
     """Generative adversarial imitation learning, with PPO or SAC as the generator."""
 
@@ -126,6 +132,7 @@ MANAGED: dict[str, type[ManagedAlgorithm]] = {
         IQN,
         FQF,
         PPO,
+        Dreamer,
         GAIL,
     )
 }

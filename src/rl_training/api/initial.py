@@ -6,7 +6,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import TanhGaussianPolicy
+from rl_training.models import BoxPolicy
 
 
 def start_from(algorithm: Algorithm, source: Algorithm, path: str) -> None:
@@ -15,16 +15,16 @@ def start_from(algorithm: Algorithm, source: Algorithm, path: str) -> None:
     Counts and optimisers start anew. Refused where the two policies could not act alike.
     """
     own, given = algorithm.policy, source.policy
-    assert isinstance(own, TanhGaussianPolicy)
+    assert isinstance(own, BoxPolicy)
     what = f"init_from: the {source.name()} policy in '{path}'"
     if source.spaces != algorithm.spaces:
         raise ConfigError(
             f"{what} was made for {_task(source)}, but the task has {_task(algorithm)}; start "
             "from a run in the same environment"
         )
-    if not isinstance(given, TanhGaussianPolicy):
+    if not isinstance(given, BoxPolicy):
         raise ConfigError(
-            f"{what} is no squashed Gaussian, which {algorithm.name()} needs; start from a run of "
+            f"{what} has no Gaussian, which {algorithm.name()} needs; start from a run of "
             "sac, rlpd, iql, awac, cql, crr, awr, marwil or bc (by likelihood)"
         )
     if own.sizes != given.sizes:

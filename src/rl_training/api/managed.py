@@ -16,11 +16,12 @@ from rl_training.api.support import (
     changes,
     check_checkpoints,
     find_checkpoint,
+    policy_in_use,
     preparation,
     refuse_changes,
     refused_if_unfit,
     removed_on_failure,
-    single_observation_policy,
+    state_before,
     store_in,
     with_options,
 )
@@ -139,7 +140,7 @@ class ManagedAlgorithm:
 
     def _adopt(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
-        self._fast_policy = single_observation_policy(algorithm)
+        self._policy = policy_in_use(algorithm)
 
     def _start(self) -> None:
         """Take over what the config wants to begin with."""
@@ -297,13 +298,13 @@ class ManagedAlgorithm:
         probability `epsilon` an action is uniformly random instead. Episode i is decided by
         (seed, i) alone. `on_step` gets each reward, and whether the episode ended with it.
         """
-        c, spaces = self.config, self.algorithm.spaces
+        c = self.config
         behaviour = Behaviour(deterministic, noise, epsilon)
-        behaviour.check(self.algorithm.policy, spaces)
+        behaviour.check(self.algorithm)
         return collect(
-            lambda obs, mode: self.predict(obs, deterministic=mode)[0],
+            lambda obs, mode, state: self.predict(obs, state, deterministic=mode),
             behaviour,
-            spaces,
+            self.algorithm,
             c.env_id,
             c.env_kwargs,
             name=c.algo,
@@ -336,7 +337,10 @@ class ManagedAlgorithm:
     ) -> tuple[Array, Any]:
         """Action for one observation, or actions for a batch, in the environment's units.
 
-        Signature and return value are those of Stable-Baselines3.
+        Signature and return value are those of Stable-Baselines3. A recurrent policy (Dreamer)
+        returns what it carries as the state: hand it to the next call, with `episode_start`
+        true for the observations that begin an episode; without a state all of them do. Other
+        policies return `state` as they got it.
         """
         spaces = self.algorithm.spaces
         shape = spaces.obs_shape
@@ -350,7 +354,14 @@ class ManagedAlgorithm:
                 f"predict: observations must have the shape {shape} or {('n', *shape)}, "
                 f"got {obs.shape}".replace("'n'", "n")
             )
-        return self._fast_policy(obs, deterministic), state
+        if not self.algorithm.recurrent:
+            return self._policy(obs, deterministic, state)
+        alone = obs.shape == shape
+        if alone:
+            obs = obs[None]
+        state = state_before(self.algorithm, state, episode_start, len(obs))
+        actions, state = self._policy(np.ascontiguousarray(obs), deterministic, state)
+        return (actions[0] if alone else actions), state
 
     # --- keeping --------------------------------------------------------------------------------
 

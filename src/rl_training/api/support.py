@@ -25,6 +25,7 @@ from rl_training.experiment.errors import (
 )
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.tracking import CHECKPOINT_FOLDER, CONFIG_FILE, DATASET_FILE, Console
+from rl_training.models.carry import Carry, begun, num_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -197,8 +198,15 @@ def removed_on_failure(run_dir: Path) -> Iterator[None]:
         raise
 
 
-def single_observation_policy(algorithm: Algorithm) -> Callable[[Array, bool], Array]:
-    """The policy as a function of one array, with nothing looked up per call."""
+Prediction = Callable[[Array, bool, Any], tuple[Array, Any]]
+"""Observations, whether to take the mode, and the state before, to actions and the state after."""
+
+
+def policy_in_use(algorithm: Algorithm) -> Prediction:
+    """The policy as a function of one array, with nothing looked up per call.
+
+    A policy that carries something takes a batch; others also one observation.
+    """
     device, spaces = algorithm.update_count.device, algorithm.spaces
     on_host = device.type == "cpu"
     if spaces.is_discrete:
@@ -208,16 +216,42 @@ def single_observation_policy(algorithm: Algorithm) -> Callable[[Array, bool], A
         high = np.asarray(spaces.action_high, np.float32)
         scale, centre = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
 
-    def policy(obs: Array, deterministic: bool) -> Array:
+    def policy(obs: Array, deterministic: bool, state: Any) -> tuple[Array, Any]:
         with torch.inference_mode():
             tensor = torch.from_numpy(obs)
             if not on_host:
                 tensor = tensor.to(device)
-            tensor = algorithm.normalizer(tensor) if algorithm.normalizer.active else tensor
-            head = algorithm.policy
-            action = head.mode(tensor) if deterministic else head.sample(tensor)
+            if algorithm.recurrent:
+                action, state = algorithm.act(tensor, explore=not deterministic, carry=state)
+            else:  # what `act` does, without what it costs
+                tensor = algorithm.normalizer(tensor) if algorithm.normalizer.active else tensor
+                head = algorithm.policy
+                action = head.mode(tensor) if deterministic else head.sample(tensor)
             inner: Array = (action if on_host else action.cpu()).numpy()
-        # tanh keeps inner actions within [-1, 1], so no clip is needed here
-        return inner + start if spaces.is_discrete else inner * scale + centre
+        # policies keep inner actions within [-1, 1], so no clip is needed here
+        return (inner + start if spaces.is_discrete else inner * scale + centre), state
 
     return policy
+
+
+def state_before(algorithm: Algorithm, state: Any, episode_start: Any, rows: int) -> Carry | None:
+    """What a recurrent policy carries into a call of `predict` for `rows` observations."""
+    if state is None:
+        return None
+    kind = type(algorithm.initial_carry(1))
+    if not isinstance(state, kind) or num_rows(state) != rows:
+        held = f"{num_rows(state)} rows" if isinstance(state, kind) else type(state).__name__
+        raise ConfigError(
+            f"predict: expected the state that the call before returned, for {rows} "
+            f"observation{'' if rows == 1 else 's'}, got {held}; give state=None where all "
+            "episodes begin"
+        )
+    if episode_start is None:
+        return state
+    first = np.atleast_1d(np.asarray(episode_start, np.bool_))
+    if first.shape not in ((1,), (rows,)):
+        raise ConfigError(
+            f"predict: episode_start must hold one flag per observation, {rows}, got the shape "
+            f"{first.shape}"
+        )
+    return begun(state, torch.from_numpy(np.broadcast_to(first, (rows,)).copy()))

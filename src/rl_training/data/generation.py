@@ -95,13 +95,14 @@ def roll_out(
     episodes: int | None = None,
     steps: int | None = None,
     on_step: Callable[[float, bool], None] | None = None,
+    on_reset: Callable[[], None] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Arrays of a number of whole `episodes`, or of exactly `steps` steps.
 
     Episode i is decided by (seed, i) alone, whatever came before it, so that a data set
     with more episodes begins with the same ones. An episode that `steps` interrupts is
     left open, for `build_dataset` to close. `on_step` gets each reward, and whether the
-    episode ended with it.
+    episode ended with it; `on_reset` is called at the beginning of each.
     """
     if (episodes is None) == (steps is None):
         raise ValueError("give either episodes or steps")
@@ -116,6 +117,8 @@ def roll_out(
         env_seed, controller_seed = np.random.SeedSequence([seed, index]).generate_state(2)
         generator = np.random.default_rng(int(controller_seed))
         observation, _ = env.reset(seed=int(env_seed))
+        if on_reset is not None:
+            on_reset()
         done = False
         while not done and (steps is None or len(rewards) < steps):
             action = controller(observation, generator)

@@ -81,10 +81,10 @@ class SequenceReplay:
         self.num_envs, self.spaces = num_envs, spaces
         n, discrete = self.capacity, spaces.is_discrete
         image = torch.uint8 if spaces.is_image else torch.float32
-        self._obs = torch.empty(n, *spaces.obs_shape, dtype=image, device=device)
+        self._obs = torch.zeros(n, *spaces.obs_shape, dtype=image, device=device)
         width = 1 if discrete else spaces.action_dim
-        self._action = torch.empty(n, width, device=device)
-        self._reward = torch.empty(n, device=device)
+        self._action = torch.zeros(n, width, device=device)
+        self._reward = torch.zeros(n, device=device)
         # first, last, terminal
         self._flags = torch.zeros(3, n, dtype=torch.bool, device=device)
         self._deter = torch.zeros(n, deter, dtype=torch.float16, device=device)
@@ -100,12 +100,12 @@ class SequenceReplay:
         return capacity * (seen + 4 * width + 4 + 3 + 2 * deter + latents)
 
     def __len__(self) -> int:
-        """StreamStep that are stored."""
+        """Moments that are stored."""
         return int(np.minimum(self._written, self.length).sum())
 
     @property
     def shortest(self) -> int:
-        """StreamStep stored of the environment that has fewest."""
+        """Moments stored of the environment that has fewest."""
         return int(np.minimum(self._written, self.length).min())
 
     def add(self, moments: StreamStep, envs: NDArray[Any], context: Context | None = None) -> None:
@@ -167,10 +167,27 @@ class SequenceReplay:
             index,
         )
 
+    def cut(self, envs: NDArray[Any]) -> None:
+        """End the episodes of environments (a boolean mask) that were given up without a flag,
+        as a truncation would."""
+        due = np.flatnonzero(envs & (self._written > 0))
+        newest = due * self.length + (self._written[due] - 1) % self.length
+        self._flags[1, torch.from_numpy(newest).to(self._flags.device)] = True
+
     def refresh(self, places: Tensor, context: Context) -> None:
-        """Store what the model now holds at some places."""
-        self._deter[places] = context.deter.to(self._deter.dtype)
-        self._stoch[places] = context.stoch.to(self._stoch.dtype)
+        """Store what the model now holds at some places; of equal places the last one counts."""
+        flat = places.flatten()
+        # on a GPU the order of writes is anyone's guess, so equal places write the same
+        rows = torch.arange(len(flat), device=flat.device)
+        last = torch.where(flat[:, None] == flat, rows, -1).amax(1)
+        deter, stoch = context.deter.flatten(0, -2), context.stoch.flatten(0, -2)
+        self._deter[flat] = deter[last].to(self._deter.dtype)
+        self._stoch[flat] = stoch[last].to(self._stoch.dtype)
+
+    @property
+    def refreshed(self) -> tuple[Tensor, ...]:
+        """What `refresh` writes to."""
+        return self._deter, self._stoch
 
     # --- state --------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ _ALGORITHMS: dict[str, str] = {
     "iqn": "rl_training.algorithms.iqn:IQNAlgorithm",
     "fqf": "rl_training.algorithms.fqf:FQFAlgorithm",
     "ppo": "rl_training.algorithms.ppo:PPOAlgorithm",
+    "dreamer": "rl_training.algorithms.dreamer:DreamerAlgorithm",
     "gail": "rl_training.algorithms.gail:GAILAlgorithm",
 }
 

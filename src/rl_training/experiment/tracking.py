@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
@@ -13,9 +14,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import read_yaml_file
@@ -115,10 +117,32 @@ def written_or_said(path: Path) -> Iterator[None]:
         ) from None
 
 
+class Film(NamedTuple):
+    """Moving pictures for TensorBoard."""
+
+    frames: NDArray[np.uint8]  # (T, height, width, 3)
+    seconds_per_frame: float = 0.2
+
+    def as_gif(self) -> bytes:
+        from PIL import Image  # which TensorBoard brings
+
+        pictures = [Image.fromarray(frame) for frame in self.frames]
+        buffer = io.BytesIO()
+        pictures[0].save(
+            buffer,
+            "GIF",
+            save_all=True,
+            append_images=pictures[1:],
+            duration=round(1000 * self.seconds_per_frame),
+            loop=0,
+        )
+        return buffer.getvalue()
+
+
 class MetricsLog:
     """metrics.jsonl, one object per event, and the same numbers for TensorBoard.
 
-    Values that are arrays are samples of a distribution, for TensorBoard alone.
+    Values that are arrays are samples of a distribution, for TensorBoard alone, as films are.
 
     After a crash the file may hold events later than the checkpoint from which the run
     goes on; they are dropped on opening, so that curves continue without a fold.
@@ -150,8 +174,9 @@ class MetricsLog:
             _replace_text(self.path, "".join(kept))
 
     def write(self, kind: str, tick: int, values: Mapping[str, Any]) -> None:
+        films = {key: value for key, value in values.items() if isinstance(value, Film)}
         samples = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
-        numbers = {key: value for key, value in values.items() if key not in samples}
+        numbers = {k: value for k, value in values.items() if k not in samples and k not in films}
         event = {"event": kind, "tick": tick, **numbers}
         with written_or_said(self.path):
             self._file.write(json.dumps(event) + "\n")
@@ -162,6 +187,19 @@ class MetricsLog:
                     self._writer.add_scalar(key, value, tick)
             for key, value in samples.items():
                 self._writer.add_histogram(key, value, tick)
+            for key, film in films.items():
+                self._show(key, film, tick)
+
+    def _show(self, key: str, film: Film, tick: int) -> None:
+        """Its images may move: the writer's own way to films needs a further package."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        height, width = film.frames.shape[1:3]
+        image = Summary.Image(
+            height=height, width=width, colorspace=3, encoded_image_string=film.as_gif()
+        )
+        summary = Summary(value=[Summary.Value(tag=key, image=image)])
+        self._writer.file_writer.add_summary(summary, tick)
 
     def close(self) -> None:
         with suppress(OSError):  # what could not be flushed was said when it was written
@@ -175,6 +213,7 @@ class Console(Protocol):
 
     def start(self, title: str, total: int, done: int, unit: str) -> None: ...
     def advance(self, done: int) -> None: ...
+    def busy(self, text: str) -> None: ...
     def evaluated(self, tick: int, score: float, text: str, best: bool) -> None: ...
     def say(self, text: str) -> None: ...
     def stop(self) -> None: ...
@@ -185,6 +224,7 @@ class SilentConsole:
 
     def start(self, title: str, total: int, done: int, unit: str) -> None: ...
     def advance(self, done: int) -> None: ...
+    def busy(self, text: str) -> None: ...
     def evaluated(self, tick: int, score: float, text: str, best: bool) -> None: ...
     def say(self, text: str) -> None: ...
     def stop(self) -> None: ...
@@ -243,6 +283,15 @@ class ProgressConsole:
                 f"{done:,}/{self._total:,} {self._unit}, {rate:,.0f}/s, {left:,.0f} s left"
                 + (f", {self._score}" if self._score else "")
             )
+
+    def busy(self, text: str) -> None:
+        """What a tick that takes long is doing."""
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, score=text)
+        elif now - self._last_line >= self.PLAIN_LINE_SECONDS:
+            self._last_line = now
+            self.say(text)
 
     def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:
         self._score = f"return {score:,.1f}"

@@ -8,12 +8,16 @@ from rl_training.models.actor_critic import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.carry import Carry
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
 from rl_training.models.encoders import ImageEncoder, Observed
 from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_, truncated_normal_init_
 from rl_training.models.normalizer import ObservationNormalizer, RewardScale, Standardizer
 from rl_training.models.policies import (
+    ActionDistribution,
+    BoundedGaussianPolicy,
+    BoxPolicy,
     CategoricalPolicy,
     DeterministicPolicy,
     GaussianPolicy,
@@ -25,6 +29,10 @@ from rl_training.models.running import Moments, MovingMoments
 
 __all__ = [
     "MLP",
+    "ActionDistribution",
+    "BoundedGaussianPolicy",
+    "BoxPolicy",
+    "Carry",
     "CategoricalPolicy",
     "DeterministicPolicy",
     "EnsembleCritic",

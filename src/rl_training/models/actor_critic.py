@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from rl_training.models.encoders import Observed, mlp_on
 from rl_training.models.mlp import EnsembleMLP
-from rl_training.models.policies import CategoricalPolicy, Policy, TanhGaussianPolicy
+from rl_training.models.policies import (
+    ActionDistribution,
+    BoundedGaussianPolicy,
+    BoxPolicy,
+    CategoricalPolicy,
+    Policy,
+    TanhGaussianPolicy,
+)
 from rl_training.models.questions import Question
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -66,11 +73,28 @@ def policy_for(
     action_kind: str,
     action_dim: int,
     hidden_sizes: Sequence[int],
+    distribution: ActionDistribution = "gaussian",
     state_dependent_std: bool = True,
 ) -> Policy:
     """The stochastic policy that fits the action space."""
     if action_kind == "discrete":
         return CategoricalPolicy(obs_dim, action_dim, hidden_sizes)
+    return box_policy(obs_dim, action_dim, hidden_sizes, distribution, state_dependent_std)
+
+
+def box_policy(
+    obs_dim: int,
+    action_dim: int,
+    hidden_sizes: Sequence[int],
+    distribution: ActionDistribution,
+    state_dependent_std: bool = True,
+) -> BoxPolicy:
+    """A policy of the named kind; `state_dependent_std` is for the tanh of a Gaussian.
+
+    The bounded one has a single learned deviation, as in the authors' code of IQL and AWAC.
+    """
+    if distribution == "gaussian":
+        return BoundedGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std=False)
     return TanhGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std)
 
 
@@ -83,17 +107,18 @@ class MLPIQLModel(nn.Module):
         action_kind: str,
         action_dim: int,
         hidden_sizes: Sequence[int],
+        distribution: ActionDistribution = "gaussian",
         state_dependent_std: bool = True,
     ) -> None:
         super().__init__()
         self.policy = policy_for(
-            obs_dim, action_kind, action_dim, hidden_sizes, state_dependent_std
+            obs_dim, action_kind, action_dim, hidden_sizes, distribution, state_dependent_std
         )
         self.value = ValueNetwork(obs_dim, hidden_sizes)
 
 
 class MLPSACModel(nn.Module):
-    """A tanh-Gaussian policy and an ensemble of critics; `layer_norm` is for the critics alone."""
+    """A policy over Box actions and an ensemble of critics, which alone may have LayerNorm."""
 
     def __init__(
         self,
@@ -101,11 +126,11 @@ class MLPSACModel(nn.Module):
         action_dim: int,
         hidden_sizes: Sequence[int],
         num_critics: int = 2,
-        state_dependent_std: bool = True,
         layer_norm: bool = False,
+        distribution: ActionDistribution = "tanh_gaussian",
     ) -> None:
         super().__init__()
-        self.policy = TanhGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std)
+        self.policy = box_policy(obs_dim, action_dim, hidden_sizes, distribution)
         self.critics = EnsembleCritic(num_critics, obs_dim, action_dim, hidden_sizes, layer_norm)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.models.policies import Policy
 
 UNIMIX = 0.01
 """Share of the uniform distribution in every categorical, so that no KL is infinite."""
@@ -37,7 +38,7 @@ class DreamerSize(NamedTuple):
 
 
 SIZES = {
-    "tiny": DreamerSize(256, 48, 4, 8, 48, latents=16),
+    "tiny": DreamerSize(256, 48, 4, 4, 48, latents=16),
     "1m": DreamerSize(512, 64, 4, 4, 64),
     "12m": DreamerSize(2048, 256, 16, 16, 256),
 }
@@ -120,6 +121,10 @@ class LatentState(NamedTuple):
         """What heads look at."""
         return torch.cat([self.deter, self.stoch.flatten(-2)], -1)
 
+    def at(self, index: Any) -> LatentState:
+        """Some of the states, by an index of the leading axes."""
+        return LatentState(self.deter[index], self.stoch[index])
+
     def detach(self) -> LatentState:
         return LatentState(self.deter.detach(), self.stoch.detach())
 
@@ -192,13 +197,11 @@ class RSSM(nn.Module):
 
     def see(
         self, state: LatentState, action: Tensor, is_first: Tensor, embed: Tensor, noise: Tensor
-    ) -> tuple[LatentState, Tensor, Tensor]:
-        """One step with an observation: the state, its posterior and its prior."""
-        going = (~is_first).to(state.deter.dtype).unsqueeze(-1)
-        state = LatentState(state.deter * going, state.stoch * going.unsqueeze(-1))
-        deter = self.recur(state, action * going)
+    ) -> tuple[LatentState, Tensor]:
+        """One step with an observation: the state and its posterior."""
+        deter = self.recur(*restarted(state, action, is_first))
         posterior = self.posterior(deter, embed)
-        return LatentState(deter, drawn(posterior, noise)), posterior, self.prior(deter)
+        return LatentState(deter, drawn(posterior, noise)), posterior
 
     def imagine(self, state: LatentState, action: Tensor, noise: Tensor) -> LatentState:
         """One step without an observation."""
@@ -210,18 +213,23 @@ class RSSM(nn.Module):
     ) -> tuple[LatentState, Tensor, Tensor]:
         """A sequence of T steps; the second axis of what goes in and comes out is time.
 
-        `action[:, t]` is the one before the observation t.
+        `action[:, t]` is the one before the observation t. States, posteriors and priors.
         """
-        states, posteriors, priors = [], [], []
+        states, posteriors = [], []
         for t in range(embed.shape[1]):
-            state, posterior, prior = self.see(
+            state, posterior = self.see(
                 state, action[:, t], is_first[:, t], embed[:, t], noise[:, t]
             )
             states.append(state)
             posteriors.append(posterior)
-            priors.append(prior)
         deter, stoch = (torch.stack(part, 1) for part in zip(*states, strict=True))
-        return LatentState(deter, stoch), torch.stack(posteriors, 1), torch.stack(priors, 1)
+        return LatentState(deter, stoch), torch.stack(posteriors, 1), self.prior(deter)
+
+
+def restarted(state: LatentState, action: Tensor, is_first: Tensor) -> tuple[LatentState, Tensor]:
+    """State and action before a moment, which count as zero where it begins an episode."""
+    going = (~is_first).to(state.deter.dtype).unsqueeze(-1)
+    return LatentState(state.deter * going, state.stoch * going.unsqueeze(-1)), action * going
 
 
 def one_hot(index: Tensor, classes: int) -> Tensor:
@@ -347,6 +355,13 @@ class PictureEncoder(nn.Module):
         return x.reshape(*leading, self.out_dim)
 
 
+def enlarged(x: Tensor) -> Tensor:
+    """Pictures of twice the sides; views alone, which ask no host and sum in a fixed order."""
+    height, width = x.shape[-2:]
+    twice = x[..., :, None, :, None].expand(*x.shape[:-1], 2, width, 2)
+    return twice.reshape(*x.shape[:-2], 2 * height, 2 * width)
+
+
 class PictureDecoder(nn.Module):
     """Pictures from features, numbers in [0, 1]."""
 
@@ -366,7 +381,7 @@ class PictureDecoder(nn.Module):
         leading = features.shape[:-1]
         x = self.linear(features).reshape(-1, *self.start)
         for i, convolution in enumerate(self.convolutions):
-            x = convolution(x.repeat_interleave(2, -2).repeat_interleave(2, -1))
+            x = convolution(enlarged(x))
             if i < len(self.norms):
                 x = F.silu(self.norms[i](x))
         return torch.sigmoid(x).reshape(*leading, *x.shape[1:])
@@ -428,7 +443,7 @@ def two_hot(x: Tensor, bins: Tensor) -> Tensor:
     return weights.scatter_(-1, above.unsqueeze(-1), share.unsqueeze(-1))
 
 
-class ImaginedPolicy(nn.Module):
+class ImaginedPolicy(Policy):
     """A policy on features: categorical with 1% of uniform, or a Gaussian around a tanh.
 
     Actions are as the world model takes them: one-hot for Discrete, and numbers for Box that
@@ -466,6 +481,11 @@ class ImaginedPolicy(nn.Module):
                 return drawn(self.log_probs(features), noise)
             mean, std = self.gaussian(features)
             return mean + std * noise
+
+    def sample(self, features: Tensor) -> Tensor:
+        shape = *features.shape[:-1], self.action_dim
+        rand = torch.rand if self.discrete else torch.randn
+        return self.draw(features, rand(shape, device=features.device))
 
     def mode(self, features: Tensor) -> Tensor:
         if self.discrete:

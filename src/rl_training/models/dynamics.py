@@ -14,7 +14,7 @@ from rl_training.models.normalizer import Standardizer
 
 MAX_LOG_VAR, MIN_LOG_VAR = 0.5, -10.0
 """Where the learned bounds of the log-variance start, in units of the standardised targets."""
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = {"cpu": 8192, "cuda": 131_072}
 """Rows of one pass while imagining; more would only move memory."""
 
 
@@ -102,12 +102,9 @@ class MLPMOPOEnsembleModel(nn.Module):
 
         `with_spread` asks all members, which costs as many times more.
         """
-        parts = [
-            self._imagine(
-                obs[start : start + ROWS_AT_ONCE], action[start : start + ROWS_AT_ONCE], with_spread
-            )
-            for start in range(0, obs.shape[0], ROWS_AT_ONCE)
-        ]
+        size = ROWS_AT_ONCE[obs.device.type]
+        pieces = zip(torch.split(obs, size), torch.split(action, size), strict=True)
+        parts = [self._imagine(*piece, with_spread) for piece in pieces]
         rewards, next_obs, spreads = zip(*parts, strict=True)
         return Imagined(
             torch.cat(rewards), torch.cat(next_obs), torch.cat(spreads) if with_spread else None
@@ -152,6 +149,6 @@ class MLPMOPOEnsembleModel(nn.Module):
         """(B,) whether the learned classifier takes raw next observations for ends."""
         parts = [
             self.termination_logits(part).sigmoid().mean(0) > 0.5
-            for part in torch.split(next_obs, ROWS_AT_ONCE)
+            for part in torch.split(next_obs, ROWS_AT_ONCE[next_obs.device.type])
         ]
         return torch.cat(parts) if parts else next_obs.new_zeros(0, dtype=torch.bool)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.models.linear import TALL, batched_linear
+
 
 class MLP(nn.Module):
     """ReLU layers of `hidden_sizes` and a linear output."""
@@ -84,13 +86,19 @@ class EnsembleMLP(nn.Module):
             x = x.expand(self.num_members if members is None else members.shape[0], *x.shape)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(chosen(bias), x, chosen(weight))
+            x = self._linear(x, chosen(weight), chosen(bias))
             if i < last:
                 if len(self.norm_scales):
                     x = F.layer_norm(x, x.shape[-1:]) * chosen(self.norm_scales[i])
                     x = x.add_(chosen(self.norm_shifts[i]))
                 x = F.relu(x, inplace=True) if self.activation == "relu" else F.silu(x)
         return x
+
+    @staticmethod
+    def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if x.is_cuda and x.shape[1] >= TALL and torch.is_grad_enabled():
+            return batched_linear(x, weight, bias, x.shape[0])
+        return torch.baddbmm(bias, x, weight)
 
 
 def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:

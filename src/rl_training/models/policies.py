@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from rl_training.models.questions import Question
 
 Distribution = tuple[Tensor, Tensor]
 """Mean and logarithm of the deviation."""
+ActionDistribution = Literal["gaussian", "tanh_gaussian"]
+"""Kinds of policies over Box actions: `BoundedGaussianPolicy` and `TanhGaussianPolicy`."""
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -44,12 +46,11 @@ class Policy(nn.Module):
         raise NotImplementedError
 
 
-class TanhGaussianPolicy(Policy):
-    """tanh of a diagonal Gaussian.
+class BoxPolicy(Policy):
+    """A diagonal Gaussian behind a network; its mode is the tanh of the network's first outputs.
 
     The deviation is a second output of the network, or one learned vector for all
-    states; its logarithm is clamped to [-5, 2], so that actions at the edge of the
-    box cannot make the likelihood explode.
+    states; its logarithm is clamped to [-5, 2].
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class TanhGaussianPolicy(Policy):
         return Question(self.net, obs, self._distribution)
 
     def forward(self, obs: Tensor) -> Distribution:
-        """Mean and log-deviation before the squashing."""
+        """Mean and log-deviation of the Gaussian."""
         return self.ask(obs).answer()
 
     def _distribution(self, out: Tensor) -> Distribution:
@@ -83,8 +84,8 @@ class TanhGaussianPolicy(Policy):
         return torch.tanh(out[..., : self.action_dim])
 
     def sample(self, obs: Tensor) -> Tensor:
-        mean, log_std = self(obs)
-        return torch.tanh(mean + log_std.exp() * torch.randn_like(mean))
+        distribution = self(obs)
+        return self.rsample_from(distribution, torch.randn_like(distribution[0]))[0]
 
     def rsample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Reparameterised actions and their log-densities for standard normal `noise`
@@ -93,12 +94,10 @@ class TanhGaussianPolicy(Policy):
 
     def rsample_from(self, distribution: Distribution, noise: Tensor) -> tuple[Tensor, Tensor]:
         """`rsample` from what `forward` returned."""
-        mean, log_std = distribution
-        pre = mean + log_std.exp() * noise
-        gaussian = -0.5 * noise.square() - log_std - _HALF_LOG_TAU
-        # log(1 - tanh(u)^2) written so that it neither under- nor overflows
-        squash = 2.0 * (math.log(2.0) - pre - F.softplus(-2.0 * pre))
-        return torch.tanh(pre), (gaussian - squash).sum(-1)
+        raise NotImplementedError
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.log_prob_under(self(obs), action)
 
     @property
     def sizes(self) -> list[int]:
@@ -107,8 +106,9 @@ class TanhGaussianPolicy(Policy):
         return [*(layer.in_features for layer in layers), self.action_dim]
 
     @torch.no_grad()
-    def become(self, other: TanhGaussianPolicy) -> None:
-        """Take over the weights of a policy of the same `sizes`, and so its distribution.
+    def become(self, other: BoxPolicy) -> None:
+        """Take over the weights of a policy of the same `sizes`, and so its mode; of one of the
+        same kind the whole distribution.
 
         One learned deviation for all states is kept as such by an output that reads nothing
         but its bias.
@@ -125,14 +125,43 @@ class TanhGaussianPolicy(Policy):
             mine[-1].weight[self.action_dim :].zero_()
             mine[-1].bias[self.action_dim :].copy_(other.log_std)
 
-    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.log_prob_under(self(obs), action)
+
+class TanhGaussianPolicy(BoxPolicy):
+    """tanh of the Gaussian: the actions of maximum-entropy methods, whose density inside the box
+    is exact. Given actions at its edge are far out in the Gaussian and drag its mean along."""
+
+    def rsample_from(self, distribution: Distribution, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = distribution
+        pre = mean + log_std.exp() * noise
+        gaussian = -0.5 * noise.square() - log_std - _HALF_LOG_TAU
+        # log(1 - tanh(u)^2) written so that it neither under- nor overflows
+        squash = 2.0 * (math.log(2.0) - pre - F.softplus(-2.0 * pre))
+        return torch.tanh(pre), (gaussian - squash).sum(-1)
 
     def log_prob_under(self, distribution: Distribution, action: Tensor) -> Tensor:
         mean, log_std = distribution
         z = (torch.atanh(action) - mean) * torch.exp(-log_std)
         gaussian = -0.5 * z.square() - log_std - _HALF_LOG_TAU
         return (gaussian - torch.log1p(-action.square())).sum(-1)
+
+
+class BoundedGaussianPolicy(BoxPolicy):
+    """The Gaussian around a mean inside the box, clipped when it acts: for cloning, where actions
+    at the edge of the box are as near as any. Densities are those before the clipping."""
+
+    def _distribution(self, out: Tensor) -> Distribution:
+        mean, log_std = super()._distribution(out)
+        return torch.tanh(mean), log_std
+
+    def rsample_from(self, distribution: Distribution, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = distribution
+        log_prob = (-0.5 * noise.square() - log_std - _HALF_LOG_TAU).sum(-1)
+        return (mean + log_std.exp() * noise).clamp(-1.0, 1.0), log_prob
+
+    def log_prob_under(self, distribution: Distribution, action: Tensor) -> Tensor:
+        mean, log_std = distribution
+        z = (action - mean) * torch.exp(-log_std)
+        return (-0.5 * z.square() - log_std - _HALF_LOG_TAU).sum(-1)
 
 
 class GaussianPolicy(Policy):

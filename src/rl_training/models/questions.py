@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.execution import num_agents
+from rl_training.execution import is_traced, num_agents
+from rl_training.models.linear import batched_linear
 from rl_training.models.mlp import MLP, EnsembleMLP
 
 A = TypeVar("A")
@@ -37,9 +38,10 @@ class Question(Generic[A]):
 def together(*questions: Question[Any]) -> tuple[Any, ...]:
     """The answers to several questions; the frozen ones come last.
 
-    On a GPU, where a small product leaves most of the device idle, networks with equal
-    hidden layers are stacked and take one batched product per layer; the first and the last
-    layers are filled up with zeros to equal widths. Their own weights stay where they are.
+    In a graph or a compiled update on a GPU, where a small product leaves most of the device
+    idle, networks with equal hidden layers are stacked and take one batched product per layer;
+    the first and the last layers are filled up with zeros to equal widths. Their own weights
+    stay where they are.
     """
     nets = [question.net for question in questions]
     if not (_stacking_pays(questions[0].x) and _stackable(nets)):
@@ -59,7 +61,10 @@ MOST_AGENTS = 16
 
 
 def _stacking_pays(x: Tensor) -> bool:
-    return x.is_cuda and num_agents() <= MOST_AGENTS
+    # Operation by operation the copies into a stack cost more than its fewer products save.
+    if not x.is_cuda or num_agents() > MOST_AGENTS:
+        return False
+    return is_traced() or torch.cuda.is_current_stream_capturing()
 
 
 def _stackable(nets: Sequence[nn.Module]) -> bool:
@@ -100,7 +105,7 @@ def _stacked_outputs(questions: Sequence[Question[Any]]) -> list[Tensor]:
         columns = out if i == last else layers[0].weight.shape[2]
         weight = torch.cat([_filled(layer.weight, rows, columns) for layer in layers])
         bias = torch.cat([_filled(layer.bias, 1, columns) for layer in layers])
-        x = _Linear.apply(x, weight, bias, trained)  # type: ignore[no-untyped-call]
+        x = batched_linear(x, weight, bias, trained)
         if i < last:
             x = F.relu(x)
     parts = []
@@ -109,40 +114,6 @@ def _stacked_outputs(questions: Sequence[Question[Any]]) -> list[Tensor]:
         part = part if isinstance(question.net, EnsembleMLP) else part[0]
         parts.append(part.detach() if question.is_frozen else part)
     return parts
-
-
-class _Linear(torch.autograd.Function):
-    """x @ weight + bias for all members, with gradients for the first `trained` ones alone."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, trained: int) -> Tensor:
-        return torch.bmm(x, weight) + bias
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, _, ctx.trained = inputs
-        ctx.save_for_backward(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
-        x, weight = ctx.saved_tensors
-        k, frozen = ctx.trained, x.shape[0] - ctx.trained
-        gradient = gradient[:k]
-
-        def full(part: Tensor) -> Tensor:
-            return F.pad(part, (0, 0, 0, 0, 0, frozen)) if frozen else part
-
-        to_x = None
-        if ctx.needs_input_grad[0]:
-            to_x = full(torch.bmm(gradient, weight[:k].transpose(1, 2)))
-        return (
-            to_x,
-            full(torch.bmm(x[:k].transpose(1, 2), gradient)),
-            full(gradient.sum(1, keepdim=True)),
-            None,
-        )
 
 
 def _filled(x: Tensor, rows: int, columns: int) -> Tensor:

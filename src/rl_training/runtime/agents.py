@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.execution import batching
+from rl_training.models import Carry
 from rl_training.runtime.randomness import RandomBlocks, kinds_of
 
 Draw = Callable[[Algorithm], Any]
@@ -135,16 +137,19 @@ class AgentStack:
             metrics: Metrics = torch.vmap(one)(self.stacked, self.random.numbers)
         return metrics
 
-    def act(self, obs: Tensor) -> Tensor:
+    def act(self, obs: Tensor, carry: Carry | None = None) -> Act:
         """(agents, B, ...) actions without exploration for as many raw observations."""
+        if carry is None:
+            first = self.template.initial_carry(obs.shape[1])
+            carry = tree_map(lambda x: x.expand(len(self.agents), *x.shape), first)
 
-        def one(tensors: list[Tensor], own: Tensor) -> Tensor:
+        def one(tensors: list[Tensor], own: Tensor, kept: Carry) -> Act:
             with self.template.holding(tensors):
-                return self.template.act(own, explore=False).action
+                return self.template.act(own, explore=False, carry=kept)
 
         with batching(len(self.agents)), torch.no_grad():
-            actions: Tensor = torch.vmap(one)(self.stacked, obs)
-        return actions
+            acted: Act = torch.vmap(one)(self.stacked, obs, carry)
+        return acted
 
     def tensors(self) -> list[Tensor]:
         return [*self.stacked, self.random.row]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
@@ -28,6 +29,7 @@ from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import offline_loop
 from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop, refuse_missing_data
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
+from rl_training.runtime.loops.world_model import WorldModelLoop
 
 ONE_THREAD_UP_TO_WIDTH = 512
 """Layers this narrow are fastest on one core: threads cost more than they save."""
@@ -79,6 +81,9 @@ def build_loop(
         return OffPolicyLoop(config, algorithm)
     if algorithm.loop == "on_policy":
         return OnPolicyLoop(config, algorithm)
+    if algorithm.loop == "world_model":
+        assert isinstance(algorithm, DreamerAlgorithm)
+        return WorldModelLoop(config, algorithm)
     if algorithm.loop == "model_based":
         return ModelBasedLoop(config, algorithm)
     if algorithm.loop == "model_based_offline":

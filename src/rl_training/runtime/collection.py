@@ -11,18 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.algorithms.base import Algorithm
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.generation import Controller, make_env, roll_out, uniform_controller
-from rl_training.data.spaces import Spaces
+from rl_training.data.generation import make_env, roll_out, uniform_controller
 from rl_training.data.validation import RawTransitions, build_dataset
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.tracking import ProgressConsole
-from rl_training.models.policies import DeterministicPolicy, Policy
+from rl_training.models.policies import DeterministicPolicy
 from rl_training.models.value_networks import GreedyPolicy
 from rl_training.runtime.evaluation import untouched_randomness
 
-Predict = Callable[[NDArray[Any], bool], NDArray[Any]]
-"""One observation, and whether to take the mode, to an action in the environment's units."""
+Predict = Callable[[NDArray[Any], bool, Any], tuple[NDArray[Any], Any]]
+"""One observation, whether to take the mode, and the policy's state, None at the beginning of an
+episode, to an action in the environment's units and the state for the next one."""
 
 StepWatcher = Callable[[float, bool], None]
 """Called after every step with the reward and whether the episode ended with it."""
@@ -39,8 +40,9 @@ class Behaviour:
     epsilon: float = 0.0
     """Probability of a uniformly random action instead."""
 
-    def check(self, policy: Policy, spaces: Spaces) -> None:
+    def check(self, algorithm: Algorithm) -> None:
         """Refuse values that mean nothing, or nothing for this policy."""
+        spaces = algorithm.spaces
         for name, value, high in (("noise", self.noise, math.inf), ("epsilon", self.epsilon, 1.0)):
             fits = isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= high
             if not fits:
@@ -51,38 +53,57 @@ class Behaviour:
                 f"noise: the task has {spaces.action_dim} Discrete actions, to which no noise can "
                 "be added; use epsilon for a share of random actions"
             )
-        if not self.deterministic and isinstance(policy, (GreedyPolicy, DeterministicPolicy)):
+        greedy = (GreedyPolicy, DeterministicPolicy)
+        if not self.deterministic and isinstance(algorithm.policy, greedy):
             raise ConfigError(
                 "deterministic: this policy always takes its best action and has nothing to sample "
                 f"(--stochastic); use {'epsilon' if spaces.is_discrete else 'noise or epsilon'}"
             )
 
-    def controller(self, predict: Predict, spaces: Spaces) -> Controller:
-        """The policy with what is added; every draw comes from the episode's generator."""
-        uniform = uniform_controller(spaces)
-        low = np.asarray(spaces.action_low, np.float32)
-        high = np.asarray(spaces.action_high, np.float32)
-        scale = self.noise * (high - low) / 2  # [-1, 1] to the environment's units
 
-        def act(observation: NDArray[Any], generator: np.random.Generator) -> Any:
-            if self.epsilon and generator.random() < self.epsilon:
-                return uniform(observation, generator)
-            if not self.deterministic:  # the policy draws from torch's stream
-                torch.manual_seed(int(generator.integers(2**63)))
-            action = predict(observation, self.deterministic)
-            if spaces.is_discrete:
-                return int(action)
-            if self.noise:
-                action = action + scale * generator.standard_normal(low.shape)
-            return np.clip(action, low, high).astype(np.float32)
+class BehavingPolicy:
+    """A policy with what a `Behaviour` adds; every draw comes from the episode's generator."""
 
-        return act
+    def __init__(self, predict: Predict, behaviour: Behaviour, algorithm: Algorithm) -> None:
+        self.predict, self.behaviour, self.algorithm = predict, behaviour, algorithm
+        self.spaces = spaces = algorithm.spaces
+        self._uniform = uniform_controller(spaces)
+        self._low = np.asarray(spaces.action_low, np.float32)
+        self._high = np.asarray(spaces.action_high, np.float32)
+        # [-1, 1] to the environment's units
+        self._scale = behaviour.noise * (self._high - self._low) / 2
+        self._state: Any = None
+
+    def begin_episode(self) -> None:
+        self._state = None
+
+    def __call__(self, observation: NDArray[Any], generator: np.random.Generator) -> Any:
+        b, recurrent = self.behaviour, self.algorithm.recurrent
+        chance = bool(b.epsilon) and generator.random() < b.epsilon
+        if chance and not recurrent:
+            return self._uniform(observation, generator)
+        if not b.deterministic:  # the policy draws from torch's stream
+            torch.manual_seed(int(generator.integers(2**63)))
+        action: Any
+        action, self._state = self.predict(observation, b.deterministic, self._state)
+        if chance:
+            action = self._uniform(observation, generator)
+        elif self.spaces.is_discrete:
+            action = int(action)
+        else:
+            if b.noise:
+                action = action + self._scale * generator.standard_normal(self._low.shape)
+            action = np.clip(action, self._low, self._high).astype(np.float32)
+        if recurrent:  # which has to know what was done in its place
+            taken = torch.as_tensor(self.spaces.from_env(np.asarray(action)))[None]
+            self._state = self.algorithm.took(self._state, taken)
+        return action
 
 
 def collect(
     predict: Predict,
     behaviour: Behaviour,
-    spaces: Spaces,
+    algorithm: Algorithm,
     env_id: str,
     env_kwargs: Mapping[str, Any],
     *,
@@ -97,21 +118,24 @@ def collect(
     Episode i is decided by (seed, i) alone. Torch's random streams are left as they were.
     """
     check_amount(episodes, steps, seed)
+    spaces = algorithm.spaces
     if spaces.is_image:
         raise EnvironmentSetupError(
             f"env_id: '{env_id}' has image observations, which data sets cannot hold yet; "
             "collect from a task with vector observations"
         )
+    controller = BehavingPolicy(predict, behaviour, algorithm)
     env = make_env(env_id, env_kwargs)
     try:
         with untouched_randomness():
             arrays = roll_out(
                 env,
-                behaviour.controller(predict, spaces),
+                controller,
                 seed=seed,
                 episodes=episodes,
                 steps=steps,
                 on_step=on_step,
+                on_reset=controller.begin_episode,
             )
     finally:
         env.close()

@@ -15,12 +15,16 @@ import torch
 from rl_training.data.generation import make_env
 from rl_training.envs.vector import EnvironmentFailure
 from rl_training.experiment.errors import RLTrainingError
+from rl_training.models.carry import Carry, rows_of
 from rl_training.runtime.controls import derive_seed
 
-ActFunction = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-"""(B, O) raw observations to (B, ...) actions in the environment's units."""
+Array = np.ndarray[Any, Any]
 
-ManyActFunction = Callable[[np.ndarray[Any, Any], Sequence[int]], np.ndarray[Any, Any]]
+ActFunction = Callable[[Array, Carry | None], tuple[Array, Carry]]
+"""(B, O) raw observations, and what the policy carries from the step before, to (B, ...) actions
+in the environment's units and what it carries on; None at the beginning of all B episodes."""
+
+ManyActFunction = Callable[[Array, Sequence[int], Carry | None], tuple[Array, Carry]]
 """The same for several policies: the second argument says which policy each row is for."""
 
 PARALLEL_EPISODES = 16
@@ -93,7 +97,7 @@ class Evaluator:
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
         """`episodes` whole episodes; episode i always starts from the same state."""
-        return self.run_all(lambda obs, _: act(obs), episodes, (0,))[0]
+        return self.run_all(lambda obs, _, carry: act(obs, carry), episodes, (0,))[0]
 
     def run_all(
         self, act: ManyActFunction, episodes: int, policies: Sequence[int]
@@ -120,9 +124,12 @@ class Evaluator:
         for i, env in running.items():
             with self._failures(i, 0):
                 obs[i] = env.reset(seed=self.episode_seed(i.number, i.policy))[0]
+        carry: Carry | None = None
         while running:
-            actions = act(np.stack([obs[i] for i in running]), [i.policy for i in running])
-            for (i, env), action in zip(list(running.items()), actions, strict=True):
+            seen, owners = np.stack([obs[i] for i in running]), [i.policy for i in running]
+            actions, carry = act(seen, owners, carry)
+            steps = list(zip(list(running.items()), actions, strict=True))
+            for (i, env), action in steps:
                 lengths[i] += 1
                 with self._failures(i, lengths[i]):
                     obs[i], reward, terminated, truncated, _ = env.step(action)
@@ -132,6 +139,8 @@ class Evaluator:
                 returns[i] += reward
                 if terminated or truncated:
                     del running[i]
+            if len(running) < len(steps):
+                carry = rows_of(carry, [i in running for (i, _), _ in steps])
         return {i: (returns[i], lengths[i]) for i in episodes}
 
     @contextmanager

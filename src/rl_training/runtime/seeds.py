@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.vector import EnvironmentFailure
@@ -30,6 +32,7 @@ from rl_training.experiment.tracking import (
     versions,
     write_json,
 )
+from rl_training.models import Carry
 from rl_training.runtime.agents import AgentStack
 from rl_training.runtime.callbacks import TrainResult
 from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
@@ -353,7 +356,9 @@ class SharedEvaluations:
     def run(self, episodes: int) -> dict[int, EvalResult]:
         return self.evaluator.run_all(self._act, episodes, self.wanted())
 
-    def _act(self, obs: np.ndarray[Any, Any], owners: Sequence[int]) -> np.ndarray[Any, Any]:
+    def _act(
+        self, obs: np.ndarray[Any, Any], owners: Sequence[int], carry: Carry | None
+    ) -> tuple[np.ndarray[Any, Any], Carry]:
         """Rows of any number per agent, evaluated as a full (agents, rows) grid."""
         spaces = self.stack.template.spaces
         owner = np.asarray(owners)
@@ -361,8 +366,17 @@ class SharedEvaluations:
         shape = (len(self.stack.agents), int(place.max()) + 1, *obs.shape[1:])
         grid = np.zeros(shape, spaces.obs_dtype)
         grid[owner, place] = obs
-        actions = self.stack.act(torch.as_tensor(grid, device=self.stack.device)).cpu().numpy()
-        return in_units_of_env(actions[owner, place], self.stack.agents[0])
+
+        def on_grid(kept: Tensor) -> Tensor:
+            whole = kept.new_zeros(*shape[:2], *kept.shape[1:])
+            whole[owner, place] = kept
+            return whole
+
+        spread = None if carry is None else tree_map(on_grid, carry)
+        acted = self.stack.act(torch.as_tensor(grid, device=self.stack.device), spread)
+        actions = acted.action.cpu().numpy()[owner, place]
+        kept = tree_map(lambda whole: whole[owner, place], acted.carry)
+        return in_units_of_env(actions, self.stack.agents[0]), kept
 
     def close(self) -> None:
         self.evaluator.close()
@@ -391,6 +405,9 @@ class SeedConsole:
         pass
 
     def advance(self, done: int) -> None:
+        pass
+
+    def busy(self, text: str) -> None:
         pass
 
     def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:

@@ -43,6 +43,7 @@ from rl_training.experiment.tracking import (
     versions,
     write_json,
 )
+from rl_training.models import Carry
 from rl_training.runtime.build import TorchRandom
 from rl_training.runtime.callbacks import (
     Callback,
@@ -64,7 +65,7 @@ from rl_training.runtime.evaluation import (
     Evaluator,
     untouched_randomness,
 )
-from rl_training.runtime.loops import Component, Loop
+from rl_training.runtime.loops import Component, Loop, TellsOfWork
 from rl_training.runtime.profile import Part, Profile
 
 MAX_STRIDE = 100
@@ -75,14 +76,14 @@ PROFILE_AFTER_S = 15.0
 """Seconds after which a profile is shown for the first time."""
 
 
-def policy_function(algorithm: Algorithm) -> Callable[[np.ndarray[Any, Any]], Any]:
+def policy_function(algorithm: Algorithm) -> ActFunction:
     """The algorithm's deterministic policy in the environment's units, for evaluation."""
     device = algorithm.update_count.device
 
-    def act(obs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def act(obs: np.ndarray[Any, Any], carry: Carry | None) -> tuple[np.ndarray[Any, Any], Carry]:
         tensor = torch.as_tensor(np.asarray(obs, algorithm.spaces.obs_dtype), device=device)
-        action = algorithm.act(tensor, explore=False).action.cpu().numpy()
-        return in_units_of_env(action, algorithm)
+        acted = algorithm.act(tensor, explore=False, carry=carry)
+        return in_units_of_env(acted.action.cpu().numpy(), algorithm), acted.carry
 
     return act
 
@@ -203,6 +204,8 @@ class Trainer:
             self._begin_profile()
         name = self.algorithm.name()
         self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
+        if isinstance(self.loop, TellsOfWork):
+            self.loop.tell = self.console.busy
 
     def is_running(self) -> bool:
         """Whether there is more to do; an evaluation that is due is made first."""

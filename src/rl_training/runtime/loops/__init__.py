@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.algorithms.functional import Metrics
+from rl_training.experiment.tracking import Film
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.profile import Part
 
-Report = Mapping[str, float | NDArray[np.float32]]
-"""Numbers to log, and samples whose distribution TensorBoard shows."""
+Report = Mapping[str, float | NDArray[np.float32] | Film]
+"""Numbers to log; samples whose distribution, and films that, TensorBoard shows."""
 
 
 class Component(Protocol):
@@ -22,6 +23,13 @@ class Component(Protocol):
 
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class TellsOfWork(Protocol):
+    """A loop whose single ticks may take long calls `tell` with what it is doing."""
+
+    tell: Callable[[str], None]
 
 
 class Loop(Protocol):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.dynamics import fit, rollouts
+from rl_training.algorithms.dynamics import FitEpoch, Fitting, rollouts
 from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch, interleaved
 from rl_training.data.dataset import TransitionDataset
@@ -61,6 +61,19 @@ class Imagination:
         require_memory("a model replay", capacity, needed, device, key=CAPACITY)
         self.replay = ModelReplay(capacity, algorithm.spaces, device, gamma=p.gamma)
         self.newest: dict[str, float] = {}
+        self.fitting: Fitting | None = None
+
+    def fit_beside(self, engine: Engine, capacity: int) -> None:
+        """Fit to at most `capacity` transitions; on a GPU as captured as the updates of `engine`.
+
+        On the CPU a fit is too short to be compiled for.
+        """
+        algorithm = self.algorithm
+        optimizer = algorithm.optimizers["dynamics"]
+        self.fitting = Fitting(algorithm.dynamics, optimizer, self.params, capacity)
+        mode = engine.mode if "graph" in engine.mode else "eager"
+        self.fit_engine = Engine(self.fitting, mode, 0)
+        self.fit_engine.notes = engine.notes
 
     def _termination(self, config: TrainConfig) -> Callable[[Tensor], Tensor]:
         """Of next observations as the networks see them."""
@@ -80,10 +93,16 @@ class Imagination:
         own: int = p.retain_epochs * self.rounds_per_epoch * p.rollout_batch_size * length
         return own if p.model_buffer_capacity is None else min(own, p.model_buffer_capacity)
 
-    def fit(self, data: Batch) -> None:
+    def fit(self, data: Batch, tell: Callable[[str], None]) -> None:
         """Fit the model to all real data."""
-        algorithm = self.algorithm
-        report = fit(algorithm.dynamics, algorithm.optimizers["dynamics"], data, self.params)
+        assert self.fitting is not None, "fit_beside comes first"
+        rows = len(data.reward)
+
+        def say(epoch: FitEpoch) -> None:
+            error = min(epoch.holdout_error)
+            tell(f"fitting the model to {rows:,} rows: epoch {epoch.epoch}, error {error:.3g}")
+
+        report = self.fitting.fit(data, self.fit_engine.run, say)
         found = {"epochs": report.epochs, "rows": report.rows, **report.metrics}
         self.newest |= {f"model/{name}": float(value) for name, value in found.items()}
 
@@ -154,12 +173,14 @@ class ModelBasedLoop(OffPolicyLoop):
         p.refuse_small_data(at_first, "algo_kwargs.learning_starts")
         self.imagination = Imagination(config, algorithm, p.model_interval)
         super().__init__(config, algorithm)
+        self.imagination.fit_beside(self.engine, p.buffer_capacity)
+        self.tell: Callable[[str], None] = lambda text: None
 
     def _learn(self) -> None:
         p = self.params
         since = self.progress.env_steps - p.learning_starts
         if since >= 0 and crossed(since - self.experience.num_envs, since, p.model_interval):
-            self.imagination.fit(self.replay.everything())
+            self.imagination.fit(self.replay.everything(), self.tell)
             starts = self.replay.sample(p.rollout_batch_size).obs
             self.imagination.imagine(starts, since // p.epoch_length)
         super()._learn()
@@ -190,13 +211,15 @@ class OfflineModelLoop(OfflineLoop):
         self.imagination = Imagination(config, algorithm, self.params.rollout_interval)
         learner = OneAgent(algorithm, lambda _: self.imagination.mixed(self.table.sample))
         super().__init__(data, Engine(learner, config.engine, data.total))
+        self.imagination.fit_beside(self.engine, len(self.table))
+        self.tell: Callable[[str], None] = lambda text: None
 
     def advance(self, ticks: int) -> Metrics:
         p, until = self.params, self.tick + ticks
         metrics: Metrics = {}
         while self.tick < until:
             if not self.tick:
-                self.imagination.fit(self.table.everything())
+                self.imagination.fit(self.table.everything(), self.tell)
             into = self.tick % p.rollout_interval
             if not into:
                 starts = self.table.sample(p.rollout_batch_size).obs

@@ -9,7 +9,6 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.batch import Batch
 from rl_training.data.priorities import Priorities, require_memory
 from rl_training.data.replay import ReplayBuffer
 from rl_training.envs.collector import Step
@@ -33,11 +32,15 @@ class OffPolicyLoop:
         p = self.params
         refuse_idle_learning(config, p)
         self.random_steps: int = p.learning_starts
-        self.replay = _replay(config, algorithm)
+        self.replay = self._make_replay(config)
         self.newest = NewestMetrics()
         self.engine = Engine(self._learner(), config.engine, self._all_updates())
         self.experience = Experience(config, algorithm)
         self.progress = self.experience.progress
+
+    def _make_replay(self, config: TrainConfig) -> Any:
+        """Where experience is stored; refused where it would not fit."""
+        return _replay(config, self.algorithm)
 
     def _learner(self) -> OneAgent:
         """Who learns from what `_draw` returns."""
@@ -105,10 +108,12 @@ class OffPolicyLoop:
         """Updates so far that the environment steps were due."""
         return self.progress.updates
 
-    def _draw(self) -> Batch:
+    def _draw(self) -> Any:
+        """What an update learns from."""
         return self.replay.sample(self.params.batch_size)
 
-    def _learned(self, batch: Batch) -> None:
+    def _learned(self, batch: Any) -> None:
+        """What an update leaves behind for the replay."""
         if self.replay.priorities is not None and batch.index is not None:
             self.replay.feed_back(batch.index, self.algorithm.last_td_errors)
 

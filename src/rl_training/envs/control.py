@@ -1,0 +1,124 @@
+"""Tasks of the DeepMind Control suite (Tassa et al. 2018), seen as pictures or as vectors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.experiment.errors import ConfigError, MissingExtraError, did_you_mean
+
+CONTROL_ID = "rl_training/Control-v0"
+CAMERAS = {"quadruped": 2}
+"""Of domains whose first camera does not follow what moves."""
+
+
+class ControlEnv(gym.Env[NDArray[Any], NDArray[Any]]):
+    """A task such as ("walker", "stand"); an action is held for `action_repeat` steps.
+
+    Observations are `image_size` squared RGB pictures, or with `pixels` False all that the
+    task measures in one vector. Rewards of the steps of an action are summed. An episode ends at
+    the suite's time limit, which is a truncation, or where the task says that nothing follows.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+
+    def __init__(
+        self,
+        domain: str,
+        task: str,
+        action_repeat: int = 2,
+        pixels: bool = True,
+        image_size: int = 64,
+        camera: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        for key, value, least in (
+            ("action_repeat", action_repeat, 1),
+            ("image_size", image_size, 8),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(
+                    f"env_kwargs.{key}: expected a whole number, at least {least}, got {value!r}"
+                )
+        suite = _suite()
+        tasks = {f"{d} {t}" for d, t in suite.ALL_TASKS}
+        if f"{domain} {task}" not in tasks:
+            guess = did_you_mean(f"{domain} {task}", tasks)
+            raise ConfigError(
+                f"env_kwargs.task: the control suite has no task '{domain} {task}'{guess}; use a "
+                "domain and a task of it, such as walker and stand"
+            )
+        self.render_mode = render_mode
+        self._env = suite.load(domain, task)
+        self._repeat, self._pixels, self._side = action_repeat, pixels, image_size
+        self._camera = CAMERAS.get(domain, 0) if camera is None else camera
+        spec = self._env.action_spec()
+        low, high = spec.minimum.astype(np.float32), spec.maximum.astype(np.float32)
+        self.action_space: gym.Space[Any] = gym.spaces.Box(low, high, dtype=np.float32)
+        self.observation_space: gym.Space[Any]
+        if pixels:
+            self.observation_space = gym.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+        else:
+            width = sum(int(np.prod(s.shape)) for s in self._env.observation_spec().values())
+            self.observation_space = gym.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._env.task.random.seed(seed)
+        return self._observation(self._env.reset()), {}
+
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        reward = 0.0
+        for _ in range(self._repeat):
+            moment = self._env.step(action)
+            reward += float(moment.reward or 0.0)
+            if moment.last():
+                break
+        terminated = moment.last() and moment.discount == 0.0
+        return self._observation(moment), reward, terminated, moment.last() and not terminated, {}
+
+    def render(self) -> Any:
+        return self._picture(240)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _observation(self, moment: Any) -> NDArray[Any]:
+        if self._pixels:
+            return self._picture(self._side)
+        parts = [np.asarray(part, np.float32).ravel() for part in moment.observation.values()]
+        return np.concatenate(parts)
+
+    def _picture(self, side: int) -> NDArray[Any]:
+        picture = self._env.physics.render(height=side, width=side, camera_id=self._camera)
+        return np.array(picture, np.uint8)
+
+
+def _suite() -> Any:
+    # it chooses at its import how to draw, and without a screen the default cannot
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    try:
+        return importlib.import_module("dm_control.suite")
+    except ImportError:
+        raise MissingExtraError("dm_control", "dmc", f"environment '{CONTROL_ID}'") from None
+
+
+def register_control() -> None:
+    """Make `rl_training/Control-v0` known to Gymnasium."""
+    if CONTROL_ID not in gym.registry:
+        gym.register(
+            CONTROL_ID,
+            entry_point=f"{__name__}:ControlEnv",
+            disable_env_checker=True,
+            order_enforce=False,
+        )

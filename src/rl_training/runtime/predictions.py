@@ -1,0 +1,57 @@
+"""How a world model sees what comes: truth, what it expects, and the difference, as a film."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_training.algorithms.dreamer import DreamerAlgorithm
+from rl_training.data.sequences import SequenceReplay
+from rl_training.experiment.tracking import Film
+from rl_training.runtime.evaluation import untouched_randomness
+
+STRETCHES = 6
+SHOWN = 5
+"""Moments that the model sees; of the others it is told the actions alone."""
+LEAST_HEIGHT = 48
+"""Of a picture in a film, in pixels: smaller ones are magnified."""
+
+
+def predictions(
+    algorithm: DreamerAlgorithm, replay: SequenceReplay, seed: int
+) -> dict[str, float | Film]:
+    """The squared error of stretches that are stored, per number seen, and a film of images.
+
+    The film's rows are truth, model and error; a frame at its left ends while the model is still
+    shown the truth. Random streams are left as they were.
+    """
+    steps = min(algorithm.params.batch_length, replay.shortest - 1)
+    with untouched_randomness():
+        chance = torch.rand(2, STRETCHES, generator=torch.Generator().manual_seed(seed))
+        device = algorithm.update_count.device
+        batch = replay.sample(STRETCHES, steps, chance.to(device))
+        expected = algorithm.open_loop(batch, min(SHOWN, steps - 1)).obs
+    truth = algorithm.seen(batch.obs)
+    error = (expected - truth)[:, min(SHOWN, steps - 1) :].square().mean()
+    report: dict[str, float | Film] = {"model/open_loop_error": float(error)}
+    if algorithm.spaces.is_image:
+        report["model/open_loop"] = film_of(truth.cpu(), expected.cpu(), min(SHOWN, steps - 1))
+    return report
+
+
+def film_of(truth: Tensor, expected: Tensor, shown: int) -> Film:
+    """(B, T, C, H, W) numbers in [0, 1] side by side: truth, model and error from top to bottom."""
+    error = (expected - truth + 1.0) / 2.0
+    rows = torch.stack([truth, expected, error])  # (3, B, T, C, H, W)
+    if rows.shape[3] != 3:  # neither frames on top of one another nor a single channel has colours
+        rows = rows[:, :, :, -1:].expand(-1, -1, -1, 3, -1, -1)
+    scale = max(1, LEAST_HEIGHT // rows.shape[-2])
+    rows = rows.repeat_interleave(scale, -1).repeat_interleave(scale, -2)
+    rows = F.pad(rows, (1, 1, 1, 1))
+    kinds, _, steps, channels, height, _ = rows.shape
+    frames = rows.permute(2, 0, 4, 1, 5, 3).reshape(steps, kinds * height, -1, channels).clone()
+    # green while it sees, red while it dreams
+    frames[:shown, :, :2, 1], frames[shown:, :, :2, 0] = 1.0, 1.0
+    return Film((frames.clamp(0.0, 1.0) * 255).round().numpy().astype(np.uint8))

@@ -1,0 +1,46 @@
+"""Linear layers of several networks at once against NumPy in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.models.linear import PIECE, TALL, batched_linear, product_over_rows
+
+
+def doubles(*tensors: torch.Tensor) -> list[np.ndarray]:
+    return [tensor.detach().double().numpy() for tensor in tensors]
+
+
+@pytest.mark.parametrize("trained", [1, 3])
+@pytest.mark.parametrize("rows", [7, TALL, TALL + 1])
+def test_outputs_and_gradients(rows: int, trained: int) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, rows, 4), torch.randn(3, 4, 5)
+    bias, upstream = torch.randn(3, 1, 5), torch.randn(3, rows, 5)
+    given = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    out = batched_linear(x, weight, bias, trained)
+    to_x, to_weight, to_bias = doubles(*torch.autograd.grad(out, given, upstream))
+    a, w, b, g = doubles(x, weight, bias, upstream)
+    np.testing.assert_allclose(doubles(out)[0], np.einsum("mbi,mio->mbo", a, w) + b, atol=1e-5)
+    g[trained:] = 0.0
+    np.testing.assert_allclose(to_x, np.einsum("mbo,mio->mbi", g, w), atol=1e-5)
+    np.testing.assert_allclose(to_weight, np.einsum("mbi,mbo->mio", a, g), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(to_bias, g.sum(1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+def test_many_rows_are_taken_in_pieces_also_of_several_agents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bmm, shapes = torch.bmm, []
+
+    def noted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(a.shape))
+        return bmm(a, b)
+
+    monkeypatch.setattr(torch, "bmm", noted)
+    x, y = torch.randn(4, 2, 2 * TALL, 3), torch.randn(4, 2, 2 * TALL, 5)
+    found = torch.vmap(product_over_rows)(x, y)
+    assert shapes == [(2 * 2 * TALL // PIECE, 3, PIECE)]
+    torch.testing.assert_close(found, x.transpose(2, 3) @ y, rtol=1e-4, atol=1e-3)

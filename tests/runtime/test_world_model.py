@@ -1,0 +1,395 @@
+"""Acting with a memory: in training, in evaluation, in `predict`, and in what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from rl_training import Dreamer, RLTrainingError, TrainConfig
+from rl_training.algorithms.dreamer import DreamerCarry
+from rl_training.data.generation import env_spaces
+from rl_training.envs.catch import CATCH_ID
+from rl_training.envs.collector import Step
+from rl_training.envs.probe import PROBE_ID
+from rl_training.experiment.errors import ConfigError
+from rl_training.models.carry import begun, rows_of
+from rl_training.runtime.build import build_algorithm, build_loop
+from rl_training.runtime.collection import BehavingPolicy, Behaviour
+from rl_training.runtime.evaluation import Evaluator
+from tests.conftest import Command
+from tests.contract.small_runs import LOOP_KNOBS
+from tests.test_bad_input import assert_refused
+
+SMALL: dict[str, Any] = {**LOOP_KNOBS["world_model"], "lr": 1e-2}
+PROBE = {"terminate_at": 5, "truncate_at": 5, "alternate": True, "jitter": 3, "scaled": True}
+
+
+def agent_in(env_id: str, **options: Any) -> Dreamer:
+    return Dreamer(env_id, device="cpu", threads=1, tensorboard=False, **{**SMALL, **options})
+
+
+# --- what is stored ----------------------------------------------------------------------------
+
+
+def told(steps: list[Step], env: int) -> Iterator[tuple[Any, ...]]:
+    """The moments of one environment's stream, from what its environment returned."""
+    begins, action, reward = True, 0.0 * steps[0].action[env], 0.0
+    for step in steps:
+        yield step.obs[env], action, reward, begins, False, False
+        action, reward = step.action[env], step.reward[env]
+        begins = bool(step.terminated[env] or step.truncated[env])
+        if begins:
+            yield step.next_obs[env], action, reward, False, True, bool(step.terminated[env])
+
+
+@pytest.mark.parametrize("actions", ["box", "discrete"])
+@pytest.mark.parametrize(("num_envs", "mode"), [(1, "sync"), (3, "sync"), (3, "async")])
+def test_streams_hold_every_observation_once(actions: str, num_envs: int, mode: str) -> None:
+    config = TrainConfig(
+        algo="dreamer",
+        env_id=PROBE_ID,
+        env_kwargs={**PROBE, "actions": actions},
+        num_envs=num_envs,
+        vectorization=mode,
+        device="cpu",
+        total_timesteps=90,
+        algo_kwargs={**SMALL, "learning_starts": 60},
+    )
+    algorithm = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
+    loop: Any = build_loop(config, algorithm)
+    steps: list[Step] = []
+    take = loop.experience.collector.step
+
+    def noted(chosen: Any) -> Step:
+        steps.append(take(chosen))
+        return steps[-1]
+
+    loop.experience.collector.step = noted
+    carries = [loop.stream.carry]
+    while loop.tick < 60:
+        loop.advance(num_envs)
+        carries.append(loop.stream.carry)
+    loop.close()
+    state, written = loop.replay.training_state(), loop.replay._written
+    kinds = set()
+    for env in range(num_envs):
+        moments = list(told(steps, env))
+        assert written[env] == len(moments)
+        for name, expected in zip(
+            ("obs", "action", "reward", "first", "last", "terminal"),
+            zip(*moments, strict=True),
+            strict=True,
+        ):
+            found = state[name][env, : len(moments)].numpy()
+            if name in ("action", "reward"):  # of no meaning where an episode begins
+                going = ~state["first"][env, : len(moments)].numpy()
+                found, expected = found[going], np.array(expected)[going]
+            np.testing.assert_array_equal(found.reshape(np.shape(expected)), expected, name)
+        kinds |= {moment[4:] for moment in moments}
+    assert kinds == {(False, False), (True, False), (True, True)}, "time limits are no ends"
+
+
+def test_the_memory_is_that_of_each_episode_alone() -> None:
+    """What the vector of environments leaves in the carry is what one episode alone leaves."""
+    config = TrainConfig(
+        algo="dreamer",
+        env_id=PROBE_ID,
+        env_kwargs={**PROBE, "actions": "discrete"},
+        num_envs=3,
+        device="cpu",
+        total_timesteps=300,
+        algo_kwargs={**SMALL, "learning_starts": 200, "buffer_capacity": 300},
+    )
+    algorithm: Any = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
+    loop: Any = build_loop(config, algorithm)
+    act, seen = algorithm.act, []
+
+    def noted(obs: Any, *, explore: bool, carry: Any) -> Any:
+        torch.manual_seed(len(seen))
+        acted = act(obs, explore=False, carry=carry)  # so that it can be repeated row by row
+        seen.append((obs, carry, acted))
+        return acted
+
+    algorithm.act = noted
+    loop.advance(90)
+    loop.close()
+    starts = 0
+    for env in range(3):
+        carry = None
+        for obs, before, acted in seen:
+            if float(obs[env, 2]) == 0.0:  # the probe's step
+                carry, starts = None, starts + 1
+                assert all(not bool(kept[env].any()) for kept in tree_leaves(before))
+            alone = act(obs[env : env + 1], explore=False, carry=carry)
+            carry = alone.carry
+            for kept, together in zip(alone.carry, acted.carry, strict=True):
+                torch.testing.assert_close(kept[0], together[env], rtol=1e-4, atol=1e-5)
+    assert starts > 9
+
+
+def test_an_episode_that_could_not_be_brought_back_is_cut() -> None:
+    config = TrainConfig(
+        algo="dreamer",
+        env_id=PROBE_ID,
+        env_kwargs=PROBE,
+        num_envs=2,
+        device="cpu",
+        total_timesteps=60,
+        algo_kwargs={**SMALL, "learning_starts": 50},
+    )
+    algorithm = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
+    loop: Any = build_loop(config, algorithm)
+    loop.advance(6)
+    assert not loop.stream.first.any()
+    loop.experience.collector.restarted[:] = [False, True]
+    loop.advance(2)
+    loop.close()
+    state = loop.replay.training_state()
+    assert state["last"][:, :4].tolist() == [[False] * 4, [False, False, True, False]]
+    assert state["first"][:, 3].tolist() == [False, True]
+    assert not state["terminal"].any()
+
+
+# --- using it ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Dreamer:
+    """A policy whose actions depend on what it remembers."""
+    folder = str(tmp_path_factory.mktemp("runs"))
+    agent = agent_in("CartPole-v1", output_dir=folder, total_timesteps=120, final_eval=False)
+    agent.learn(progress=False)
+    return agent
+
+
+def test_predict_needs_its_state(trained: Dreamer) -> None:
+    env = gym.make("CartPole-v1")
+    obs = [env.reset(seed=0)[0], *(env.step(i % 2)[0] for i in range(6))]
+    states, state = [], None
+    for one in obs:
+        action, state = trained.predict(one, state)
+        assert env.action_space.contains(action)
+        states.append(state)
+    assert isinstance(states[0], DreamerCarry)
+    with_memory, without = states[-1], trained.predict(obs[-1])[1]
+    assert not torch.equal(with_memory.deter, without.deter)
+    begun_again = trained.predict(obs[-1], states[-2], episode_start=True)[1]
+    assert torch.equal(begun_again.deter, without.deter)
+
+
+def test_predict_of_several_episodes_at_once(trained: Dreamer) -> None:
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(5, 3, 4)).astype(np.float32)
+    first = np.zeros((5, 3), bool)
+    first[0], first[2, 1], first[3, 0] = True, True, True
+    state, alone = None, [None, None, None]
+    for t in range(5):
+        actions, state = trained.predict(obs[t], state, episode_start=first[t])
+        for row in range(3):
+            one, alone[row] = trained.predict(obs[t, row], alone[row], first[t, row])
+            assert one == actions[row]
+            torch.testing.assert_close(alone[row].deter[0], state.deter[row], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "message"),
+    [
+        ("nonsense", None, "expected the state that the call before returned"),
+        (3, None, "for 3 observations, got 2 rows"),
+        (2, [True, False], "episode_start must hold one flag per observation, 3"),
+    ],
+)
+def test_what_is_no_state_is_refused(
+    state: Any, start: Any, message: str, trained: Dreamer
+) -> None:
+    obs = np.zeros((3, 4), np.float32)
+    if isinstance(state, int):
+        rows = 3 if start else 2
+        state = trained.algorithm.initial_carry(rows)
+    with pytest.raises(ConfigError, match=message):
+        trained.predict(obs, state, start)
+
+
+def test_episodes_are_evaluated_together_as_one_by_one(trained: Dreamer) -> None:
+    """They end at different times, and each goes on with its own memory."""
+    result = trained.evaluate(6, seed=3)
+    assert len(set(result.lengths)) > 1
+    seeds = Evaluator("CartPole-v1", {}, 3)
+    env = gym.make("CartPole-v1")
+    for episode, length in enumerate(result.lengths):
+        obs, _ = env.reset(seed=seeds.episode_seed(episode))
+        state, steps, ended = None, 0, False
+        while not ended:
+            action, state = trained.predict(obs, state)
+            obs, _, terminated, truncated, _ = env.step(int(action))
+            steps, ended = steps + 1, terminated or truncated
+        assert steps == length
+
+
+def test_stable_baselines_evaluates_it(trained: Dreamer) -> None:
+    evaluation = pytest.importorskip("stable_baselines3.common.evaluation")
+    env = gym.wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))
+    mean, _ = evaluation.evaluate_policy(trained, env, n_eval_episodes=3, warn=False)
+    assert mean >= 8.0
+
+
+def test_a_memory_knows_what_was_done_in_its_place(trained: Dreamer) -> None:
+    """With chance in the data, the carry holds the action that was taken."""
+    behaving = BehavingPolicy(
+        lambda obs, mode, state: trained.predict(obs, state, deterministic=mode),
+        Behaviour(epsilon=0.5),
+        trained.algorithm,
+    )
+    rng, obs, others = np.random.default_rng(0), np.zeros(4, np.float32), 0
+    for _ in range(40):
+        own, _ = trained.predict(obs, behaving._state)
+        action = behaving(obs, rng)
+        assert int(behaving._state.action.argmax()) == action
+        others += action != int(own)
+        obs = rng.normal(size=4).astype(np.float32)
+    assert others > 5
+    behaving.begin_episode()
+    assert behaving._state is None
+
+
+def test_box_actions_in_its_place_are_inner_ones() -> None:
+    agent = agent_in("Pendulum-v1")
+    carry = agent.algorithm.initial_carry(1)
+    kept = agent.algorithm.took(carry, torch.tensor([[0.25]]))
+    assert kept.action.tolist() == [[0.25]]
+
+
+def test_data_are_collected_with_memory(trained: Dreamer) -> None:
+    data = trained.collect(episodes=3, epsilon=0.3, seed=1)
+    again = trained.collect(episodes=3, epsilon=0.3, seed=1)
+    assert len(data.episode_returns()) == 3
+    np.testing.assert_array_equal(data.actions, again.actions)
+
+
+def test_rows_of_a_carry() -> None:
+    agent = agent_in("Pendulum-v1")
+    carry = DreamerCarry(*(torch.rand(4, *x.shape[1:]) for x in agent.algorithm.initial_carry(4)))
+    some = rows_of(carry, [True, False, False, True])
+    assert torch.equal(some.deter, carry.deter[[0, 3]])
+    fresh = begun(carry, torch.tensor([False, True, False, False]))
+    for kept, new in zip(carry, fresh, strict=True):
+        assert torch.equal(new[[0, 2, 3]], kept[[0, 2, 3]])
+        assert not bool(new[1].any())
+    assert rows_of((), [True]) == begun((), torch.tensor([True])) == ()
+
+
+# --- films -------------------------------------------------------------------------------------
+
+
+def test_tensorboard_gets_a_film_of_what_the_model_expects(tmp_path: Path) -> None:
+    from io import BytesIO
+
+    from PIL import Image
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    agent = Dreamer(
+        CATCH_ID,
+        device="cpu",
+        threads=1,
+        **{**SMALL, "batch_length": 9},
+        total_timesteps=60,
+        log_interval=5,
+        final_eval=False,
+        output_dir=str(tmp_path),
+    )
+    run = agent.learn(progress=False).run_dir
+    events = EventAccumulator(str(run / "tensorboard"), {"images": 0})
+    events.Reload()
+    films = events.Images("model/open_loop")
+    assert len(films) >= 5
+    film = Image.open(BytesIO(films[-1].encoded_image_string))
+    assert film.format == "GIF"
+    assert film.n_frames == 9
+    side = 16 * 3 + 2
+    assert film.size == (6 * side, 3 * side)
+    edges = []
+    for i in range(9):
+        film.seek(i)
+        pixel = np.array(film.convert("RGB"))[side // 2, 0]
+        edges.append("green" if pixel[1] > pixel[0] else "red")
+    assert edges == ["green"] * 5 + ["red"] * 4
+    text = (run / "metrics.jsonl").read_text()
+    assert "model/open_loop_error" in text
+
+
+def test_a_film_changes_nothing_that_is_learned(tmp_path: Path) -> None:
+    weights = []
+    for tensorboard in (True, False):
+        agent = Dreamer(
+            CATCH_ID,
+            device="cpu",
+            threads=1,
+            **SMALL,
+            total_timesteps=40,
+            log_interval=5,
+            final_eval=False,
+            tensorboard=tensorboard,
+            output_dir=str(tmp_path / str(tensorboard)),
+        )
+        agent.learn(progress=False)
+        weights.append(agent.algorithm.state_dict())
+    for name, value in weights[0].items():
+        assert torch.equal(value, weights[1][name]), name
+
+
+def test_an_episode_is_filmed(tmp_path: Path, cli: Command) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    agent = agent_in(CATCH_ID, output_dir=str(tmp_path), total_timesteps=20, final_eval=False)
+    run = agent.learn(progress=False).run_dir
+    done = cli("eval", run, "--episodes", 2, "--video", tmp_path / "catch.gif")
+    assert done.code == 0, done.err
+    assert (tmp_path / "catch.gif").stat().st_size > 0
+    assert "in 7 steps" in done.out
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "fragments"),
+    [
+        (
+            ["env_kwargs={rows: 9}"],
+            ("images of 18x16 pixels", "a power of two from 8 to 64", "such as 64x64"),
+        ),
+        (["env_kwargs={rows: 3, columns: 3}"], ("images of 6x6 pixels", "power of two")),
+        (["env_id=FrozenLake-v1"], ("observation space Discrete(16)", "uint8 images")),
+        (["algo_kwargs.batch_length=626"], ("algo_kwargs.learning_starts:", "longer", "2,504")),
+        (["algo_kwargs.buffer_capacity=50"], ("algo_kwargs.buffer_capacity:", "at least 68")),
+        (["algo_kwargs.buffer_capacity=1000000000000"], ("algo_kwargs.buffer_capacity:", "GB")),
+        (["algo_kwargs.size=13m"], ("algo_kwargs.size:", "'13m'")),
+        (["algo_kwargs.batch_length=1"], ("algo_kwargs.batch_length:", "2")),
+        (["algo_kwargs.hidden_sizes=[8]"], ("algo_kwargs.hidden_sizes: unknown key",)),
+        (["algo_kwargs.horizon=1"], ("algo_kwargs.horizon:", "greater than 1")),
+        (["dataset={kind: random}"], ("dataset: Dreamer learns in the environment",)),
+        (["seeds=[0, 1]"], ("seeds: Dreamer trains one seed per run",)),
+    ],
+)
+def test_bad_input(
+    changes: list[str], fragments: tuple[str, ...], tmp_path: Path, cli: Command
+) -> None:
+    runs = tmp_path / "runs"
+    short = ["total_timesteps=2510", *changes]  # in case it is not refused
+    assert_refused(cli("train", "dreamer/catch", *short, "--output-dir", runs), *fragments)
+    assert not runs.exists()
+
+
+def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_training.data import priorities
+
+    monkeypatch.setattr(priorities, "available_memory", lambda device: 1_000_000)
+    agent = agent_in(CATCH_ID, buffer_capacity=100_000, total_timesteps=100)
+    with pytest.raises(RLTrainingError, match=r"buffer_capacity: a replay of 100,000 .* would fit"):
+        agent.learn(progress=False)
