@@ -209,9 +209,10 @@ def model_based_report(records: Records, figures: Path) -> Section:
         f"{EVAL_EVERY} steps, and the whole budget where there was none."
     )
     finding = (
-        "*sac-often* needs about as few steps as *mbpo*: on this small task what is gained over *sac* "
-        "is gained by updating often, and that the model is worth something is shown by the spoilt "
-        "ones alone.\n\nWhy *balance-never* balances: one row in twenty of a minibatch is real, with its true "
+        "*sac-often* needs about as few steps as *mbpo*: on this small task what is gained over "
+        "*sac* is gained by updating often, and that the model is worth something is shown by the "
+        "spoilt ones alone.\n\n"
+        "Why *balance-never* balances: one row in twenty of a minibatch is real, with its true "
         "end, and those rows suffice. Without real rows nothing but the termination function "
         "tells where an episode ends, and nothing else differs between *balance-seen* and "
         "*balance-blind*: a fall costs one reward, and no row begins in the states behind it, "

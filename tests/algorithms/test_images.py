@@ -15,14 +15,15 @@ from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, RL
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import ImageEncoder
 
-from ..contract.small_runs import LOOP_KNOBS
+from ..contract.small_runs import LOOP_KNOBS, known_knobs
 
 ON_IMAGES = [n for n in algorithm_names() if "image" in algorithm_class(n).observation_kinds]
 
 
 def agent(algo: str, env_id: str = CATCH_ID, **changes: Any) -> ManagedAlgorithm:
     family = algorithm_class(algo).loop
-    knobs = {"hidden_sizes": [16], **LOOP_KNOBS[family], **changes.pop("algo_kwargs", {})}
+    plain = {"hidden_sizes": [16], **LOOP_KNOBS[family], **changes.pop("algo_kwargs", {})}
+    knobs = known_knobs(algo, plain)
     values = {
         "total_timesteps": 64,
         "tensorboard": False,
