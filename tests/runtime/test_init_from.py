@@ -32,16 +32,28 @@ def saved(agent: ManagedAlgorithm, folder: Path) -> str:
     return str(agent.save(folder / "source.ckpt"))
 
 
-@pytest.mark.parametrize("cls", [SAC, IQL, CQL])
-def test_the_first_policy_is_the_given_one(cls: Any, tmp_path: Path) -> None:
-    """Mean and deviation, whether or not the latter depends on the state."""
+@pytest.mark.parametrize(
+    ("cls", "knobs", "squashed"),
+    [
+        (SAC, {}, True),
+        (IQL, {"action_distribution": "tanh_gaussian"}, True),
+        (IQL, {"action_distribution": "gaussian"}, False),
+        (CQL, {}, True),
+    ],
+)
+def test_the_first_policy_is_the_given_one(
+    cls: Any, knobs: dict[str, Any], squashed: bool, tmp_path: Path
+) -> None:
+    """Mean and deviation, whether or not the latter depends on the state; of a policy that is
+    not squashed the mode."""
     data = {} if cls is SAC else DATA
-    source = cls("Pendulum-v1", **data, **SIZES)
+    source = cls("Pendulum-v1", **data, **knobs, **SIZES)
     path = saved(source, tmp_path)
     agent = RLPD("Pendulum-v1", init_from=path, **DATA, **SMALL)
     other = RLPD("Pendulum-v1", **DATA, **SMALL)
     obs = torch.from_numpy(OBS)
-    for own, given in zip(agent.algorithm.policy(obs), source.algorithm.policy(obs), strict=True):
+    pairs = zip(agent.algorithm.policy(obs), source.algorithm.policy(obs), strict=True)
+    for own, given in pairs if squashed else ():
         torch.testing.assert_close(own, given)
     np.testing.assert_allclose(agent.predict(OBS)[0], source.predict(OBS)[0], atol=1e-6)
     assert not np.allclose(agent.predict(OBS)[0], other.predict(OBS)[0])

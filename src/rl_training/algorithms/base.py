@@ -59,8 +59,7 @@ class CloningParams(Params):
     """Knobs of algorithms whose policy is fitted to the data's actions."""
 
     action_distribution: ActionDistribution = "gaussian"
-    """Density of Box actions: a Gaussian around a bounded mean, or the tanh of a Gaussian, which
-    actions at the edges of the box mislead."""
+    """Density of Box actions: a Gaussian around a mean inside the box, or the tanh of one."""
 
 
 class DiscountedParams(Params):
