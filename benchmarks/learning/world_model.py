@@ -35,7 +35,7 @@ MODEL: dict[str, Any] = {
     "env_kwargs": {"rows": 16, "columns": 8, "scale": 1},
     "episodes": 500,
     "held_out": 300,
-    "updates": 1_500,
+    "updates": 3_000,
     "shown": 4,
     "ahead": 10,
     "knobs": {
