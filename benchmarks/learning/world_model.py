@@ -163,7 +163,8 @@ def _models(records: Records) -> Section:
         "last picture shown and of the mean picture of all data. The ball falls whatever is done, "
         "so shuffled actions cost the model the paddle's row. *reward AUC* is the probability "
         "that the model expects more where the ball is caught, with all pictures seen; *dreamt* "
-        "after twelve unseen steps."
+        "after twelve unseen steps. With half of the updates, the first trial, the AUC of two "
+        "seeds was 1.000 and 0.948."
     )
     meaning = "\n".join(f"- *{name}*: {words}" for name, words in MODELS.items())
     gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
