@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
-from rl_training.algorithms.sac import SACAlgorithm, SoftParams
-from rl_training.data.spaces import Spaces
+from rl_training.algorithms.dynamics import ModelParams
+from rl_training.algorithms.mbpo import MBPOAlgorithm
+from rl_training.algorithms.sac import SoftParams
 from rl_training.experiment.config import Count, NonNegative
 
 
@@ -41,26 +41,15 @@ def mopo_reward(reward: Tensor, spread: Tensor, *, penalty_coef: float) -> Tenso
     return reward - penalty_coef * spread
 
 
-class MOPOAlgorithm(SACAlgorithm):
+class MOPOAlgorithm(MBPOAlgorithm):
     """Soft actor-critic on what a cautious model of the data imagines."""
 
     Params: ClassVar[Any] = MOPOParams
     loop: ClassVar[str] = "model_based_offline"
     paper: ClassVar[str] = "Yu et al. 2020"
     summary: ClassVar[str] = "SAC in a model of the data that pays for its own doubt"
-    outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
     asks_all_members: ClassVar[bool] = True
-    """Whether an imagined step needs the spread of every member's prediction."""
-
-    def __init__(
-        self, spaces: Spaces, params: MOPOParams, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.dynamics = ensemble_model(spaces.obs_dim, spaces.action_dim, params)
-        parameters, decays = trained_parameters(self.dynamics, params)
-        self.add_optimizer("dynamics", parameters, params.model_lr, decays)
 
     def imagined_reward(self, reward: Tensor, spread: Tensor | None) -> Tensor:
-        """What an imagined step is worth, (B,)."""
         assert spread is not None
         return mopo_reward(reward, spread, penalty_coef=self.params.penalty_coef)
