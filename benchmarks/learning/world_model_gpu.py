@@ -37,7 +37,7 @@ def _job(options: Options, seed: int) -> Job:
     values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     values |= {"device": "cuda", "tensorboard": False, "keep_best": False}
     values |= {"checkpoint_interval": 0, "total_timesteps": FRAMES // FRAMES_PER_STEP}
-    values |= {"eval_interval": 2_500, "eval_episodes": EPISODES, "log_interval": 1_000}
+    values |= {"eval_interval": 6_250, "eval_episodes": EPISODES, "log_interval": 1_000}
     knobs = config.params.model_dump(mode="json", exclude_defaults=True)
     if options.quick:
         values |= {"total_timesteps": 1_100, "eval_interval": 0, "eval_episodes": 1}
