@@ -130,6 +130,7 @@ class SequenceSource:
         self.replay = SequenceReplay(
             self.MOMENTS, 1, spaces, device, deter=size.deter, latents=size.latents
         )
+        torch.manual_seed(0)
         rows = table.sample(self.MOMENTS)
         obs, action = rows.obs.cpu().numpy(), rows.action.cpu().numpy()
         reward = rows.reward.cpu().numpy()

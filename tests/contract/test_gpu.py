@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from rl_training.algorithms.dynamics import (
     Fitting,
@@ -32,7 +33,18 @@ pytestmark = [
 def engine_of(config: Any, mode: str) -> tuple[Any, Engine]:
     algorithm, table = small_learner(config)
     size = algorithm.params.batch_size
-    return algorithm, Engine(OneAgent(algorithm, lambda _: table.sample(size)), mode, 200)
+
+    def draw(_: Any) -> Any:
+        batch = table.sample(size)
+        return tree_map(in_double, batch) if algorithm.recurrent else batch
+
+    if algorithm.recurrent:  # where the last bit of a sum decides which latent state is drawn
+        algorithm.double()
+    return algorithm, Engine(OneAgent(algorithm, draw), mode, 200)
+
+
+def in_double(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
 
 
 @pytest.mark.parametrize(("algo", "kind"), cases())

@@ -47,9 +47,10 @@ from rl_training.models.dreamer import (
     VectorDecoder,
     VectorEncoder,
     drawn,
+    going_on,
     one_hot,
-    restarted,
     symexp,
+    waits,
 )
 
 
@@ -230,10 +231,10 @@ class DreamerAlgorithm(Algorithm):
         """Without exploration neither the latent state nor the action is drawn."""
         before = self.initial_carry(len(obs)) if carry is None else carry
         state = LatentState(before.deter, before.stoch)
-        deter = self.rssm.recur(state, before.action)
-        posterior = self.rssm.posterior(deter, self.encoder(self.seen(obs)))
+        deter = self.rssm.recur(state, self.rssm.read_action(before.action))
+        posterior = self.rssm.posterior(deter, self.rssm.from_embed(self.encoder(self.seen(obs))))
         if explore:
-            state = LatentState(deter, drawn(posterior, torch.rand_like(posterior)))
+            state = LatentState(deter, drawn(posterior, waits(torch.rand_like(posterior))))
             action = self.actor.sample(state.features)
         else:
             likeliest = one_hot(posterior.argmax(-1), self.rssm.size.classes)
@@ -275,7 +276,7 @@ class DreamerAlgorithm(Algorithm):
             features = states.features
             kept["deter"] = states.deter.detach()
             kept["stoch"] = states.stoch.detach().argmax(-1)
-            dynamics, representation = kl_balance(posterior, prior, p.free_nats)
+            dynamics, representation = kl_balance(posterior.log(), prior.log(), p.free_nats)
             discount = 1.0 - 1.0 / p.horizon
             goes_on = (~batch.terminal).to(features.dtype) * discount
             terms = {
@@ -315,14 +316,14 @@ class DreamerAlgorithm(Algorithm):
         From then on it has the actions alone, and takes the likeliest latent state each time.
         Where another episode begins it knows no more than that.
         """
-        embed = self.encoder(self.seen(batch.obs))
+        rssm, embed = self.rssm, self.encoder(self.seen(batch.obs))
+        going = (~batch.first).to(embed.dtype).unsqueeze(-1)
+        acted, looked = rssm.read_action(batch.action * going), rssm.from_embed(embed)
         state, states = self.latent(batch.context), []
         for t in range(embed.shape[1]):
-            deter = self.rssm.recur(*restarted(state, batch.action[:, t], batch.first[:, t]))
-            expected = (
-                self.rssm.posterior(deter, embed[:, t]) if t < shown else self.rssm.prior(deter)
-            )
-            likeliest = one_hot(expected.argmax(-1), self.rssm.size.classes)
+            deter = rssm.recur(going_on(state, going[:, t]), acted[:, t])
+            expected = rssm.posterior(deter, looked[:, t]) if t < shown else rssm.prior(deter)
+            likeliest = one_hot(expected.argmax(-1), rssm.size.classes)
             state = LatentState(deter, likeliest.to(deter.dtype))
             states.append(state.features)
         features = torch.stack(states, 1)
@@ -349,13 +350,13 @@ class DreamerAlgorithm(Algorithm):
         state = LatentState(states.deter.flatten(0, 1), states.stoch.flatten(0, 1))
         count = state.deter.shape[0]
         features, actions = [], []
+        chance = self.actor.noise(self, p.imagination_steps + 1, count)
+        wait = waits(self.uniform(p.imagination_steps, count, size.latents, size.classes))
         for step in range(p.imagination_steps + 1):
             features.append(state.features)
-            chance = self.actor.noise(self, count)
-            actions.append(self.actor.draw(features[-1], chance))
+            actions.append(self.actor.draw(features[-1], chance[step]))
             if step < p.imagination_steps:
-                noise = self.uniform(count, size.latents, size.classes)
-                state = self.rssm.imagine(state, actions[-1], noise)
+                state = self.rssm.imagine(state, actions[-1], wait[step])
         stacked = torch.stack(features)
         return Imagination(
             stacked,

@@ -36,12 +36,11 @@ def lambda_return(reward: Tensor, value: Tensor, continues: Tensor, lam: float |
     so the first entries of `reward` and `continues` are never read. A tensor `lam` is one per
     state: with 0 the return trusts the value there.
     """
-    trust = lam if isinstance(lam, Tensor) else torch.full_like(value, lam)
+    near, share = reward + continues * (1.0 - lam) * value, continues * lam
     following = value[-1]
     returns = []
     for t in range(value.shape[0] - 1, 0, -1):
-        blended = (1.0 - trust[t]) * value[t] + trust[t] * following
-        following = reward[t] + continues[t] * blended
+        following = torch.addcmul(near[t], share[t], following)
         returns.append(following)
     return torch.stack(returns[::-1])
 

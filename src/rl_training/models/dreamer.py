@@ -61,7 +61,7 @@ class RMSNorm(nn.Module):
         self.scale = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-4) * self.scale
+        return F.rms_norm(x, self.scale.shape, self.scale, 1e-4)
 
 
 class Dense(nn.Module):
@@ -98,16 +98,16 @@ class Head(nn.Module):
 
 
 class BlockLinear(nn.Module):
-    """A linear map of its own for each block: (..., blocks, in) to (..., blocks, out)."""
+    """A linear map of its own for each block: (blocks, rows, in) to (blocks, rows, out)."""
 
-    def __init__(self, blocks: int, in_dim: int, out_dim: int) -> None:
+    def __init__(self, blocks: int, in_dim: int, out_dim: int, fan_in: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(blocks, in_dim, out_dim))
-        self.bias = nn.Parameter(torch.zeros(blocks, out_dim))
-        trunc_normal_(self.weight, in_dim)
+        self.bias = nn.Parameter(torch.zeros(blocks, 1, out_dim))
+        trunc_normal_(self.weight, fan_in)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("...gi,gio->...go", x, self.weight) + self.bias
+        return torch.baddbmm(self.bias, x, self.weight)
 
 
 class LatentState(NamedTuple):
@@ -132,10 +132,15 @@ class LatentState(NamedTuple):
 class RSSM(nn.Module):
     """Recurrent state-space model: a block-GRU that remembers, and categoricals that are drawn.
 
-    The prior is what it expects of a state before it sees it, the posterior after. At
-    `is_first` state and previous action count as zero, so that episodes can follow one
-    another in a sequence. Draws take uniform noise of shape (..., latents, classes).
+    The prior is what it expects of a state before it sees it, the posterior after; both are
+    (..., latents, classes) probabilities. At `is_first` state and previous action count as zero,
+    so that episodes can follow one another in a sequence.
+
+    A sequence is a chain of small kernels, whose number is its time on a GPU: whatever does not
+    wait for the state (actions, observations, random numbers) is worked on for all steps at once.
     """
+
+    uniform: Tensor
 
     def __init__(self, size: DreamerSize, action_dim: int, embed_dim: int) -> None:
         super().__init__()
@@ -145,11 +150,21 @@ class RSSM(nn.Module):
         self.from_stoch = Dense(stoch, s.hidden)
         self.from_action = Dense(action_dim, s.hidden)
         block = s.deter // s.blocks
-        self.mixing = BlockLinear(s.blocks, block + 3 * s.hidden, block)
+        mixed = block + 3 * s.hidden
+        self.mixing = BlockLinear(s.blocks, block, block, mixed)
+        self.mixing_inputs = nn.Linear(3 * s.hidden, s.deter, bias=False)
+        trunc_normal_(self.mixing_inputs.weight, mixed)
         self.mixing_norm = RMSNorm(s.deter)
-        self.gates = BlockLinear(s.blocks, block, 3 * block)
+        self.gates = BlockLinear(s.blocks, block, 3 * block, block)
         self.prior_head = Head(s.deter, s.hidden, 2, stoch)
-        self.posterior_head = Head(s.deter + embed_dim, s.hidden, 1, stoch)
+        self.from_embed = nn.Linear(embed_dim, s.hidden)
+        self.posterior_linear = nn.Linear(s.deter, s.hidden, bias=False)
+        for layer in (self.from_embed, self.posterior_linear):
+            trunc_normal_(layer.weight, s.deter + embed_dim)
+        nn.init.zeros_(self.from_embed.bias)
+        self.posterior_norm = RMSNorm(s.hidden)
+        self.posterior_out = Head(s.hidden, s.hidden, 0, stoch)
+        self.register_buffer("uniform", torch.tensor(1.0 / s.classes), persistent=False)
 
     @property
     def feature_dim(self) -> int:
@@ -162,74 +177,70 @@ class RSSM(nn.Module):
             reference.new_zeros(*leading, self.size.latents, self.size.classes),
         )
 
-    def recur(self, state: LatentState, action: Tensor) -> Tensor:
-        """The next deterministic state."""
-        s, leading = self.size, state.deter.shape[:-1]
-        action = action / action.detach().abs().clamp(min=1.0)
+    def read_action(self, action: Tensor) -> Tensor:
+        """What `recur` takes of actions."""
+        acted: Tensor = self.from_action(action / action.detach().abs().clamp(min=1.0))
+        return acted
+
+    def recur(self, state: LatentState, acted: Tensor) -> Tensor:
+        """(rows, deter) the next deterministic state."""
+        before = self._in_blocks(state.deter)
         inputs = torch.cat(
-            [
-                self.from_deter(state.deter),
-                self.from_stoch(state.stoch.flatten(-2)),
-                self.from_action(action),
-            ],
-            -1,
+            [self.from_deter(state.deter), self.from_stoch(state.stoch.flatten(-2)), acted], -1
         )
-        blocks = state.deter.reshape(*leading, s.blocks, -1)
-        shared = inputs.unsqueeze(-2).expand(*leading, s.blocks, inputs.shape[-1])
-        mixed = self.mixing(torch.cat([blocks, shared], -1)).flatten(-2)
-        mixed = F.silu(self.mixing_norm(mixed)).reshape(*leading, s.blocks, -1)
-        reset, candidate, update = self.gates(mixed).chunk(3, -1)
-        candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(-2)
-        update = torch.sigmoid(update - 1.0).flatten(-2)
-        return update * candidate + (1.0 - update) * state.deter
+        mixed = self.mixing(before).transpose(0, 1).flatten(-2)
+        mixed = torch.addmm(mixed, inputs, self.mixing_inputs.weight.t())
+        mixed = F.silu(self.mixing_norm(mixed))
+        reset, candidate, update = self.gates(self._in_blocks(mixed)).chunk(3, -1)
+        candidate = torch.tanh(torch.sigmoid(reset) * candidate)
+        after = torch.lerp(before, candidate, torch.sigmoid(update - 1.0))
+        return after.transpose(0, 1).flatten(-2)
+
+    def _in_blocks(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.size.blocks, -1)).transpose(0, 1)
 
     def prior(self, deter: Tensor) -> Tensor:
-        """(..., latents, classes) log-probabilities."""
-        return self._log_probs(self.prior_head(deter))
+        return self._probs(self.prior_head(deter))
 
-    def posterior(self, deter: Tensor, embed: Tensor) -> Tensor:
-        return self._log_probs(self.posterior_head(torch.cat([deter, embed], -1)))
+    def posterior(self, deter: Tensor, looked: Tensor) -> Tensor:
+        """Of (rows, deter) states; `looked` is `from_embed` of what is seen."""
+        hidden = torch.addmm(looked, deter, self.posterior_linear.weight.t())
+        return self._probs(self.posterior_out(F.silu(self.posterior_norm(hidden))))
 
-    def _log_probs(self, logits: Tensor) -> Tensor:
-        logits = logits.reshape(*logits.shape[:-1], self.size.latents, self.size.classes)
-        probs = (1.0 - UNIMIX) * torch.softmax(logits, -1) + UNIMIX / self.size.classes
-        return probs.log()
+    def _probs(self, logits: Tensor) -> Tensor:
+        logits = logits.unflatten(-1, (self.size.latents, self.size.classes))
+        return torch.lerp(torch.softmax(logits, -1), self.uniform, UNIMIX)
 
-    def see(
-        self, state: LatentState, action: Tensor, is_first: Tensor, embed: Tensor, noise: Tensor
-    ) -> tuple[LatentState, Tensor]:
-        """One step with an observation: the state and its posterior."""
-        deter = self.recur(*restarted(state, action, is_first))
-        posterior = self.posterior(deter, embed)
-        return LatentState(deter, drawn(posterior, noise)), posterior
-
-    def imagine(self, state: LatentState, action: Tensor, noise: Tensor) -> LatentState:
-        """One step without an observation."""
-        deter = self.recur(state, action)
-        return LatentState(deter, drawn(self.prior(deter), noise))
+    def imagine(self, state: LatentState, action: Tensor, wait: Tensor) -> LatentState:
+        """One step without an observation; `wait` is for `drawn`."""
+        deter = self.recur(state, self.read_action(action))
+        return LatentState(deter, drawn(self.prior(deter), wait))
 
     def see_all(
         self, state: LatentState, action: Tensor, is_first: Tensor, embed: Tensor, noise: Tensor
     ) -> tuple[LatentState, Tensor, Tensor]:
         """A sequence of T steps; the second axis of what goes in and comes out is time.
 
-        `action[:, t]` is the one before the observation t. States, posteriors and priors.
+        `action[:, t]` is the one before the observation t, `noise` is uniform. States,
+        posteriors and priors.
         """
+        going = (~is_first).to(embed.dtype).unsqueeze(-1)
+        acted, looked = self.read_action(action * going), self.from_embed(embed)
+        wait = waits(noise)
         states, posteriors = [], []
         for t in range(embed.shape[1]):
-            state, posterior = self.see(
-                state, action[:, t], is_first[:, t], embed[:, t], noise[:, t]
-            )
+            deter = self.recur(going_on(state, going[:, t]), acted[:, t])
+            posterior = self.posterior(deter, looked[:, t])
+            state = LatentState(deter, drawn(posterior, wait[:, t]))
             states.append(state)
             posteriors.append(posterior)
         deter, stoch = (torch.stack(part, 1) for part in zip(*states, strict=True))
         return LatentState(deter, stoch), torch.stack(posteriors, 1), self.prior(deter)
 
 
-def restarted(state: LatentState, action: Tensor, is_first: Tensor) -> tuple[LatentState, Tensor]:
-    """State and action before a moment, which count as zero where it begins an episode."""
-    going = (~is_first).to(state.deter.dtype).unsqueeze(-1)
-    return LatentState(state.deter * going, state.stoch * going.unsqueeze(-1)), action * going
+def going_on(state: LatentState, going: Tensor) -> LatentState:
+    """A state as the next moment takes it: zero where `going`, (rows, 1), is 0."""
+    return LatentState(state.deter * going, state.stoch * going.unsqueeze(-1))
 
 
 def one_hot(index: Tensor, classes: int) -> Tensor:
@@ -237,16 +248,20 @@ def one_hot(index: Tensor, classes: int) -> Tensor:
     return index.unsqueeze(-1) == torch.arange(classes, device=index.device)
 
 
-def drawn(log_probs: Tensor, noise: Tensor) -> Tensor:
-    """One-hot draws by uniform noise in [0, 1), with the gradient of the probabilities."""
-    # the Gumbel trick: device work of fixed shape, which multinomial is not
-    tiny = torch.finfo(noise.dtype).tiny
-    exponential = -torch.log(noise.clamp(min=tiny))
-    gumbel = -torch.log(exponential.clamp(min=tiny))
-    chosen = (log_probs + gumbel).argmax(-1)
-    hard = one_hot(chosen, log_probs.shape[-1]).to(log_probs.dtype)
-    probs = log_probs.exp()
-    return hard + probs - probs.detach()
+def waits(noise: Tensor) -> Tensor:
+    """Exponential times of uniform noise in [0, 1), for `drawn`."""
+    return -torch.log(noise.clamp(min=torch.finfo(noise.dtype).tiny))
+
+
+def drawn(probs: Tensor, wait: Tensor) -> Tensor:
+    """One-hot draws with the gradient of the probabilities.
+
+    The first to happen of events with these rates: device work of fixed shape, which
+    multinomial is not.
+    """
+    chosen = (probs / wait).argmax(-1, keepdim=True)
+    hard = torch.zeros_like(probs).scatter_(-1, chosen, 1.0)
+    return hard + (probs - probs.detach())
 
 
 # --- observations ----------------------------------------------------------------------------
@@ -458,10 +473,10 @@ class ImaginedPolicy(Policy):
         outputs = action_dim if discrete else 2 * action_dim
         self.head = Head(in_dim, units, 3, outputs, out_scale=0.01)
 
-    def log_probs(self, features: Tensor) -> Tensor:
+    def probs(self, features: Tensor) -> Tensor:
         """(..., actions) of a Discrete policy."""
         probs = torch.softmax(self.head(features), -1)
-        return ((1.0 - UNIMIX) * probs + UNIMIX / self.action_dim).log()
+        return (1.0 - UNIMIX) * probs + UNIMIX / self.action_dim
 
     def gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation of a Box policy."""
@@ -478,7 +493,7 @@ class ImaginedPolicy(Policy):
         """Random actions, without gradient."""
         with torch.no_grad():
             if self.discrete:
-                return drawn(self.log_probs(features), noise)
+                return drawn(self.probs(features), waits(noise))
             mean, std = self.gaussian(features)
             return mean + std * noise
 
@@ -489,13 +504,13 @@ class ImaginedPolicy(Policy):
 
     def mode(self, features: Tensor) -> Tensor:
         if self.discrete:
-            best = self.log_probs(features).argmax(-1)
+            best = self.probs(features).argmax(-1)
             return one_hot(best, self.action_dim).to(features.dtype)
         return self.gaussian(features)[0]
 
     def log_prob_and_entropy(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         if self.discrete:
-            log_probs = self.log_probs(features)
+            log_probs = self.probs(features).log()
             return (log_probs * action).sum(-1), -(log_probs.exp() * log_probs).sum(-1)
         mean, std = self.gaussian(features)
         z = (action - mean) / std
