@@ -197,7 +197,7 @@ class RSSM(nn.Module):
         return after.transpose(0, 1).flatten(-2)
 
     def _in_blocks(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.size.blocks, -1)).transpose(0, 1)
+        return x.reshape(-1, self.size.blocks, x.shape[-1] // self.size.blocks).transpose(0, 1)
 
     def prior(self, deter: Tensor) -> Tensor:
         return self._probs(self.prior_head(deter))
@@ -208,7 +208,7 @@ class RSSM(nn.Module):
         return self._probs(self.posterior_out(F.silu(self.posterior_norm(hidden))))
 
     def _probs(self, logits: Tensor) -> Tensor:
-        logits = logits.unflatten(-1, (self.size.latents, self.size.classes))
+        logits = logits.reshape(*logits.shape[:-1], self.size.latents, self.size.classes)
         return torch.lerp(torch.softmax(logits, -1), self.uniform, UNIMIX)
 
     def imagine(self, state: LatentState, action: Tensor, wait: Tensor) -> LatentState:
@@ -327,15 +327,11 @@ def image_stages(height: int, width: int) -> int:
     return stages
 
 
-class ChannelNorm(nn.Module):
+class ChannelNorm(RMSNorm):
     """`RMSNorm` over the channels of a picture."""
 
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(channels, 1, 1))
-
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-3, keepdim=True) + 1e-4) * self.scale
+        return super().forward(x.movedim(-3, -1)).movedim(-1, -3)
 
 
 def _convolution(in_channels: int, out_channels: int) -> nn.Conv2d:
@@ -351,7 +347,11 @@ def _channels(size: DreamerSize, stages: int) -> list[int]:
 
 
 class PictureEncoder(nn.Module):
-    """Convolutions with pooling over (..., channels, height, width) numbers in [0, 1]."""
+    """Convolutions with pooling over (..., channels, height, width) numbers in [0, 1].
+
+    Here as in the decoder a pixel's channels lie side by side in memory, which is how a GPU's
+    convolutions want them and what the norm sums over.
+    """
 
     def __init__(self, channels: int, height: int, width: int, size: DreamerSize) -> None:
         super().__init__()
@@ -365,16 +365,18 @@ class PictureEncoder(nn.Module):
     def forward(self, pictures: Tensor) -> Tensor:
         leading = pictures.shape[:-3]
         x = pictures.reshape(-1, *pictures.shape[-3:]) - 0.5
+        x = x.contiguous(memory_format=torch.channels_last)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.silu(norm(F.max_pool2d(convolution(x), 2)))
         return x.reshape(*leading, self.out_dim)
 
 
 def enlarged(x: Tensor) -> Tensor:
-    """Pictures of twice the sides; views alone, which ask no host and sum in a fixed order."""
-    height, width = x.shape[-2:]
-    twice = x[..., :, None, :, None].expand(*x.shape[:-1], 2, width, 2)
-    return twice.reshape(*x.shape[:-2], 2 * height, 2 * width)
+    """Pictures of twice the sides, channels side by side; asks no host, sums in a fixed order."""
+    count, channels, height, width = x.shape
+    pixels = x.permute(0, 2, 3, 1)[:, :, None, :, None]
+    twice = pixels.expand(count, height, 2, width, 2, channels)
+    return twice.reshape(count, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
 
 
 class PictureDecoder(nn.Module):
@@ -404,7 +406,7 @@ class PictureDecoder(nn.Module):
     def loss(self, features: Tensor, pictures: Tensor) -> Tensor:
         """Squared error summed over pixels."""
         error: Tensor = self(features) - pictures
-        return error.square().flatten(-3).sum(-1)
+        return error.square().sum((-3, -2, -1))
 
 
 # --- numbers as distributions ----------------------------------------------------------------
