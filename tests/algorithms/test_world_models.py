@@ -16,10 +16,10 @@ from rl_training.algorithms.world_models import (
     return_scale,
 )
 from rl_training.experiment.errors import EnvironmentSetupError
-from rl_training.models import dreamer
 from rl_training.models.dreamer import (
     RSSM,
     SIZES,
+    Dense,
     DreamerSize,
     LatentState,
     PictureDecoder,
@@ -35,6 +35,8 @@ from rl_training.models.dreamer import (
     two_hot_bins,
     waits,
 )
+from rl_training.models.dreamer.coders import enlarged
+from rl_training.models.dreamer.layers import trunc_normal_
 
 SMALL = DreamerSize(deter=32, hidden=8, classes=4, depth=2, units=8, latents=6, blocks=4)
 
@@ -250,7 +252,7 @@ def test_the_recurrence_by_hand() -> None:
     def sigmoid(x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-x))
 
-    def dense(layer: dreamer.Dense, x: np.ndarray) -> np.ndarray:
+    def dense(layer: Dense, x: np.ndarray) -> np.ndarray:
         weight, bias = (p.detach().numpy() for p in (layer.linear.weight, layer.linear.bias))
         return silu(rms(weight @ x + bias, layer.norm.scale))
 
@@ -310,9 +312,9 @@ def test_other_pictures_are_refused(height: int, width: int) -> None:
 
 
 def test_pictures_are_enlarged_pixel_by_pixel() -> None:
-    x = torch.arange(6.0).view(1, 1, 2, 3)
+    x = torch.arange(12.0).view(1, 2, 2, 3)
     expected = x.numpy().repeat(2, -2).repeat(2, -1)
-    np.testing.assert_array_equal(dreamer.enlarged(x).numpy(), expected)
+    np.testing.assert_array_equal(enlarged(x).numpy(), expected)
 
 
 def test_vectors_there_and_back() -> None:
@@ -327,7 +329,7 @@ def test_vectors_there_and_back() -> None:
 def test_weights_are_cut_at_two_deviations() -> None:
     torch.manual_seed(0)
     weight = torch.empty(400, 300)
-    dreamer.trunc_normal_(weight, 300)
+    trunc_normal_(weight, 300)
     assert float(weight.std()) == pytest.approx(1.0 / math.sqrt(300), rel=0.02)
     assert float(weight.abs().max()) <= 2.0 * 1.1368 / math.sqrt(300) + 1e-6
 

@@ -1,0 +1,27 @@
+"""The networks of a world model: what is seen, what happens next, and what it is worth.
+
+Hafner, Pasukonis, Ba and Lillicrap 2023, arXiv:2301.04104, in the form of the authors' current
+code: block-GRU, RMS normalisation, categorical latents, two-hot heads.
+"""
+
+from rl_training.models.dreamer.coders import PictureDecoder as PictureDecoder
+from rl_training.models.dreamer.coders import PictureEncoder as PictureEncoder
+from rl_training.models.dreamer.coders import VectorDecoder as VectorDecoder
+from rl_training.models.dreamer.coders import VectorEncoder as VectorEncoder
+from rl_training.models.dreamer.coders import image_stages as image_stages
+from rl_training.models.dreamer.coders import symexp as symexp
+from rl_training.models.dreamer.coders import symlog as symlog
+from rl_training.models.dreamer.heads import ImaginedPolicy as ImaginedPolicy
+from rl_training.models.dreamer.heads import TwoHotHead as TwoHotHead
+from rl_training.models.dreamer.heads import two_hot as two_hot
+from rl_training.models.dreamer.heads import two_hot_bins as two_hot_bins
+from rl_training.models.dreamer.layers import SIZES as SIZES
+from rl_training.models.dreamer.layers import Dense as Dense
+from rl_training.models.dreamer.layers import DreamerSize as DreamerSize
+from rl_training.models.dreamer.layers import Head as Head
+from rl_training.models.dreamer.rssm import RSSM as RSSM
+from rl_training.models.dreamer.rssm import LatentState as LatentState
+from rl_training.models.dreamer.rssm import drawn as drawn
+from rl_training.models.dreamer.rssm import going_on as going_on
+from rl_training.models.dreamer.rssm import one_hot as one_hot
+from rl_training.models.dreamer.rssm import waits as waits

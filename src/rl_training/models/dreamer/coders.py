@@ -1,0 +1,160 @@
+"""From observations to features and back, for vectors and pictures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.models.dreamer.layers import Dense, DreamerSize, Head, RMSNorm, trunc_normal_
+
+SMALLEST_MAP = 4
+"""Side of the picture at which convolutions end."""
+IMAGE_CHANNELS = (2, 3, 4, 4)
+"""Channels of the convolutions, in multiples of the model's depth."""
+
+
+def symlog(x: Tensor) -> Tensor:
+    """sign(x) log(1 + |x|): large numbers small, small ones as they are."""
+    return torch.sign(x) * torch.log1p(x.abs())
+
+
+def symexp(x: Tensor) -> Tensor:
+    """What `symlog` came from."""
+    return torch.sign(x) * torch.expm1(x.abs())
+
+
+class VectorEncoder(nn.Module):
+    """Dense layers on symlog vectors."""
+
+    def __init__(self, obs_dim: int, size: DreamerSize) -> None:
+        super().__init__()
+        widths = [obs_dim, size.units, size.units, size.units]
+        pairs = itertools.pairwise(widths)
+        self.layers = nn.Sequential(*(Dense(*pair) for pair in pairs))
+        self.out_dim = size.units
+
+    def forward(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.layers(symlog(obs))
+        return out
+
+
+class VectorDecoder(nn.Module):
+    """Vectors from features, in symlog space."""
+
+    def __init__(self, feature_dim: int, obs_dim: int, size: DreamerSize) -> None:
+        super().__init__()
+        self.head = Head(feature_dim, size.units, 3, obs_dim)
+
+    def forward(self, features: Tensor) -> Tensor:
+        out: Tensor = self.head(features)
+        return out
+
+    def loss(self, features: Tensor, obs: Tensor) -> Tensor:
+        """Squared error in symlog space, summed over components."""
+        error: Tensor = self(features) - symlog(obs)
+        return error.square().sum(-1)
+
+
+def image_stages(height: int, width: int) -> int:
+    """How often a picture is halved until a side is at most 7 pixels; refused where it cannot."""
+    stages = 0
+    sides = height, width
+    while min(sides) >= 2 * SMALLEST_MAP:
+        if sides[0] % 2 or sides[1] % 2:
+            break
+        sides = sides[0] // 2, sides[1] // 2
+        stages += 1
+    if not stages or min(sides) >= 2 * SMALLEST_MAP or stages > len(IMAGE_CHANNELS):
+        fitting = "each side a power of two from 8 to 64, or such a number times 3 up to 96"
+        raise EnvironmentSetupError(
+            f"the world model cannot take images of {height}x{width} pixels; resize them to "
+            f"{fitting}, such as 64x64"
+        )
+    return stages
+
+
+class ChannelNorm(RMSNorm):
+    """`RMSNorm` over the channels of a picture."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(-3, -1)).movedim(-1, -3)
+
+
+def _convolution(in_channels: int, out_channels: int) -> nn.Conv2d:
+    layer = nn.Conv2d(in_channels, out_channels, 5, padding=2)
+    trunc_normal_(layer.weight, in_channels * 25)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _channels(size: DreamerSize, stages: int) -> list[int]:
+    return [size.depth * factor for factor in IMAGE_CHANNELS[-stages:]]
+
+
+class PictureEncoder(nn.Module):
+    """Convolutions with pooling over (..., channels, height, width) numbers in [0, 1].
+
+    Here as in the decoder a pixel's channels lie side by side in memory, which is how a GPU's
+    convolutions want them and what the norm sums over.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, size: DreamerSize) -> None:
+        super().__init__()
+        stages = image_stages(height, width)
+        widths = [channels, *_channels(size, stages)]
+        pairs = list(itertools.pairwise(widths))
+        self.convolutions = nn.ModuleList(_convolution(*pair) for pair in pairs)
+        self.norms = nn.ModuleList(ChannelNorm(out) for _, out in pairs)
+        self.out_dim = widths[-1] * (height >> stages) * (width >> stages)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        leading = pictures.shape[:-3]
+        x = pictures.reshape(-1, *pictures.shape[-3:]) - 0.5
+        x = x.contiguous(memory_format=torch.channels_last)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = F.silu(norm(F.max_pool2d(convolution(x), 2)))
+        return x.reshape(*leading, self.out_dim)
+
+
+def enlarged(x: Tensor) -> Tensor:
+    """Pictures of twice the sides, channels side by side; asks no host, sums in a fixed order."""
+    count, channels, height, width = x.shape
+    pixels = x.permute(0, 2, 3, 1)[:, :, None, :, None]
+    twice = pixels.expand(count, height, 2, width, 2, channels)
+    return twice.reshape(count, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
+
+
+class PictureDecoder(nn.Module):
+    """Pictures from features, numbers in [0, 1]."""
+
+    def __init__(
+        self, feature_dim: int, channels: int, height: int, width: int, size: DreamerSize
+    ) -> None:
+        super().__init__()
+        stages = image_stages(height, width)
+        widths = [*reversed(_channels(size, stages)), channels]
+        self.start = (widths[0], height >> stages, width >> stages)
+        self.linear = Dense(feature_dim, math.prod(self.start))
+        pairs = list(itertools.pairwise(widths))
+        self.convolutions = nn.ModuleList(_convolution(*pair) for pair in pairs)
+        self.norms = nn.ModuleList(ChannelNorm(out) for _, out in pairs[:-1])
+
+    def forward(self, features: Tensor) -> Tensor:
+        leading = features.shape[:-1]
+        x = self.linear(features).reshape(-1, *self.start)
+        for i, convolution in enumerate(self.convolutions):
+            x = convolution(enlarged(x))
+            if i < len(self.norms):
+                x = F.silu(self.norms[i](x))
+        return torch.sigmoid(x).reshape(*leading, *x.shape[1:])
+
+    def loss(self, features: Tensor, pictures: Tensor) -> Tensor:
+        """Squared error summed over pixels."""
+        error: Tensor = self(features) - pictures
+        return error.square().sum((-3, -2, -1))

@@ -1,0 +1,131 @@
+"""What a world model's features are worth, and what to do in them."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_training.models.dreamer.coders import symexp
+from rl_training.models.dreamer.layers import Head
+from rl_training.models.dreamer.rssm import UNIMIX, drawn, one_hot, waits
+from rl_training.models.policies import Policy
+
+
+def two_hot_bins(count: int = 255, limit: float = 20.0) -> Tensor:
+    """(count,) values spread evenly in symlog space, exactly as many below zero as above."""
+    if count % 2 == 0:
+        raise ValueError(f"an odd number of bins has one at zero, got {count}")
+    below = symexp(torch.linspace(-limit, 0.0, count // 2 + 1, dtype=torch.float64))
+    return torch.cat([below, -below[:-1].flip(0)]).float()
+
+
+class TwoHotHead(nn.Module):
+    """A number as a distribution over fixed values; predicts exactly 0 at the start."""
+
+    bins: Tensor
+
+    def __init__(self, in_dim: int, units: int, layers: int) -> None:
+        super().__init__()
+        self.register_buffer("bins", two_hot_bins(), persistent=False)
+        self.head = Head(in_dim, units, layers, self.bins.shape[0], out_scale=0.0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(..., bins) log-probabilities."""
+        return F.log_softmax(self.head(features), -1)
+
+    def mean(self, log_probs: Tensor) -> Tensor:
+        """What the distribution expects, summed so that equal probabilities give exactly 0."""
+        terms = log_probs.exp() * self.bins
+        middle = self.bins.shape[0] // 2
+        pairs = terms[..., :middle] + terms[..., middle + 1 :].flip(-1)
+        return pairs.sum(-1) + terms[..., middle]
+
+    def loss(self, log_probs: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy to the two bins around each target."""
+        return -(two_hot(target, self.bins) * log_probs).sum(-1)
+
+
+def two_hot(x: Tensor, bins: Tensor) -> Tensor:
+    """(..., bins) weights on the two bins around each number, whose mean is that number.
+
+    Numbers outside the bins become the outermost one.
+    """
+    x = torch.minimum(torch.maximum(x, bins[0]), bins[-1]).contiguous()
+    above = torch.searchsorted(bins, x, right=True).clamp(1, bins.shape[0] - 1)
+    low, high = bins[above - 1], bins[above]
+    share = (x - low) / (high - low)
+    weights = torch.zeros(*x.shape, bins.shape[0], dtype=x.dtype, device=x.device)
+    weights.scatter_(-1, (above - 1).unsqueeze(-1), (1.0 - share).unsqueeze(-1))
+    return weights.scatter_(-1, above.unsqueeze(-1), share.unsqueeze(-1))
+
+
+class ImaginedPolicy(Policy):
+    """A policy on features: categorical with 1% of uniform, or a Gaussian around a tanh.
+
+    Actions are as the world model takes them: one-hot for Discrete, and numbers for Box that
+    the environment's map clips to [-1, 1].
+    """
+
+    LEAST_STD, MOST_STD = 0.1, 1.0
+
+    def __init__(self, in_dim: int, units: int, action_dim: int, discrete: bool) -> None:
+        super().__init__()
+        self.discrete, self.action_dim = discrete, action_dim
+        outputs = action_dim if discrete else 2 * action_dim
+        self.head = Head(in_dim, units, 3, outputs, out_scale=0.01)
+
+    def probs(self, features: Tensor) -> Tensor:
+        """(..., actions) of a Discrete policy."""
+        probs = torch.softmax(self.head(features), -1)
+        return (1.0 - UNIMIX) * probs + UNIMIX / self.action_dim
+
+    def gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of a Box policy."""
+        mean, raw = torch.split(self.head(features), self.action_dim, -1)
+        std = (self.MOST_STD - self.LEAST_STD) * torch.sigmoid(raw + 2.0) + self.LEAST_STD
+        return torch.tanh(mean), std
+
+    def noise(self, source: NoiseSource, *shape: int) -> Tensor:
+        """What `draw` needs for (*shape,) actions."""
+        draw = source.uniform if self.discrete else source.normal
+        return draw(*shape, self.action_dim)
+
+    def draw(self, features: Tensor, noise: Tensor) -> Tensor:
+        """Random actions, without gradient."""
+        with torch.no_grad():
+            if self.discrete:
+                return drawn(self.probs(features), waits(noise))
+            mean, std = self.gaussian(features)
+            return mean + std * noise
+
+    def sample(self, features: Tensor) -> Tensor:
+        shape = *features.shape[:-1], self.action_dim
+        rand = torch.rand if self.discrete else torch.randn
+        return self.draw(features, rand(shape, device=features.device))
+
+    def mode(self, features: Tensor) -> Tensor:
+        if self.discrete:
+            best = self.probs(features).argmax(-1)
+            return one_hot(best, self.action_dim).to(features.dtype)
+        return self.gaussian(features)[0]
+
+    def log_prob_and_entropy(self, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        if self.discrete:
+            log_probs = self.probs(features).log()
+            return (log_probs * action).sum(-1), -(log_probs.exp() * log_probs).sum(-1)
+        mean, std = self.gaussian(features)
+        z = (action - mean) / std
+        constant = 0.5 * math.log(2.0 * math.pi)
+        log_prob = (-0.5 * z.square() - std.log() - constant).sum(-1)
+        return log_prob, (std.log() + constant + 0.5).sum(-1)
+
+
+class NoiseSource(Protocol):
+    """Where random numbers come from."""
+
+    def normal(self, *shape: int) -> Tensor: ...
+    def uniform(self, *shape: int) -> Tensor: ...
