@@ -226,6 +226,8 @@ def test_train_eval_predict(cli: Command, tmp_path: Path) -> None:
 
     scored = cli("eval", run, "-n", 2, "--json")
     assert len(json.loads(scored.out)["eval/returns"]) == 2
+    drawn = [cli("eval", run, "-n", 2, "--json", "--stochastic").out for _ in range(2)]
+    assert drawn[0] == drawn[1] != scored.out
     assert "return" in cli("eval", run, "-n", 1, "--checkpoint", "best").out
     assert cli("eval", run, "-n", 1, "--checkpoint", "20").code == 0
 

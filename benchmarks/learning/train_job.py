@@ -97,6 +97,9 @@ def work(request: Request) -> dict[str, Any]:
     prior = {"prior": quality(dataset)} if "prior" in spec and dataset is not None else {}
     peaks = {name: max(e[name] for e in logged if name in e) for name in spec.get("peaks", ())}
     states = {"mean_state": mean_state(agent, spec)} if spec.get("watch_states") else {}
+    if spec.get("also_drawn"):
+        options = {"seed": spec["eval_seed"], "deterministic": False}
+        states["drawn_return"] = agent.evaluate(spec["final_episodes"], **options).return_mean
     return {
         **prior,
         **states,

@@ -60,6 +60,9 @@ EnvOption = Annotated[
     typer.Option("--env", help="Environment of the data: checked against, or acted in."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+StochasticOption = Annotated[
+    bool, typer.Option("--stochastic", help="Draw actions instead of taking the likeliest.")
+]
 
 
 def _version(value: bool) -> None:
@@ -201,6 +204,7 @@ def evaluate(
         typer.Option("--video", help="FILE.mp4 or FILE.gif for a film of the first episode."),
     ] = None,
     overwrite: OverwriteOption = False,
+    stochastic: StochasticOption = False,
 ) -> None:
     """Run whole episodes with a trained policy and report their returns."""
     from rl_training.api.managed import load
@@ -212,8 +216,9 @@ def evaluate(
     chosen = find_checkpoint(path, checkpoint)
     agent = load(chosen)
     # first, because much can be wrong with a video and little with an evaluation
-    filmed = None if video is None else agent.record_video(video, seed=seed, overwrite=overwrite)
-    result = agent.evaluate(episodes, seed)
+    mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic}
+    filmed = None if video is None else agent.record_video(video, overwrite=overwrite, **mode)
+    result = agent.evaluate(episodes, **mode)
     if as_json:
         values: dict[str, Any] = {**result.metrics(), "eval/returns": list(result.returns)}
         if filmed is not None:
@@ -249,7 +254,7 @@ def predict(
         typer.Option("--out", help="With --npz: file for the array 'actions'."),
     ] = None,
     checkpoint: WhichOption = "latest",
-    stochastic: Annotated[bool, typer.Option(help="Sample instead of taking the mode.")] = False,
+    stochastic: StochasticOption = False,
 ) -> None:
     """Print the action for one observation, or write actions for a file of many."""
     import numpy as np
@@ -455,9 +460,7 @@ def collect(
         typer.Option(min=1, help="Steps to run instead; the last episode is cut."),
     ] = None,
     checkpoint: WhichOption = "latest",
-    stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Sample the policy instead of taking its mode.")
-    ] = False,
+    stochastic: StochasticOption = False,
     noise: Annotated[
         float,
         typer.Option(

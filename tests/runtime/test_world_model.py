@@ -233,6 +233,15 @@ def test_episodes_are_evaluated_together_as_one_by_one(trained: Dreamer) -> None
         assert steps == length
 
 
+def test_drawn_actions_are_evaluated_the_same_way_each_time(trained: Dreamer) -> None:
+    before = torch.get_rng_state()
+    drawn = trained.evaluate(6, seed=3, deterministic=False)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    assert trained.evaluate(6, seed=3, deterministic=False) == drawn
+    assert trained.evaluate(6, seed=3) != drawn
+
+
 def test_stable_baselines_evaluates_it(trained: Dreamer) -> None:
     evaluation = pytest.importorskip("stable_baselines3.common.evaluation")
     env = gym.wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))

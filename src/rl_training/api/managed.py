@@ -61,8 +61,8 @@ from rl_training.experiment.tracking import (
 )
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult
-from rl_training.runtime.collection import Behaviour, StepWatcher, collect
-from rl_training.runtime.evaluation import EvalResult, Evaluator
+from rl_training.runtime.collection import Behaviour, StepWatcher, check_draws, collect
+from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
 from rl_training.runtime.trainer import Trainer, checkpoint_header, policy_function
 from rl_training.runtime.video import record_episode
 
@@ -270,16 +270,32 @@ class ManagedAlgorithm:
 
     # --- using ----------------------------------------------------------------------------------
 
-    def evaluate(self, episodes: int | None = None, seed: int | None = None) -> EvalResult:
-        """Whole episodes with the deterministic policy in environments of their own."""
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        seed: int | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> EvalResult:
+        """Whole episodes in environments of their own, of the likeliest actions or of drawn ones.
+
+        `seed` decides the start states and the draws; the run's own by default.
+        """
         c = self.config
         if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
             raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
         evaluator = Evaluator(c.env_id, c.env_kwargs, c.seed if seed is None else seed)
         try:
-            return evaluator.run(policy_function(self.algorithm), episodes or c.eval_episodes)
+            return evaluator.run(self._acting(deterministic), episodes or c.eval_episodes)
         finally:
             evaluator.close()
+
+    def _acting(self, deterministic: bool) -> ActFunction:
+        if deterministic:
+            return policy_function(self.algorithm)
+        check_draws(self.algorithm, "leave that out")
+        kind = self.algorithm.spaces.obs_dtype
+        return lambda obs, carry: self._policy(np.ascontiguousarray(obs, kind), False, carry)
 
     def collect(
         self,
@@ -315,12 +331,20 @@ class ManagedAlgorithm:
         )
 
     def record_video(
-        self, path: str | Path, *, seed: int | None = None, overwrite: bool = False
+        self,
+        path: str | Path,
+        *,
+        seed: int | None = None,
+        overwrite: bool = False,
+        deterministic: bool = True,
     ) -> EvalResult:
-        """Film the first episode of `evaluate` into an .mp4 or .gif; what it earned."""
+        """Film the first episode of `evaluate` into an .mp4 or .gif; what it earned.
+
+        With drawn actions it begins like that episode, but is another one.
+        """
         c = self.config
         return record_episode(
-            policy_function(self.algorithm),
+            self._acting(deterministic),
             c.env_id,
             c.env_kwargs,
             c.seed if seed is None else seed,

@@ -53,12 +53,17 @@ class Behaviour:
                 f"noise: the task has {spaces.action_dim} Discrete actions, to which no noise can "
                 "be added; use epsilon for a share of random actions"
             )
-        greedy = (GreedyPolicy, DeterministicPolicy)
-        if not self.deterministic and isinstance(algorithm.policy, greedy):
-            raise ConfigError(
-                "deterministic: this policy always takes its best action and has nothing to sample "
-                f"(--stochastic); use {'epsilon' if spaces.is_discrete else 'noise or epsilon'}"
-            )
+        if not self.deterministic:
+            check_draws(algorithm, f"use {'epsilon' if spaces.is_discrete else 'noise or epsilon'}")
+
+
+def check_draws(algorithm: Algorithm, instead: str) -> None:
+    """Refuse to draw actions of a policy that has but one for each observation."""
+    if isinstance(algorithm.policy, (GreedyPolicy, DeterministicPolicy)):
+        raise ConfigError(
+            "deterministic: this policy always takes its best action and has nothing to sample "
+            f"(--stochastic); {instead}"
+        )
 
 
 class BehavingPolicy:

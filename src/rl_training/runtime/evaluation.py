@@ -102,9 +102,13 @@ class Evaluator:
     def run_all(
         self, act: ManyActFunction, episodes: int, policies: Sequence[int]
     ) -> dict[int, EvalResult]:
-        """`episodes` whole episodes of each of some policies, all at the same time."""
+        """`episodes` whole episodes of each of some policies, all at the same time.
+
+        What a policy draws depends on the first policy's seed and on nothing before.
+        """
         results: dict[Episode, tuple[float, int]] = {}
         with untouched_randomness():
+            torch.manual_seed(derive_seed(self.seeds[0], "eval draws"))
             for first in range(0, episodes, PARALLEL_EPISODES):
                 numbers = range(first, min(first + PARALLEL_EPISODES, episodes))
                 results |= self._run_wave(act, [Episode(p, n) for p in policies for n in numbers])
