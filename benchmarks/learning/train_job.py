@@ -96,13 +96,15 @@ def work(request: Request) -> dict[str, Any]:
     print(f"return {final.return_mean:,.1f}, {trained.wall_seconds:.0f} s of training")
     prior = {"prior": quality(dataset)} if "prior" in spec and dataset is not None else {}
     peaks = {name: max(e[name] for e in logged if name in e) for name in spec.get("peaks", ())}
-    states = {"mean_state": mean_state(agent, spec)} if spec.get("watch_states") else {}
+    watched: dict[str, Any] = {}
+    if spec.get("watch_states"):
+        watched["mean_state"] = mean_state(agent, spec)
     if spec.get("also_drawn"):
         options = {"seed": spec["eval_seed"], "deterministic": False}
-        states["drawn_return"] = agent.evaluate(spec["final_episodes"], **options).return_mean
+        watched["drawn_return"] = agent.evaluate(spec["final_episodes"], **options).return_mean
     return {
         **prior,
-        **states,
+        **watched,
         "peaks": peaks,
         "return_mean": final.return_mean,
         "return_std": final.return_std,

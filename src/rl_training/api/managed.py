@@ -59,6 +59,7 @@ from rl_training.experiment.tracking import (
     write_run_config,
     written_or_said,
 )
+from rl_training.models.carry import Carry
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult
 from rl_training.runtime.collection import Behaviour, StepWatcher, check_draws, collect
@@ -295,7 +296,12 @@ class ManagedAlgorithm:
             return policy_function(self.algorithm)
         check_draws(self.algorithm, "leave that out")
         kind = self.algorithm.spaces.obs_dtype
-        return lambda obs, carry: self._policy(np.ascontiguousarray(obs, kind), False, carry)
+
+        def act(obs: Array, carry: Carry | None) -> tuple[Array, Carry]:
+            action, kept = self._policy(np.ascontiguousarray(obs, kind), False, carry)
+            return action, () if kept is None else kept
+
+        return act
 
     def collect(
         self,
