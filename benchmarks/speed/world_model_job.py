@@ -43,6 +43,7 @@ def work(request: Request) -> dict[str, Any]:
     spaces = Spaces.from_gymnasium(
         gym.spaces.Box(0, 255, (side, side, 3), np.uint8), gym.spaces.Discrete(ACTIONS)
     )
+    torch.backends.cuda.matmul.allow_tf32 = spec.get("tf32", False)
     torch.manual_seed(request.seed)
     with device:
         algorithm = DreamerAlgorithm(spaces, DreamerParams(**knobs))

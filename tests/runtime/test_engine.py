@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime import engine
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.build import flushes_denormals, run_scope
@@ -53,6 +54,12 @@ def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "50,000" in reason
     assert choose_mode("auto", CUDA, COMPILE_FROM_UPDATES - 1)[0] == "graph"
     assert choose_mode("auto", CUDA, COMPILE_FROM_UPDATES)[0] == "compiled_graph"
+    for device, expected in ((CPU, "eager"), (CUDA, "graph")):
+        mode, reason = choose_mode("auto", device, 10**9, slow_to_compile=True)
+        assert mode == expected
+        assert "so many operations" in reason
+    assert choose_mode("compile", CPU, 1, slow_to_compile=True)[0] == "compile"
+    assert algorithm_class("dreamer").slow_to_compile
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

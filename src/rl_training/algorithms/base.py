@@ -175,6 +175,8 @@ class Algorithm(nn.Module):
     """Whether data of a run have to have rewards."""
     recurrent: ClassVar[bool] = False
     """Whether the policy keeps something from step to step, a carry."""
+    slow_to_compile: ClassVar[bool] = False
+    """Whether an update has so many operations that compiling it is no default."""
     losses: ClassVar[tuple[str, ...]] = ()
     """Metrics of `update` that are watched for NaN and infinity."""
     pieces: ClassVar[tuple[str, ...]] = ()

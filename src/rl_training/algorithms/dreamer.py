@@ -152,6 +152,7 @@ class DreamerAlgorithm(Algorithm):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     recurrent: ClassVar[bool] = True
+    slow_to_compile: ClassVar[bool] = True  # thousands of steps in a row: minutes, if it ends
 
     return_range: Tensor
     last_deter: Tensor

@@ -268,7 +268,7 @@ class Fitting:
         capacity: int,
     ) -> None:
         self.model, self.optimizer, self.params = model, optimizer, params
-        self.device = model.elites.device
+        self.device, self.slow_to_compile = model.elites.device, False
         width, obs_dim = model.targets.mean.shape[0], model.obs_dim
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -24,6 +24,7 @@ class Learner(Protocol):
     """What an engine executes."""
 
     device: torch.device
+    slow_to_compile: bool
 
     def prepare(self) -> int | None:
         """Get ready on the host; the number of updates for which that lasts, None for any."""
@@ -55,6 +56,7 @@ class OneAgent:
     ) -> None:
         self.algorithm, self.draw, self.learned, self.touched = algorithm, draw, learned, touched
         self.device = algorithm.update_count.device
+        self.slow_to_compile = algorithm.slow_to_compile
         for name in algorithm.pieces:  # a learner before may have compiled them
             vars(algorithm).pop(name, None)
         self.random = None if seed is None else random_blocks(algorithm, draw, [seed])
@@ -107,6 +109,7 @@ class AgentStack:
     def __init__(self, agents: Sequence[Algorithm], draw: Draw, seeds: Sequence[int]) -> None:
         self.agents, self.draw = agents, draw
         self.device = agents[0].update_count.device
+        self.slow_to_compile = agents[0].slow_to_compile
         self.template = copy.deepcopy(agents[0])
         self.random = random_blocks(self.template, draw, seeds)
         self.template.drawn_ahead = self.random

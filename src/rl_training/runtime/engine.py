@@ -54,7 +54,9 @@ class Engine:
 
     def __init__(self, learner: Learner, mode: str, total_updates: int) -> None:
         self.learner = learner
-        self.mode, self.reason = choose_mode(mode, learner.device, total_updates)
+        self.mode, self.reason = choose_mode(
+            mode, learner.device, total_updates, learner.slow_to_compile
+        )
         self.notes: list[str] = []
         self._graphs: dict[int, Recording] = {}
         if self.mode in ("compile", "compiled_graph"):
@@ -177,7 +179,9 @@ def no_host_sync() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def choose_mode(wanted: str, device: torch.device, total_updates: int) -> tuple[str, str]:
+def choose_mode(
+    wanted: str, device: torch.device, total_updates: int, slow_to_compile: bool = False
+) -> tuple[str, str]:
     """The mode to run and the reason for it."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if wanted in ("graph", "compiled_graph") and device.type != "cuda":
@@ -195,6 +199,8 @@ def choose_mode(wanted: str, device: torch.device, total_updates: int) -> tuple[
     graph = "one CUDA graph per update, sampling included"
     if total_updates < COMPILE_FROM_UPDATES:
         plain = f"compiling pays from {COMPILE_FROM_UPDATES:,} updates on"
+    elif slow_to_compile:
+        plain = "compiling an update of so many operations takes too long"
     elif not compiler:
         plain = "no C++ compiler (g++ or clang++) was found to compile with"
     else:
