@@ -69,9 +69,9 @@ def speed_report(records: Records, _: Path) -> Section:
     text = (
         "A whole update, sampling included: model, imagination, policy and critic, optimiser and "
         f"refreshed contexts. Batch {BATCH} × {LENGTH} moments of 64 × 64 pixels in colour, "
-        f"{IMAGINED} imagined steps from each, float32 (convolutions round to TF32 in all three, which "
-        "is PyTorch's default). For orientation, of a full learner of that "
-        "size of batch on a GB200: 22 ms in JAX, 358 ms for a compiled PyTorch scan."
+        f"{IMAGINED} imagined steps from each, float32; convolutions round to TF32 in all three, "
+        "which is PyTorch's default. For orientation, of a full learner of that size of batch on a "
+        "GB200: 22 ms in JAX, 358 ms for a compiled PyTorch scan."
     )
     return Section("\n\n".join((text, table(header, rows))), tuple(verdicts))
 
