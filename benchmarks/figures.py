@@ -4,12 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """Clock (updates or environment steps) and returns of one run."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 """Distinct for colour-blind readers too; the last one is grey, for the baseline."""
+
+
+class Interval(NamedTuple):
+    """A mean and the ends of its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def draw_intervals(
+    path: Path, panels: Mapping[str, Mapping[str, Sequence[Interval]]], kinds: Sequence[str]
+) -> bool:
+    """A panel per task with a row per name and a dot with its interval per kind.
+
+    The dashed line is at the first name's first kind, the baseline. False, and no file, without
+    matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    rows = max(len(panel) for panel in panels.values())
+    figure = Figure(figsize=(4.6 * len(panels), 0.4 * rows + 1.2), dpi=120, layout="constrained")
+    for position, (task, panel) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), position)
+        axes.axvline(next(iter(panel.values()))[0].value, color=COLORS[-1], linestyle="--")
+        for number, kind in enumerate(kinds):
+            found = [entry[number] for entry in panel.values()]
+            values = [interval.value for interval in found]
+            ends = [
+                [interval.value - interval.low for interval in found],
+                [interval.high - interval.value for interval in found],
+            ]
+            heights = [row + 0.2 * (number - (len(kinds) - 1) / 2) for row in range(len(found))]
+            axes.errorbar(
+                values, heights, xerr=ends, fmt="o", color=COLORS[number], markersize=4, label=kind
+            )
+        axes.set_yticks(range(len(panel)), list(panel))
+        axes.invert_yaxis()
+        axes.set(title=task, xlabel="return, mean and 95% interval")
+        axes.grid(alpha=0.25)
+        if position == 1:
+            axes.legend(fontsize="small", frameon=False)
+    _save(figure, path)
+    return True
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No date or version inside, so that equal numbers give an equal file.
+    figure.savefig(path, metadata={"Software": None})
 
 
 def draw_curves(
@@ -40,7 +96,5 @@ def draw_curves(
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.25)
     axes.legend(ncols=2, fontsize="small", frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # No date or version inside, so that equal numbers give an equal file.
-    figure.savefig(path, metadata={"Software": None})
+    _save(figure, path)
     return True

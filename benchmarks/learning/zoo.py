@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.figures import Interval, draw_intervals
 from benchmarks.jobs import Job, Records
 from benchmarks.markdown import NO_VALUE, table
 from benchmarks.speed.ratios import only
@@ -28,6 +29,9 @@ RAW_REWARDS = ("cql",)
 """The weight of CQL's conservative term is the authors', for rewards as they are."""
 COMPONENTS = {"hopper": 3, "halfcheetah": 6}
 """Of an action."""
+
+
+FINDINGS = """x"""
 
 
 class Entry(NamedTuple):
@@ -84,8 +88,9 @@ def _config(entry: Entry, task: str, updates: int) -> dict[str, Any]:
     }
 
 
-def zoo_report(records: Records, _: Path) -> Section:
+def zoo_report(records: Records, figures: Path) -> Section:
     rows = []
+    panels: dict[str, dict[str, list[Interval]]] = {task: {} for task in TASKS}
     for task in TASKS:
         for entry in entries(task):
             record = only(records, f"{entry.job}-{task}")
@@ -98,6 +103,10 @@ def zoo_report(records: Records, _: Path) -> Section:
                     _interval(r["best"]["mean"]),
                     f"{r['seconds']:,.0f} s",
                 ]
+                shown = (r["last"]["mean"], r["best"]["mean"])
+                panels[task][entry.label.replace("`", "")] = [
+                    Interval(x["value"], x["low"], x["high"]) for x in shown
+                ]
             rows.append([task, entry.label, *cells])
     header = ("data", "algorithm", "last, mean", "last, IQM", "best, mean", "five seeds in")
     behaviours = "; ".join(f"{task} {values[2]}" for task, values in TASKS.items())
@@ -108,7 +117,14 @@ def zoo_report(records: Records, _: Path) -> Section:
         "with 95% bootstrap intervals over seeds. 100,000 steps by four policies each, of mean "
         f"returns {behaviours}."
     )
-    return Section("\n\n".join((text, table(header, rows))), ())
+    parts = [text, table(header, rows)]
+    drawn = {task: panel for task, panel in panels.items() if panel}
+    picture = figures / f"{NAME}.png"
+    if drawn and draw_intervals(picture, drawn, ("last", "best")):
+        parts.insert(1, f"![Returns with intervals]({figures.name}/{picture.name})")
+    if drawn:
+        parts.append(FINDINGS)
+    return Section("\n\n".join(parts), ())
 
 
 def _interval(values: dict[str, float]) -> str:
