@@ -20,9 +20,11 @@ from rl_training.algorithms.dynamics import (
     BOUND_COEF,
     ModelParams,
     ensemble_model,
-    fit_step,
     layer_decays,
     trained_parameters,
+)
+from rl_training.algorithms.fitting import (
+    fit_step,
 )
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.generation import env_spaces

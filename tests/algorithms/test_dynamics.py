@@ -10,14 +10,16 @@ import torch
 from rl_training.algorithms import dynamics
 from rl_training.algorithms.dynamics import (
     ModelParams,
-    Snapshots,
     dynamics_loss,
     ensemble_model,
-    fit,
-    holdout_error,
     layer_decays,
     rollouts,
     trained_parameters,
+)
+from rl_training.algorithms.fitting import (
+    Snapshots,
+    fit,
+    holdout_error,
 )
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch

@@ -9,10 +9,12 @@ import torch
 from torch.utils._pytree import tree_map
 
 from rl_training.algorithms.dynamics import (
-    Fitting,
     ModelParams,
     ensemble_model,
     trained_parameters,
+)
+from rl_training.algorithms.fitting import (
+    Fitting,
 )
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch

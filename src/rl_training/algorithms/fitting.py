@@ -1,0 +1,294 @@
+"""Fitting a model of the dynamics to what was seen.
+
+Kept of Janner, Fu, Zhang and Levine 2019, arXiv:1906.08253: a bootstrap per member, a holdout
+drawn anew at every fit, early stopping with one snapshot per member, elites by their squared
+error on the holdout, weights that go on from the last fit. Deviates: a member's squared error on
+the holdout is the geometric mean over reward and state components, not the arithmetic one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_training.algorithms.dynamics import ModelParams, dynamics_loss
+from rl_training.algorithms.functional import Metrics, clipped_gradients
+from rl_training.algorithms.optim import FusedAdam
+from rl_training.data.batch import Batch
+from rl_training.experiment.errors import TrainingDivergedError
+from rl_training.models import MLPMOPOEnsembleModel, Prediction
+
+IMPROVEMENT = 0.01
+"""Share by which a member's holdout error has to fall for a new snapshot."""
+PRECISE = 1e-6
+"""Squared error, of a variance of 1, below which a column counts as known."""
+
+
+@dataclass(frozen=True)
+class FitEpoch:
+    """What one epoch of a fit has reached."""
+
+    epoch: int
+    holdout_error: tuple[float, ...]
+    """Squared error of every member, in standardised units."""
+    improved: tuple[bool, ...]
+    """Members of which a snapshot was taken."""
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What a fit has reached."""
+
+    epochs: int
+    rows: int
+    """Transitions that were learned from."""
+    metrics: dict[str, float]
+    """Errors and calibration of the elites on the holdout, in standardised units."""
+
+
+class Snapshots:
+    """The best weights of every member so far, taken and restored member by member."""
+
+    def __init__(self, model: MLPMOPOEnsembleModel) -> None:
+        self.parameters = [*model.net.weights, *model.net.biases]
+        self.best = torch.full((model.num_members,), math.inf, device=model.elites.device)
+        self.saved = [parameter.detach().clone() for parameter in self.parameters]
+
+    def take(self, error: Tensor) -> Tensor:
+        """Keep the members whose `error` is clearly below their best; which ones, (members,)."""
+        # the first error is always better; inf - inf would be no number
+        better = error < self.best * (1.0 - IMPROVEMENT)
+        self.best = torch.where(better, error, self.best)
+        for saved, parameter in zip(self.saved, self.parameters, strict=True):
+            saved[better] = parameter.detach()[better]
+        return better
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for saved, parameter in zip(self.saved, self.parameters, strict=True):
+            parameter.copy_(saved)
+
+
+class Fitting:
+    """The fits of one model, to at most `capacity` transitions each.
+
+    The rows of a fit lie in tensors that all fits share, with a cursor that every step moves on,
+    so that an engine may take a step (`update`) as one piece of device work. `optimizer` is over
+    `trained_parameters`.
+    """
+
+    def __init__(
+        self,
+        model: MLPMOPOEnsembleModel,
+        optimizer: FusedAdam,
+        params: ModelParams,
+        capacity: int,
+    ) -> None:
+        self.model, self.optimizer, self.params = model, optimizer, params
+        self.device, self.slow_to_compile = model.elites.device, False
+        width, obs_dim = model.targets.mean.shape[0], model.obs_dim
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        self.inputs = zeros(capacity, model.inputs.mean.shape[0])
+        self.targets = zeros(capacity, width)
+        classified = capacity if model.termination is not None else 0
+        self.next_obs, self.ended = zeros(classified, obs_dim), zeros(classified)
+        self.order = zeros(model.num_members, capacity, dtype=torch.long)
+        self.cursor = zeros(dtype=torch.long)
+        self.failed = zeros(model.num_members, dtype=torch.bool)
+        self._places = torch.arange(params.model_batch_size, device=self.device)
+        self._step: Callable[[], Metrics] = self._next_step
+
+    def fit(
+        self,
+        data: Batch,
+        run: Callable[[int], Any] | None = None,
+        on_epoch: Callable[[FitEpoch], None] | None = None,
+    ) -> FitReport:
+        """Fit the model to all of `data`, going on from its weights, and choose the elites.
+
+        Stops when no member has improved for more than `model_patience` epochs; every member
+        then has the weights of its best epoch. `run` takes so many steps of `update`; one
+        after the other by default.
+        """
+        model, params, rows = self.model, self.params, data.reward.shape[0]
+        params.refuse_small_data(rows, "dataset")
+        order = torch.randperm(rows, device=self.device)
+        held, learned = order[: params.holdout_rows(rows)], order[params.holdout_rows(rows) :]
+        inputs, targets = self._take(data, learned)
+        shape = (model.num_members, len(learned))
+        bootstrap = learned[torch.randint(len(learned), shape, device=self.device)]
+        snapshots = Snapshots(model)
+        self.failed.fill_(False)
+        epoch = since_better = 0
+        while since_better <= params.model_patience and epoch != params.model_max_epochs:
+            epoch += 1
+            shuffled = torch.rand(shape, device=self.device).argsort(1)
+            bootstrap = bootstrap.gather(1, shuffled)
+            self._go_through(bootstrap, run)
+            error = holdout_error(model, inputs[held], targets[held])
+            failed = torch.where(self.failed.any(), self.failed, ~torch.isfinite(error))
+            _refuse_divergence(failed, epoch)
+            better = snapshots.take(error)
+            since_better = 0 if bool(better.any()) else since_better + 1
+            if on_epoch is not None:
+                on_epoch(FitEpoch(epoch, tuple(error.tolist()), tuple(better.tolist())))
+        snapshots.restore()
+        model.holdout_error.copy_(snapshots.best)
+        model.elites.copy_(snapshots.best.argsort()[: model.num_elites])
+        metrics = holdout_metrics(model, inputs[held], targets[held])
+        if model.termination is not None:
+            wrong = model.ends(data.next_obs[held]) != (data.discount[held] == 0.0)
+            metrics["termination_error"] = float(wrong.float().mean())
+        return FitReport(epoch, len(learned), metrics)
+
+    def _take(self, data: Batch, learned: Tensor) -> tuple[Tensor, Tensor]:
+        """Standardise by the rows that are `learned` from; the inputs and targets of all."""
+        model, rows = self.model, data.reward.shape[0]
+        inputs = torch.cat([data.obs, data.action], -1)
+        targets = torch.cat([data.reward[:, None], data.next_obs - data.obs], -1)
+        model.inputs.set_from(inputs[learned])
+        model.targets.set_from(targets[learned])
+        self.inputs[:rows] = model.inputs(inputs)
+        self.targets[:rows] = model.targets(targets)
+        if model.termination is not None:
+            self.next_obs[:rows] = data.next_obs
+            self.ended[:rows] = (data.discount == 0.0).float()
+        return self.inputs[:rows], self.targets[:rows]
+
+    def _go_through(self, order: Tensor, run: Callable[[int], Any] | None) -> None:
+        """Steps on all rows of the (members, N) `order`, of which the last may be smaller."""
+        rows, size = order.shape[1], self.params.model_batch_size
+        self.order[:, :rows] = order
+        self.cursor.zero_()
+        whole = rows // size
+        if run is None:
+            for _ in range(whole):
+                self.update()
+        elif whole:
+            run(whole)
+        if rows % size:
+            self._step_on(order[:, whole * size :])
+
+    def _next_step(self) -> Metrics:
+        index = self.order.index_select(1, self._places + self.cursor)
+        self.cursor += len(self._places)
+        self._step_on(index)
+        return {}
+
+    def _step_on(self, index: Tensor) -> None:
+        ends = None
+        if self.model.termination is not None:
+            ends = (self.next_obs[index], self.ended[index])
+        losses = fit_step(
+            self.model, self.optimizer, self.params, self.inputs[index], self.targets[index], ends
+        )
+        # the first to fail: through the common bounds it soon takes the others with it
+        self.failed.copy_(torch.where(self.failed.any(), self.failed, ~torch.isfinite(losses)))
+
+    # --- for an engine ------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        return None
+
+    def update(self) -> Metrics:
+        return self._step()
+
+    def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
+        self._step = compiled(self._step)
+
+    def tensors(self) -> list[Tensor]:
+        own = [*self.optimizer.parameters, *self.optimizer.tensors()]
+        return [*own, self.cursor, self.failed]
+
+
+def fit(
+    model: MLPMOPOEnsembleModel,
+    optimizer: FusedAdam,
+    data: Batch,
+    params: ModelParams,
+    on_epoch: Callable[[FitEpoch], None] | None = None,
+) -> FitReport:
+    """One fit of a model (`Fitting.fit`)."""
+    return Fitting(model, optimizer, params, len(data.reward)).fit(data, on_epoch=on_epoch)
+
+
+def fit_step(
+    model: MLPMOPOEnsembleModel,
+    optimizer: FusedAdam,
+    params: ModelParams,
+    inputs: Tensor,
+    targets: Tensor,
+    ends: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """One step of every member on its own standardised (members, B, ...) rows.
+
+    `ends` are raw next observations and whether they are terminal, for the learned classifier.
+    Gives the (members,) losses of the dynamics.
+    """
+    prediction: Prediction = model(inputs)
+    total, metrics = dynamics_loss(
+        prediction.mean, prediction.log_var, targets, model.max_log_var, model.min_log_var
+    )
+    if ends is not None:
+        logits = model.termination_logits(ends[0])
+        losses = F.binary_cross_entropy_with_logits(logits, ends[1], reduction="none")
+        total = total + losses.mean(1).sum()
+    gradients = list(torch.autograd.grad(total, optimizer.parameters))
+    if params.grad_clip is not None:
+        gradients = clipped_gradients(gradients, params.grad_clip)
+    optimizer.step(gradients)
+    return metrics["member_losses"].detach()
+
+
+@torch.no_grad()
+def holdout_error(model: MLPMOPOEnsembleModel, inputs: Tensor, targets: Tensor) -> Tensor:
+    """(members,) mean squared error of standardised targets, geometric mean over their columns.
+
+    In an arithmetic mean a column of noise would hide what the others still gain, and the fit
+    would stop long before their deviations are right.
+    """
+    by_column: Tensor = (model(inputs).mean - targets).square().mean(1)
+    return (by_column + PRECISE).log().mean(1).exp()
+
+
+@torch.no_grad()
+def holdout_metrics(
+    model: MLPMOPOEnsembleModel, inputs: Tensor, targets: Tensor
+) -> dict[str, float]:
+    """Error, likelihood and calibration of the elites.
+
+    `calibration` is the share of targets within one predicted deviation of the mean: 0.68
+    where the deviations are right, less where the model is too sure of itself.
+    """
+    mean, log_var = model(inputs)
+    mean, log_var = mean[model.elites], log_var[model.elites]
+    error = (mean - targets).square()
+    within = error <= log_var.exp()
+    values = {
+        "mse": error.mean(),
+        "mse_reward": error[..., 0].mean(),
+        "mse_state": error[..., 1:].mean(),
+        "nll": 0.5 * (error * torch.exp(-log_var) + log_var).mean(),
+        "calibration": within.float().mean(),
+        "disagreement": mean.std(0, correction=0).mean(),
+    }
+    return {name: float(value) for name, value in values.items()}
+
+
+def _refuse_divergence(failed: Tensor, epoch: int) -> None:
+    if bool(failed.any()):
+        member = int(failed.nonzero()[0])
+        raise TrainingDivergedError(
+            f"member {member} of the dynamics model has diverged in epoch {epoch} of its fit (its "
+            "loss became NaN or infinite); lower algo_kwargs.model_lr, or set "
+            "algo_kwargs.grad_clip"
+        )
