@@ -9,10 +9,7 @@ from unittest.mock import patch
 
 import torch
 
-from rl_training.algorithms.fitting import (
-    FitReport,
-    Fitting,
-)
+from rl_training.algorithms.fitting import FitReport, Fitting
 from rl_training.data.batch import Batch
 from rl_training.data.model_replay import ModelReplay
 from rl_training.data.sequences import SequenceBatch, SequenceReplay

@@ -23,9 +23,7 @@ from rl_training.algorithms.dynamics import (
     layer_decays,
     trained_parameters,
 )
-from rl_training.algorithms.fitting import (
-    fit_step,
-)
+from rl_training.algorithms.fitting import fit_step
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.generation import env_spaces
 from rl_training.experiment.config import load_config

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms import dynamics
+from rl_training.algorithms import fitting
 from rl_training.algorithms.dynamics import (
     ModelParams,
     dynamics_loss,
@@ -16,11 +16,7 @@ from rl_training.algorithms.dynamics import (
     rollouts,
     trained_parameters,
 )
-from rl_training.algorithms.fitting import (
-    Snapshots,
-    fit,
-    holdout_error,
-)
+from rl_training.algorithms.fitting import Snapshots, fit, holdout_error
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch
 from rl_training.envs.terminations import never
@@ -225,7 +221,7 @@ def test_every_member_has_rows_of_its_own_and_none_of_the_holdout(monkeypatch):
         seen.append((raw[..., None] - data.obs[:, 0]).abs().argmin(-1))
         return torch.zeros(4)
 
-    monkeypatch.setattr(dynamics, "fit_step", noting)
+    monkeypatch.setattr(fitting, "fit_step", noting)
     model, optimizer = made(params)
     data = linear_data(500)
     data.obs[:, 0] = torch.linspace(-1.0, 1.0, 500)
@@ -257,8 +253,8 @@ def scripted_errors(monkeypatch, model, errors):
             weight.data += 1.0
         return torch.tensor(next(rest))
 
-    monkeypatch.setattr(dynamics, "holdout_error", next_errors)
-    monkeypatch.setattr(dynamics, "fit_step", lambda *_: torch.zeros(4))
+    monkeypatch.setattr(fitting, "holdout_error", next_errors)
+    monkeypatch.setattr(fitting, "fit_step", lambda *_: torch.zeros(4))
 
 
 def test_snapshots_per_member_patience_and_elites(monkeypatch):

@@ -8,14 +8,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from rl_training.algorithms.dynamics import (
-    ModelParams,
-    ensemble_model,
-    trained_parameters,
-)
-from rl_training.algorithms.fitting import (
-    Fitting,
-)
+from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
+from rl_training.algorithms.fitting import Fitting
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch
 from rl_training.data.replay import Priorities, ReplayBuffer

@@ -21,10 +21,7 @@ from rl_training import (
     RLTrainingError,
     load_transition_dataset,
 )
-from rl_training.algorithms.fitting import (
-    FitReport,
-    Fitting,
-)
+from rl_training.algorithms.fitting import FitReport, Fitting
 from rl_training.data.generation import env_spaces
 from rl_training.experiment.tracking import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop

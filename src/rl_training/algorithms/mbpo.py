@@ -16,11 +16,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.dynamics import (
-    ModelParams,
-    ensemble_model,
-    trained_parameters,
-)
+from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count, Interval, Positive

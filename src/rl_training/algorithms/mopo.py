@@ -16,9 +16,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.dynamics import (
-    ModelParams,
-)
+from rl_training.algorithms.dynamics import ModelParams
 from rl_training.algorithms.mbpo import MBPOAlgorithm
 from rl_training.algorithms.sac import SoftParams
 from rl_training.experiment.config import Count, NonNegative

@@ -15,13 +15,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.dynamics import (
-    rollouts,
-)
-from rl_training.algorithms.fitting import (
-    FitEpoch,
-    Fitting,
-)
+from rl_training.algorithms.dynamics import rollouts
+from rl_training.algorithms.fitting import FitEpoch, Fitting
 from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch, interleaved
 from rl_training.data.dataset import TransitionDataset
