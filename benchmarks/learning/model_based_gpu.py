@@ -13,6 +13,7 @@ from benchmarks.learning.shared import (
     details,
     evaluation,
     figure,
+    on_gpu,
     returns,
     seeded,
 )
@@ -29,23 +30,11 @@ def gpu_jobs(options: Options) -> list[Job]:
 
 
 def _job(options: Options, seed: int, name: str) -> Job:
-    spec: dict[str, Any] = {"config": _config(options), **evaluation(options)}
+    quick = {"total_timesteps": 500, "eval_interval": 250, "eval_episodes": 2}
+    knobs = {"learning_starts": 200, "model_max_epochs": 2, "rollout_batch_size": 500}
+    config = on_gpu(CONFIG, options, {"total_timesteps": STEPS}, quick, knobs)
+    spec: dict[str, Any] = {"config": config, **evaluation(options)}
     return Job(NAME, name, seed, TRAIN, spec, cost=900, timeout=7200.0, gpu=True)
-
-
-def _config(options: Options) -> dict[str, Any]:
-    from rl_training.experiment.config import load_config
-
-    config = load_config(CONFIG)
-    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
-    values |= {"device": "cuda", "tensorboard": False, "keep_best": False}
-    values |= {"checkpoint_interval": 0, "total_timesteps": STEPS}
-    knobs = config.params.model_dump(mode="json", exclude_defaults=True)
-    if options.quick:
-        knobs |= {"learning_starts": 200, "model_max_epochs": 2, "rollout_batch_size": 500}
-        values |= {"total_timesteps": 500, "eval_interval": 250, "eval_episodes": 2}
-    values["algo_kwargs"] = knobs
-    return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
 
 
 def gpu_report(records: Records, figures: Path) -> Section:

@@ -17,6 +17,7 @@ from benchmarks.learning.shared import (
     details,
     evaluation,
     figure,
+    on_gpu,
     returns,
     seeded,
 )
@@ -68,21 +69,16 @@ def _quick_prior() -> dict[str, Any]:
 def _config(options: Options, name: str) -> dict[str, Any]:
     from rl_training.experiment.config import load_config
 
-    config = load_config(CONFIG)
-    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
-    values |= {"device": "cuda", "tensorboard": False, "keep_best": False}
-    values["checkpoint_interval"] = 0
-    knobs = config.params.model_dump(mode="json", exclude_defaults=True)
+    quick = {"total_timesteps": 500, "eval_interval": 250, "eval_episodes": 2}
+    quick_knobs = {"learning_starts": 200}
+    config = on_gpu(CONFIG, options, {}, quick, quick_knobs)
     if name == "sac":
-        own = config.algo_kwargs
-        knobs = {key: own[key] for key in ("learning_starts", "gradient_updates_per_step")}
-        values["algo"] = "sac"
-        del values["dataset"]
-    if options.quick:
-        knobs["learning_starts"] = 200
-        values |= {"total_timesteps": 500, "eval_interval": 250, "eval_episodes": 2}
-    values["algo_kwargs"] = knobs
-    return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
+        written = load_config(CONFIG).algo_kwargs
+        kept = ("learning_starts", "gradient_updates_per_step")
+        knobs = {key: written[key] for key in kept}
+        config |= {"algo": "sac", "algo_kwargs": knobs | (quick_knobs if options.quick else {})}
+        del config["dataset"]
+    return config
 
 
 # --- report ----------------------------------------------------------------------------------

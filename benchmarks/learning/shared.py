@@ -32,6 +32,28 @@ def evaluation(options: Options) -> dict[str, int]:
     return {"final_episodes": 4 if options.quick else FINAL_EPISODES, "eval_seed": EVAL_SEED}
 
 
+def on_gpu(
+    name: str,
+    options: Options,
+    changes: Mapping[str, Any],
+    quick: Mapping[str, Any],
+    quick_knobs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A packaged config for a spec, that keeps nothing beside its curve."""
+    from rl_training.experiment.config import load_config
+
+    config = load_config(name)
+    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    values |= {"device": "cuda", "tensorboard": False, "keep_best": False}
+    values |= {"checkpoint_interval": 0, **changes}
+    knobs = config.params.model_dump(mode="json", exclude_defaults=True)
+    if options.quick:
+        values |= quick
+        knobs |= quick_knobs or {}
+    values["algo_kwargs"] = knobs
+    return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
+
+
 def peer_inputs(options: Options, seed: int, eval_episodes: int) -> dict[str, list[int]]:
     """The start states that ours is evaluated from, at the end and during training."""
     return {

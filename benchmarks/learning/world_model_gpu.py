@@ -8,7 +8,15 @@ from typing import Any
 
 from benchmarks import gates
 from benchmarks.jobs import Job, Records
-from benchmarks.learning.shared import TRAIN, curves_of, details, figure, returns, seeded
+from benchmarks.learning.shared import (
+    TRAIN,
+    curves_of,
+    details,
+    figure,
+    on_gpu,
+    returns,
+    seeded,
+)
 from benchmarks.markdown import SEED_HEADER, mean, seed_columns, table
 from benchmarks.suites import Options, Section, Suite
 
@@ -31,20 +39,11 @@ def _two_seeds(options: Options) -> Options:
 
 
 def _job(options: Options, seed: int) -> Job:
-    from rl_training.experiment.config import TrainConfig, load_config
-
-    config = load_config(CONFIG)
-    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
-    values |= {"device": "cuda", "tensorboard": False, "keep_best": False}
-    values |= {"checkpoint_interval": 0, "total_timesteps": FRAMES // FRAMES_PER_STEP}
-    values |= {"eval_interval": 6_250, "eval_episodes": EPISODES, "log_interval": 1_000}
-    knobs = config.params.model_dump(mode="json", exclude_defaults=True)
-    if options.quick:
-        values |= {"total_timesteps": 1_100, "eval_interval": 0, "eval_episodes": 1}
-    values["algo_kwargs"] = knobs
-    TrainConfig(**values)  # refused here rather than in a process of its own
-    plain = {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
-    spec: dict[str, Any] = {"config": plain, "eval_seed": EVAL_SEED, "peaks": [ROLLOUT]}
+    budget = {"total_timesteps": FRAMES // FRAMES_PER_STEP, "log_interval": 1_000}
+    evaluations = {"eval_interval": 6_250, "eval_episodes": EPISODES}
+    quick = {"total_timesteps": 1_100, "eval_interval": 0, "eval_episodes": 1}
+    config = on_gpu(CONFIG, options, budget | evaluations, quick)
+    spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED, "peaks": [ROLLOUT]}
     spec |= {"final_episodes": 1 if options.quick else EPISODES, "also_drawn": True}
     return Job(NAME, JOB, seed, TRAIN, spec, cost=1800, timeout=7200.0, gpu=True)
 
