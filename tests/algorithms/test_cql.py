@@ -207,11 +207,13 @@ def test_a_broadcast_of_the_target_is_refused():
 
 @pytest.mark.parametrize("deterministic_backup", [True, False])
 @pytest.mark.parametrize("lagrange_gap", [None, 1.0])
-def test_update(deterministic_backup, lagrange_gap):
+@pytest.mark.parametrize("backup_action", ["sampled", "mode"])
+def test_update(deterministic_backup, lagrange_gap, backup_action):
     learner = make_learner(
         "cql",
         deterministic_backup=deterministic_backup,
         lagrange_gap=lagrange_gap,
+        backup_action=backup_action,
         n_action_samples=3,
         lagrange_lr=0.1,
         policy_lr=1e-2,
@@ -240,6 +242,9 @@ def test_update(deterministic_backup, lagrange_gap):
         # the conservative part sees the policy that its own step left
         policy = learner.policy
         target, next_log_prob = policy_td_target(policy, before.target_critics, batch, td_noise)
+        if backup_action == "mode":
+            no_noise = torch.zeros_like(td_noise)
+            target, _ = policy_td_target(policy, before.target_critics, batch, no_noise)
         if not deterministic_backup:
             target = target - f64(batch.discount) * temperature * next_log_prob
         now, log_prob_now = tanh_gaussian_sample(policy, batch.obs, now_noise)

@@ -11,13 +11,18 @@ multiplier. Left: the authors' first 40,000 updates of behaviour cloning for the
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, TargetNetworkParams
-from rl_training.algorithms.critics import policy_td_target, soft_policy_loss, temperature_loss
+from rl_training.algorithms.critics import (
+    policy_td_target,
+    soft_policy_loss,
+    td_target,
+    temperature_loss,
+)
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
@@ -38,6 +43,8 @@ class CQLParams(TargetNetworkParams):
     """Learning rate of that multiplier."""
     deterministic_backup: bool = True
     """Leave the entropy term out of the TD target."""
+    backup_action: Literal["sampled", "mode"] = "sampled"
+    """Which action of the policy at s' the TD target rates."""
     target_entropy: Finite | None = None
     """Entropy the temperature aims at; minus the number of action components by default."""
     temperature_lr: Positive = 3e-4
@@ -144,6 +151,10 @@ class CQLAlgorithm(Algorithm):
         target, next_log_prob = policy_td_target(
             model.policy, self.target_critics, batch, self.normal(*shape)
         )
+        if p.backup_action == "mode":
+            with torch.no_grad():
+                likeliest = model.policy.mode(batch.next_obs)
+            target = td_target(self.target_critics, batch, likeliest)
         if not p.deterministic_backup:
             target = target - batch.discount * temperature * next_log_prob
         with torch.no_grad():
