@@ -526,10 +526,12 @@ def test_a_full_disk_spares_a_saved_agent(bc_run: Path, tmp_path: Path) -> None:
     load(target)
 
 
-def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> None:
-    command = Path(sys.executable).with_name("rl-training")
+@pytest.mark.parametrize("as_module", [False, True])
+def test_the_installed_command_refuses_without_a_traceback(as_module: bool, tmp_path: Path) -> None:
+    script: list[str | Path] = [Path(sys.executable).with_name("rl-training")]
+    command = [sys.executable, "-m", "rl_training"] if as_module else script
     done = subprocess.run(
-        [command, "train", "awr/pendulum", "algo_kwargs.bta=1", "--output-dir", tmp_path / "runs"],
+        [*command, "train", "awr/pendulum", "algo_kwargs.bta=1", "--output-dir", tmp_path / "runs"],
         capture_output=True,
         text=True,
         timeout=60,
