@@ -219,8 +219,9 @@ def model_based_report(records: Records, figures: Path) -> Section:
         "whose values nothing corrects. That pair asks what the gate on *balance-never* was meant "
         "to ask; both are kept. One seed of *balance-blind* balances half of the run and loses it "
         "again: on v5 the reward of a fall tells, too. InvertedPendulum-v4, where not even the "
-        "reward tells, has a pair of its own, which separates in every seed. MOPO and its twin hardly differ: data of which half are random actions leave "
-        "a model of this task little to doubt."
+        "reward tells, has a pair of its own, which separates in every seed. MOPO and its twin "
+        "hardly differ: data of which half are random actions leave a model of this task little "
+        "to doubt."
     )
     parts = (
         text,
