@@ -28,7 +28,7 @@ from benchmarks.suites import Options, Section, Suite
 
 NAME = "world_model"
 MODEL_JOB = "benchmarks.learning.world_model_job"
-CATCHES, MISSES = 0.9, 0.0
+CATCHES, MISSES, SWINGS_UP = 0.9, 0.0, -200.0
 HALF, RANKS, ENDS = 0.5, 0.95, 0.99
 
 MODEL: dict[str, Any] = {
@@ -56,12 +56,14 @@ RUNS = {
     "catch_shuffled": "the same with the actions of every batch permuted: the model cannot know "
     "what they do",
 }
+VECTORS = "pendulum"
+"""The run on vectors with continuous actions."""
 
 
 def world_model_jobs(options: Options) -> list[Job]:
     return [
         *(job for name in MODELS for job in seeded(options, _model_job, name)),
-        *(job for name in RUNS for job in seeded(options, _run_job, name)),
+        *(job for name in (*RUNS, VECTORS) for job in seeded(options, _run_job, name)),
     ]
 
 
@@ -79,7 +81,7 @@ def _model_job(options: Options, seed: int, name: str) -> Job:
 def _run_job(options: Options, seed: int, name: str) -> Job:
     from rl_training.experiment.config import TrainConfig, load_config
 
-    config = load_config("dreamer/catch")
+    config = load_config(f"dreamer/{name.removesuffix('_shuffled')}")
     values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     values |= {"device": "cpu", "tensorboard": False, "keep_best": False}
     values |= {"checkpoint_interval": 0, "engine": "eager"}
@@ -105,9 +107,9 @@ def ratios(records: Records, job: str, what: str) -> list[float]:
 
 
 def world_model_report(records: Records, figures: Path) -> Section:
-    alone, played = _models(records), _runs(records, figures)
-    markdown = "\n\n".join((alone.markdown, played.markdown))
-    return Section(markdown, (*alone.verdicts, *played.verdicts))
+    sections = _models(records), _runs(records, figures), _vectors(records)
+    markdown = "\n\n".join(section.markdown for section in sections)
+    return Section(markdown, tuple(v for section in sections for v in section.verdicts))
 
 
 def _models(records: Records) -> Section:
@@ -203,6 +205,18 @@ def _runs(records: Records, figures: Path) -> Section:
         table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
     )
     return Section("\n\n".join(part for part in parts if part), verdicts)
+
+
+def _vectors(records: Records) -> Section:
+    found = returns(records, VECTORS)
+    verdict = gates.every_seed_at_least("dreamer/pendulum", found, SWINGS_UP)
+    text = (
+        "`dreamer/pendulum` as it is packaged: vectors and continuous actions, one update per four "
+        "steps, on one core."
+    )
+    header = ("run", *SEED_HEADER, "best", "env steps", "seconds", f"gate: {SWINGS_UP:g}")
+    cells = [*seed_columns(found), *details(records, VECTORS, "env_steps"), verdict.text]
+    return Section("\n\n".join((text, table(header, [[VECTORS, *cells]]))), (verdict,))
 
 
 SUITE = Suite(NAME, "World models", world_model_jobs, world_model_report)
