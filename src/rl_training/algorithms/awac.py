@@ -4,9 +4,8 @@ Nair, Gupta, Dalal and Levine 2020, arXiv:2006.09359.
 
 Kept: a TD critic on policy actions, A = Q(s, a) - Q(s, a') with one fresh policy action,
 minimum of twin critics, weighted likelihood. `weight_type: exp` is the capped
-exponential of the paper's objective with the temperature of 1/3 that later reports score
-best with; `softmax` is the authors' released form, which shares the batch's total weight
-out by a softmax; one learned deviation for all states. Left: the policy's weight decay.
+exponential of the paper's objective; `softmax` is the authors' released form, which shares
+the batch's total weight out by a softmax; one learned deviation for all states. Left: the policy's weight decay.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from rl_training.models import MLPSACModel, Policy, frozen_copy
 
 
 class AWACParams(CloningParams, TargetNetworkParams):
-    beta: Positive = 1.0 / 3.0
+    beta: Positive = 1.0
     """Temperature: weights grow with exp(advantage / beta); smaller is greedier."""
     weight_type: Literal["exp", "softmax"] = "exp"
     """Capped exponential, or a softmax over the batch times the batch size."""
