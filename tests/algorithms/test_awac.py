@@ -37,7 +37,7 @@ from .helpers import (
     weighted_likelihood,
 )
 
-EXP = {"weight_type": "exp", "beta": 1.0 / 3.0, "max_weight": 100.0}
+EXP = {"weight_type": "exp", "beta": 1.0, "max_weight": 100.0}
 
 
 def oracle(log_prob, q_data, q_policy, *, beta, weight_type, max_weight):
