@@ -35,10 +35,10 @@ What was found beside this suite:
 
 - **AWAC** had a default `beta` of 1/3 until these runs, too greedy for so few data: five seeds \
 end at 341 on Hopper, where they end at 3,092 with 1, and at 2,354 instead of 3,831 on \
-HalfCheetah. So the default is 1 now, chosen on these data. With 1/3 a batch's weight rests on about 6% of its \
-rows, the policy leaves the data, and in two seeds of five Q rises past 190, the most that these \
-scaled rewards allow, in one of them past 150,000. Softmax weights, a cap of 20, a third layer or \
-a squashed policy did not mend it in single runs.
+HalfCheetah. So the default is 1 now, chosen on these data. With 1/3 a batch's weight rests on \
+about 6% of its rows, the policy leaves the data, and in two seeds of five Q rises past 190, the \
+most that these scaled rewards allow, in one of them past 150,000. Softmax weights, a cap of 20, \
+a third layer or a squashed policy did not mend it in single runs.
 - **CQL** is at BC's level early and then sinks. On HalfCheetah one seed returned 3,063 after \
 3,000 updates and 2,130 after 6,000; d3rlpy's CQL with the same knobs 2,924 and 1,475 (three \
 episodes). 41% of the logged action components lie exactly at an edge of the box, where the tanh \
