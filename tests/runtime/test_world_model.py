@@ -371,7 +371,7 @@ def test_an_episode_is_filmed(tmp_path: Path, cli: Command) -> None:
     [
         (
             ["env_kwargs={rows: 9}"],
-            ("images of 18x16 pixels", "a power of two from 8 to 64", "such as 64x64"),
+            ("env_id:", "images of 18x16 pixels", "a power of two from 8 to 64", "such as 64x64"),
         ),
         (["env_kwargs={rows: 3, columns: 3}"], ("images of 6x6 pixels", "power of two")),
         (["env_id=FrozenLake-v1"], ("observation space Discrete(16)", "uint8 images")),
@@ -382,6 +382,7 @@ def test_an_episode_is_filmed(tmp_path: Path, cli: Command) -> None:
         (["algo_kwargs.batch_length=1"], ("algo_kwargs.batch_length:", "2")),
         (["algo_kwargs.hidden_sizes=[8]"], ("algo_kwargs.hidden_sizes: unknown key",)),
         (["algo_kwargs.horizon=1"], ("algo_kwargs.horizon:", "greater than 1")),
+        (["algo_kwargs.horizon=.inf"], ("algo_kwargs.horizon:", "finite")),
         (["dataset={kind: random}"], ("dataset: Dreamer learns in the environment",)),
         (["seeds=[0, 1]"], ("seeds: Dreamer trains one seed per run",)),
     ],
