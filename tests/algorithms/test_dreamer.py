@@ -18,7 +18,7 @@ from rl_training.data.spaces import Spaces
 from rl_training.envs.catch import CatchEnv
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import dreamer as networks
-from rl_training.models.dreamer import DreamerSize
+from rl_training.models.dreamer import DreamerSize, LatentState
 
 from ..contract.test_updates import HOST_SYNCS, OperationLog
 
@@ -195,6 +195,30 @@ def test_the_losses_of_the_model_by_hand(spaces: Spaces) -> None:
     metrics = algorithm.step(batch)
     for name, term in expected.items():
         torch.testing.assert_close(metrics[name], term.mean(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("spaces", [CATCH, BOX], ids=["image-discrete", "vector-box"])
+@torch.no_grad()
+def test_imagination_goes_on_from_every_state_with_its_own_actions(spaces: Spaces) -> None:
+    algorithm = familiar(spaces)
+    torch.manual_seed(3)
+    classes = torch.randint(SMALL.classes, (2, 5, SMALL.latents))
+    begin = LatentState(torch.randn(2, 5, SMALL.deter), F.one_hot(classes, SMALL.classes).float())
+    dreamt = algorithm._imagine(begin)
+    assert dreamt.features.shape[:2] == (4, 10)
+    assert torch.equal(dreamt.features[0], begin.features.flatten(0, 1))
+    deter, stoch = dreamt.features.split([SMALL.deter, SMALL.latents * SMALL.classes], -1)
+    stoch = stoch.unflatten(-1, (SMALL.latents, SMALL.classes))
+    assert torch.equal(stoch.sum(-1), torch.ones(4, 10, SMALL.latents))
+    for t in range(3):
+        acted = algorithm.rssm.read_action(dreamt.action[t])
+        after = algorithm.rssm.recur(LatentState(deter[t], stoch[t]), acted)
+        torch.testing.assert_close(deter[t + 1], after)
+    heads = algorithm.reward, algorithm.value
+    for head, found in zip(heads, (dreamt.reward, dreamt.value), strict=True):
+        torch.testing.assert_close(found, head.mean(head(dreamt.features)))
+    chance = torch.sigmoid(algorithm.continues(dreamt.features).squeeze(-1))
+    torch.testing.assert_close(dreamt.continues, chance)
 
 
 def value_error(algorithm: DreamerAlgorithm, features: torch.Tensor, target: float) -> float:
