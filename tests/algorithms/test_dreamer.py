@@ -8,16 +8,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from rl_training import Dreamer
-from rl_training.algorithms.dreamer import TERMS, DreamerAlgorithm, DreamerParams
+from rl_training.algorithms.dreamer import TERMS, DreamerAlgorithm, DreamerParams, Imagination
 from rl_training.data.generation import make_env
 from rl_training.data.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.data.spaces import Spaces
 from rl_training.envs.catch import CatchEnv
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import dreamer as networks
-from rl_training.models.dreamer import DreamerSize
+from rl_training.models.dreamer import DreamerSize, LatentState
 
 from ..contract.test_updates import HOST_SYNCS, OperationLog
 
@@ -112,7 +113,9 @@ def test_what_is_expected_without_sight() -> None:
     assert not torch.equal(moved[:, 4:], blind.obs[:, 4:])
 
 
-def gradients(algorithm: DreamerAlgorithm, batch: SequenceBatch, term: str) -> set[str]:
+def gradients(
+    algorithm: DreamerAlgorithm, batch: SequenceBatch, term: str, depth: int = 1
+) -> set[str]:
     """Parts of the algorithm that one term of the loss moves."""
     weights = dict.fromkeys(TERMS, 0.0) | {term: 1.0}
     algorithm.weights = lambda: weights  # type: ignore[method-assign]
@@ -122,7 +125,7 @@ def gradients(algorithm: DreamerAlgorithm, batch: SequenceBatch, term: str) -> s
     names = [name for name, p in algorithm.named_parameters() if p.requires_grad]
     algorithm.step(batch)
     moved = {name for name, g in zip(names, found, strict=True) if bool(g.abs().sum() > 0)}
-    return {name.partition(".")[0] for name in moved}
+    return {".".join(name.split(".")[:depth]) for name in moved}
 
 
 @pytest.mark.parametrize(
@@ -139,6 +142,171 @@ def test_a_term_moves_what_it_is_for(term: str, parts: set[str]) -> None:
     for seed in range(4):  # heads that begin at zero pass no gradient on
         algorithm.step(sequences(BOX, seed=seed))
     assert gradients(algorithm, batch, term) == parts
+
+
+def test_the_divergences_move_their_own_side() -> None:
+    moved = {}
+    for term in ("dynamics_loss", "representation_loss"):
+        algorithm = learner(BOX, free_nats=0.0)
+        moved[term] = gradients(algorithm, sequences(BOX), term, depth=2)
+    assert "rssm.prior_head" in moved["dynamics_loss"]
+    assert "rssm.prior_head" not in moved["representation_loss"]
+    # without steps before it, a posterior has only itself to be moved by
+    alone = sequences(BOX)
+    alone = alone._replace(first=torch.ones_like(alone.first))
+    assert "rssm.posterior_out" not in gradients(learner(BOX), alone, "dynamics_loss", depth=2)
+    assert "rssm.posterior_out" in moved["representation_loss"]
+
+
+@torch.enable_grad()
+def familiar(spaces: Spaces) -> DreamerAlgorithm:
+    """After some updates, so that no head is at zero and the slow critic lags behind."""
+    algorithm = learner(spaces, free_nats=0.2, horizon=10.0)
+    for seed in range(4):
+        algorithm.step(sequences(spaces, seed=seed))
+    return algorithm
+
+
+@pytest.mark.parametrize("spaces", [CATCH, BOX], ids=["image-discrete", "vector-box"])
+def test_the_losses_of_the_model_by_hand(spaces: Spaces) -> None:
+    algorithm, batch = familiar(spaces), sequences(spaces, seed=9)
+    torch.manual_seed(5)
+    noise = algorithm.uniform(3, 6, SMALL.latents, SMALL.classes)
+    with torch.no_grad():
+        states, posterior, prior = algorithm.rssm.see_all(
+            algorithm.latent(batch.context),
+            batch.action,
+            batch.first,
+            algorithm.encoder(algorithm.seen(batch.obs)),
+            noise,
+        )
+        features = states.features
+        divergence = (posterior * (posterior.log() - prior.log())).sum((-2, -1)).clamp(min=0.2)
+        chance = torch.sigmoid(algorithm.continues(features).squeeze(-1))
+        target = torch.where(batch.terminal, 0.0, 0.9)
+        expected = {
+            "reconstruction_loss": algorithm.decoder.loss(features, algorithm.seen(batch.obs)),
+            "reward_loss": algorithm.reward.loss(algorithm.reward(features), batch.reward),
+            "continue_loss": -(target * chance.log() + (1.0 - target) * (1.0 - chance).log()),
+            "dynamics_loss": divergence,
+            "representation_loss": divergence,
+        }
+    torch.manual_seed(5)
+    metrics = algorithm.step(batch)
+    for name, term in expected.items():
+        torch.testing.assert_close(metrics[name], term.mean(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("spaces", [CATCH, BOX], ids=["image-discrete", "vector-box"])
+@torch.no_grad()
+def test_imagination_goes_on_from_every_state_with_its_own_actions(spaces: Spaces) -> None:
+    algorithm = familiar(spaces)
+    torch.manual_seed(3)
+    classes = torch.randint(SMALL.classes, (2, 5, SMALL.latents))
+    begin = LatentState(torch.randn(2, 5, SMALL.deter), F.one_hot(classes, SMALL.classes).float())
+    dreamt = algorithm._imagine(begin)
+    assert dreamt.features.shape[:2] == (4, 10)
+    assert torch.equal(dreamt.features[0], begin.features.flatten(0, 1))
+    deter, stoch = dreamt.features.split([SMALL.deter, SMALL.latents * SMALL.classes], -1)
+    stoch = stoch.unflatten(-1, (SMALL.latents, SMALL.classes))
+    assert torch.equal(stoch.sum(-1), torch.ones(4, 10, SMALL.latents))
+    for t in range(3):
+        acted = algorithm.rssm.read_action(dreamt.action[t])
+        after = algorithm.rssm.recur(LatentState(deter[t], stoch[t]), acted)
+        torch.testing.assert_close(deter[t + 1], after)
+    heads = algorithm.reward, algorithm.value
+    for head, found in zip(heads, (dreamt.reward, dreamt.value), strict=True):
+        torch.testing.assert_close(found, head.mean(head(dreamt.features)))
+    chance = torch.sigmoid(algorithm.continues(dreamt.features).squeeze(-1))
+    torch.testing.assert_close(dreamt.continues, chance)
+
+
+def value_error(algorithm: DreamerAlgorithm, features: torch.Tensor, target: float) -> float:
+    """Of the critic in one state, to a return and to the slow critic."""
+    log_probs = algorithm.value(features)
+    slow = algorithm.slow_value.mean(algorithm.slow_value(features))
+    to_return = algorithm.value.loss(log_probs, torch.tensor(target))
+    return float(to_return + algorithm.value.loss(log_probs, slow))
+
+
+@torch.no_grad()
+def test_what_is_imagined_is_learned_from_by_hand() -> None:
+    """Action, baseline and weight are those of the state that was acted in."""
+    algorithm, steps, rows = familiar(CATCH), 4, 5
+    torch.manual_seed(3)
+    dreamt = Imagination(
+        features=torch.randn(steps + 1, rows, algorithm.rssm.feature_dim),
+        action=F.one_hot(torch.randint(3, (steps + 1, rows)), 3).float(),
+        reward=3.0 * torch.randn(steps + 1, rows),
+        continues=torch.rand(steps + 1, rows),
+        value=torch.randn(steps + 1, rows),
+    )
+    algorithm.return_range.fill_(2.5)
+    loss, returns = algorithm._inside(dreamt)
+    expected = np.zeros((steps, rows))
+    for t in reversed(range(steps)):
+        value = dreamt.value[t + 1].numpy()
+        later = value if t == steps - 1 else expected[t + 1]
+        mixed = 0.05 * value + 0.95 * later
+        expected[t] = dreamt.reward[t + 1].numpy() + dreamt.continues[t + 1].numpy() * mixed
+    np.testing.assert_allclose(returns.numpy(), expected, rtol=1e-4)
+    low, high = np.quantile(expected, [0.05, 0.95])
+    scale = 2.5 + 0.01 * (high - low - 2.5)
+    policy, critic = [], []
+    for t in range(steps):
+        for row in range(rows):
+            features = dreamt.features[t, row]
+            weight = float(dreamt.continues[: t + 1, row].prod())
+            probs = 0.99 * torch.softmax(algorithm.actor.head(features), -1) + 0.01 / 3
+            taken = float(probs[dreamt.action[t, row].argmax()].log())
+            entropy = -float((probs * probs.log()).sum())
+            advantage = (expected[t, row] - float(dreamt.value[t, row])) / scale
+            policy.append(-weight * (taken * advantage + 3e-4 * entropy))
+            critic.append(weight * value_error(algorithm, features, expected[t, row]))
+    assert float(loss.metrics["policy_loss"]) == pytest.approx(np.mean(policy), rel=1e-3)
+    assert float(loss.metrics["value_loss"]) == pytest.approx(np.mean(critic), rel=1e-4)
+    assert float(loss.metrics["return_range"]) == pytest.approx(scale, rel=1e-5)
+
+
+@torch.no_grad()
+def test_the_value_on_real_sequences_by_hand() -> None:
+    """An end stops the return: with nothing where it is one, with the value at a time limit."""
+    algorithm, batch = familiar(BOX), sequences(BOX, seed=9)
+    torch.manual_seed(3)
+    features, imagined = torch.randn(3, 6, algorithm.rssm.feature_dim), torch.randn(3, 6)
+    goes_on = torch.where(batch.terminal, 0.0, 0.9)
+    found = algorithm._replay_value_loss(features, batch, goes_on, imagined)
+    for row in range(3):
+        target = float(imagined[row, 5])
+        for t in reversed(range(5)):
+            trust = 0.0 if batch.last[row, t + 1] else 0.95
+            mixed = (1.0 - trust) * float(imagined[row, t + 1]) + trust * target
+            target = float(batch.reward[row, t + 1]) + float(goes_on[row, t + 1]) * mixed
+            error = 0.0 if batch.last[row, t] else value_error(algorithm, features[row, t], target)
+            assert float(found[row, t]) == pytest.approx(error, rel=1e-4)
+
+
+def test_returns_set_their_scale_and_the_replay_s_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = familiar(BOX)
+    inside, trusted = [], []
+    own, on_replay = algorithm._inside, algorithm._replay_value_loss
+
+    def noted(dreamt: Imagination) -> Any:
+        inside.append(own(dreamt))
+        return inside[-1]
+
+    def noted_too(features: Any, batch: Any, goes_on: Any, imagined: torch.Tensor) -> Any:
+        trusted.append(imagined)
+        return on_replay(features, batch, goes_on, imagined)
+
+    monkeypatch.setattr(algorithm, "_inside", noted)
+    monkeypatch.setattr(algorithm, "_replay_value_loss", noted_too)
+    before = float(algorithm.return_range)
+    algorithm.step(sequences(BOX, seed=9))
+    loss, returns = inside[0]
+    assert torch.equal(algorithm.return_range, loss.metrics["return_range"])
+    assert float(algorithm.return_range) != before
+    assert torch.equal(trusted[0], returns[0].view(3, 6))
 
 
 def test_an_update_asks_nothing() -> None:
@@ -208,7 +376,7 @@ def test_it_learns_a_small_world() -> None:
 def test_stacked_colours_are_refused() -> None:
     pytest.importorskip("ale_py")
     stacked = {"game": "boxing", "screen_size": 64, "grayscale": False, "frame_stack": 3}
-    with pytest.raises(EnvironmentSetupError, match=r"stacks 3 coloured.*frame_stack=1"):
+    with pytest.raises(EnvironmentSetupError, match=r"env_id: .*stacks 3 coloured.*frame_stack=1"):
         Dreamer("rl_training/Atari-v0", env_kwargs=stacked, size="tiny", device="cpu")
 
 

@@ -35,6 +35,7 @@ from rl_training.models import (
     ValueNetwork,
     frozen_copy,
 )
+from rl_training.runtime.build import flushes_denormals
 
 from .helpers import (
     BOX,
@@ -400,6 +401,21 @@ def test_laprop_by_hand():
             expected[i] = expected[i] - rate * average[i] / (1 - 0.9**t)
     for parameter, wanted in zip(parameters, expected, strict=True):
         np.testing.assert_allclose(f64(parameter), wanted, rtol=2e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1e-10, 3e-18, 1e-18, 1e-19, 0.0])
+def test_laprop_takes_no_leap_where_squares_vanish(size):
+    """Runs take numbers below the normal range for 0."""
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = LaProp([parameter], lr=1e-3, clip=0.3, warmup=1)
+    flushed = flushes_denormals()
+    torch.set_flush_denormal(True)
+    try:
+        for _ in range(3):
+            optimizer.step([torch.full((4,), size)])
+    finally:
+        torch.set_flush_denormal(flushed)
+    assert 1.0 - 3.01e-3 <= float(parameter.detach().min()) <= 1.0
 
 
 class Two(Algorithm):

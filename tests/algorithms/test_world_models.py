@@ -21,6 +21,7 @@ from rl_training.models.dreamer import (
     SIZES,
     Dense,
     DreamerSize,
+    ImaginedPolicy,
     LatentState,
     PictureDecoder,
     PictureEncoder,
@@ -287,6 +288,41 @@ def test_no_class_is_impossible() -> None:
     assert float(lowest) == pytest.approx(0.01 / 4, rel=1e-3)
 
 
+# --- actions ---------------------------------------------------------------------------------
+
+
+def test_the_policys_gaussian_by_hand() -> None:
+    """As it is before the environment clips it."""
+    torch.manual_seed(0)
+    policy = ImaginedPolicy(5, 8, action_dim=2, discrete=False)
+    torch.nn.init.normal_(policy.head.out.weight)
+    features, action = torch.randn(7, 5), 2.0 * torch.randn(7, 2)
+    mean, raw = policy.head(features).chunk(2, -1)
+    std = 0.9 / (1.0 + torch.exp(-(raw + 2.0))) + 0.1
+    normal = torch.distributions.Normal(torch.tanh(mean), std)
+    log_prob, entropy = policy.log_prob_and_entropy(features, action)
+    torch.testing.assert_close(log_prob, normal.log_prob(action).sum(-1))
+    torch.testing.assert_close(entropy, normal.entropy().sum(-1))
+    assert torch.equal(policy.mode(features), normal.mean)
+    noise = torch.randn(7, 2)
+    torch.testing.assert_close(policy.draw(features, noise), normal.mean + std * noise)
+
+
+def test_the_policys_categorical_by_hand() -> None:
+    torch.manual_seed(0)
+    policy = ImaginedPolicy(5, 8, action_dim=3, discrete=True)
+    torch.nn.init.normal_(policy.head.out.weight)
+    features = torch.randn(7, 5)
+    probs = 0.99 * torch.softmax(policy.head(features), -1) + 0.01 / 3
+    categorical = torch.distributions.Categorical(probs)
+    action = torch.randint(3, (7,))
+    one_hot = torch.nn.functional.one_hot(action, 3).float()
+    log_prob, entropy = policy.log_prob_and_entropy(features, one_hot)
+    torch.testing.assert_close(log_prob, categorical.log_prob(action))
+    torch.testing.assert_close(entropy, categorical.entropy())
+    assert torch.equal(policy.mode(features).argmax(-1), probs.argmax(-1))
+
+
 # --- observations ----------------------------------------------------------------------------
 
 
@@ -317,10 +353,17 @@ def test_pictures_are_enlarged_pixel_by_pixel() -> None:
     np.testing.assert_array_equal(enlarged(x).numpy(), expected)
 
 
+def test_grey_is_nothing_to_an_encoder() -> None:
+    encoder = PictureEncoder(3, 16, 16, SMALL)  # biases begin at zero
+    assert not encoder(torch.full((2, 3, 16, 16), 0.5)).any()
+    assert encoder(torch.zeros(2, 3, 16, 16)).any()
+
+
 def test_vectors_there_and_back() -> None:
     encoder, decoder = VectorEncoder(4, SMALL), VectorDecoder(9, 4, SMALL)
     obs = 100.0 * torch.randn(3, 4)
     assert encoder(obs).shape == (3, encoder.out_dim)
+    torch.testing.assert_close(encoder(obs), encoder.layers(symlog(obs)))
     features = torch.randn(3, 9)
     expected = (decoder(features) - symlog(obs)).square().sum(-1)
     torch.testing.assert_close(decoder.loss(features, obs), expected)

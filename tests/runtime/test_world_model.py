@@ -134,6 +134,68 @@ def test_the_memory_is_that_of_each_episode_alone() -> None:
     assert starts > 9
 
 
+def small_loop(num_envs: int, learning_starts: int) -> Any:
+    config = TrainConfig(
+        algo="dreamer",
+        env_id=PROBE_ID,
+        env_kwargs=PROBE,
+        num_envs=num_envs,
+        device="cpu",
+        total_timesteps=90,
+        algo_kwargs={**SMALL, "learning_starts": learning_starts},
+    )
+    algorithm = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
+    return build_loop(config, algorithm)
+
+
+def test_a_moment_is_stored_with_the_state_it_was_acted_on_in() -> None:
+    loop = small_loop(num_envs=2, learning_starts=60)
+    act, held = loop.algorithm.act, []
+
+    def noted(obs: Any, *, explore: bool, carry: Any) -> Any:
+        acted = act(obs, explore=explore, carry=carry)
+        held.append(acted.carry)
+        return acted
+
+    loop.algorithm.act = noted
+    loop.advance(50)
+    loop.close()
+    state, written = loop.replay.training_state(), loop.replay._written
+    for env in range(2):
+        acted_on = ~state["last"][env, : written[env]]
+        assert not acted_on.all()
+        deter = torch.stack([carry.deter[env] for carry in held]).half()
+        assert torch.equal(state["deter"][env, : written[env]][acted_on], deter)
+        stoch = torch.stack([carry.stoch[env].argmax(-1) for carry in held])
+        assert torch.equal(state["stoch"][env, : written[env]][acted_on].long(), stoch)
+
+
+def test_an_update_sees_the_newest_and_refreshes_what_it_saw() -> None:
+    loop = small_loop(num_envs=2, learning_starts=12)
+    sample, drawn = loop.replay.sample, []
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        drawn.append(sample(*arguments, **named))
+        return drawn[-1]
+
+    loop.replay.sample = noted
+    torch.manual_seed(0)
+    loop.advance(12)
+    ends = set()
+    for _ in range(8):
+        loop.advance(4)
+        place = int(drawn[-1].places[0, -1])
+        env = place // loop.replay.length
+        assert place % loop.replay.length == (loop.replay._written[env] - 1) % loop.replay.length
+        ends.add(env)
+        seen = loop.algorithm.last_deter.half().flatten(0, 1)
+        kept = dict(zip(drawn[-1].places.flatten().tolist(), seen, strict=True))
+        for place, deter in kept.items():
+            assert torch.equal(loop.replay._deter[place], deter)
+    loop.close()
+    assert ends == {0, 1}
+
+
 def test_an_episode_that_could_not_be_brought_back_is_cut() -> None:
     config = TrainConfig(
         algo="dreamer",
@@ -371,7 +433,7 @@ def test_an_episode_is_filmed(tmp_path: Path, cli: Command) -> None:
     [
         (
             ["env_kwargs={rows: 9}"],
-            ("images of 18x16 pixels", "a power of two from 8 to 64", "such as 64x64"),
+            ("env_id:", "images of 18x16 pixels", "a power of two from 8 to 64", "such as 64x64"),
         ),
         (["env_kwargs={rows: 3, columns: 3}"], ("images of 6x6 pixels", "power of two")),
         (["env_id=FrozenLake-v1"], ("observation space Discrete(16)", "uint8 images")),
@@ -382,6 +444,7 @@ def test_an_episode_is_filmed(tmp_path: Path, cli: Command) -> None:
         (["algo_kwargs.batch_length=1"], ("algo_kwargs.batch_length:", "2")),
         (["algo_kwargs.hidden_sizes=[8]"], ("algo_kwargs.hidden_sizes: unknown key",)),
         (["algo_kwargs.horizon=1"], ("algo_kwargs.horizon:", "greater than 1")),
+        (["algo_kwargs.horizon=.inf"], ("algo_kwargs.horizon:", "finite")),
         (["dataset={kind: random}"], ("dataset: Dreamer learns in the environment",)),
         (["seeds=[0, 1]"], ("seeds: Dreamer trains one seed per run",)),
     ],

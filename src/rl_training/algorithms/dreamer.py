@@ -32,7 +32,7 @@ from rl_training.algorithms.world_models import (
 )
 from rl_training.data.sequences import Context, SequenceBatch
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import Count, NonNegative, Positive, Rate
+from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import Carry, Policy, frozen_copy
 from rl_training.models.dreamer import (
@@ -67,7 +67,7 @@ class DreamerParams(ReplayParams):
     """Widths of all networks, by their number of parameters."""
     imagination_steps: Count = 15
     """Steps of imagination from every moment of a batch."""
-    horizon: Annotated[float, Field(gt=1.0)] = 333.0
+    horizon: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 333.0
     """Steps after which a reward has lost most of its value: the discount is 1 - 1/horizon."""
     gae_lambda: Rate = 0.95
     """How far returns look along the imagination before they trust the value."""
@@ -195,8 +195,8 @@ class DreamerAlgorithm(Algorithm):
         frame = self.spaces.image_shape
         if len(frame) == 4:
             raise EnvironmentSetupError(
-                f"{self.name()} takes single pictures, but the task stacks {frame[0]} coloured "
-                "ones; it remembers by itself, so leave the stack out (Atari: "
+                f"env_id: {self.name()} takes single pictures, but the task stacks {frame[0]} "
+                "coloured ones; it remembers by itself, so leave the stack out (Atari: "
                 "env_kwargs.frame_stack=1)"
             )
         if len(frame) == 2:

@@ -115,6 +115,7 @@ class LaProp(Optimizer):
 
     EPS = 1e-20
     LEAST_NORM = 1e-3
+    LEAST_ROOT = 4e-18  # of smaller gradients the CPU takes the squares for 0, see `run_scope`
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, clip: float, warmup: int
@@ -133,7 +134,7 @@ class LaProp(Optimizer):
         torch._foreach_addcmul_(self.exp_avg_sq, clipped, clipped, 1.0 - BETA2)
         root = torch._foreach_sqrt(self.exp_avg_sq)
         torch._foreach_div_(root, (1.0 - BETA2**self.steps).sqrt())
-        torch._foreach_add_(root, self.EPS)
+        torch._foreach_clamp_min_(root, self.LEAST_ROOT)
         torch._foreach_lerp_(self.exp_avg, torch._foreach_div(clipped, root), 1.0 - BETA1)
         rate = self.lr * (self.steps / self.warmup).clamp(max=1.0) / (1.0 - BETA1**self.steps)
         torch._foreach_sub_(self.parameters, torch._foreach_mul(self.exp_avg, rate))

@@ -72,8 +72,8 @@ def image_stages(height: int, width: int) -> int:
     if not stages or min(sides) >= 2 * SMALLEST_MAP or stages > len(IMAGE_CHANNELS):
         fitting = "each side a power of two from 8 to 64, or such a number times 3 up to 96"
         raise EnvironmentSetupError(
-            f"the world model cannot take images of {height}x{width} pixels; resize them to "
-            f"{fitting}, such as 64x64"
+            f"env_id: the world model cannot take images of {height}x{width} pixels; resize them "
+            f"to {fitting}, such as 64x64"
         )
     return stages
 
