@@ -319,6 +319,21 @@ def test_divergence_names_the_member():
         fit(model, optimizer, linear_data(100), params)
 
 
+def test_a_member_that_ends_far_worse_than_the_mean_has_diverged(monkeypatch):
+    """Without NaN or infinity: what it imagines would be no better for being finite."""
+    params = ModelParams(**SMALL)
+    model, optimizer = made(params)
+    scripted_errors(monkeypatch, model, [[1.0, 1e4, 1.0, 1.0], *[[1.0, 2e3, 1.0, 1.0]] * 9])
+    with pytest.raises(TrainingDivergedError, match=r"^member 1 .* 100 times that of predicting"):
+        fit(model, optimizer, linear_data(100), params)
+
+
+def test_steps_that_are_far_too_large_are_a_divergence():
+    fast = ModelParams(**SMALL, model_lr=3.0)
+    with pytest.raises(TrainingDivergedError, match=r"^member \d .* 100 times that of predicting"):
+        fit(*made(fast), linear_data(300), fast)
+
+
 def test_too_few_rows_for_the_holdout():
     params = ModelParams(**SMALL)
     with pytest.raises(ConfigError, match=r"^dataset: 4 transitions are too few to hold out .* 5"):

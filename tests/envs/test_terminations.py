@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -57,7 +58,7 @@ def test_known_functions_agree_with_the_environments(env_id: str) -> None:
         pytest.importorskip("mujoco")
     env = gym.make(env_id).unwrapped
     choice = "cartpole" if env_id == "CartPole-v1" else "auto"
-    ends = termination_for(choice, env_id, {})
+    ends = termination_for(choice, env_id, {}, {})
     env.action_space.seed(0)
     seen: list[Any] = []
     flags: list[bool] = []
@@ -110,16 +111,54 @@ def test_hopper_tests_both_sides_of_a_component() -> None:
         (f"{HERE}:nothing", "Hopper-v5", {}, f"'{HERE}:nothing' cannot be imported"),
         (f"{HERE}:not_callable", "Hopper-v5", {}, "is no function"),
         (":f", "Hopper-v5", {}, "cannot be imported"),
+        ("./ends.py:f", "Hopper-v5", {}, r"cannot be imported \(TypeError"),
     ],
 )
 def test_refused(choice: str, env_id: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^algo_kwargs.termination: .*{message}") as caught:
-        termination_for(choice, env_id, kwargs)
+        termination_for(choice, env_id, kwargs, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_what_training_environments_alone_are_given_counts_too() -> None:
+    message = r"train_env_kwargs.healthy_z_range changes where 'Hopper-v5' ends"
+    with pytest.raises(ConfigError, match=message):
+        termination_for("auto", "Hopper-v5", {}, {"healthy_z_range": (0.5, 2.0)})
+
+
+def test_an_id_without_a_version_is_the_same_task() -> None:
+    assert termination_for("auto", "Hopper", {}, {}) is KNOWN["hopper"]
+    assert termination_for("auto", "gymnasium:Hopper-v4", {}, {}) is KNOWN["hopper"]
+
+
+def test_a_known_function_of_components_that_the_task_does_not_have() -> None:
+    ends = termination_for("cartpole", "MountainCarContinuous-v0", {}, {})
+    message = "'cartpole' raised IndexError: .* for each of 3 next observations of 2 components"
+    with pytest.raises(ConfigError, match=f"^algo_kwargs.termination: {message}"):
+        ends(torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise RuntimeError('broken\\nat once')", "RuntimeError: broken"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def f(:", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_fails_while_it_is_imported(
+    source: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_ends.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    expected = rf"^algo_kwargs.termination: 'failing_ends:f' cannot be imported \({said}"
+    with pytest.raises(ConfigError, match=expected) as caught:
+        termination_for("failing_ends:f", "Anything-v0", {}, {})
     assert "\n" not in str(caught.value)
 
 
 def test_a_function_of_the_users() -> None:
-    ends = termination_for(f"{HERE}:first_component", "Anything-v0", {})
+    ends = termination_for(f"{HERE}:first_component", "Anything-v0", {}, {})
     assert ends(torch.tensor([[1.0], [-1.0]])).tolist() == [True, False]
 
 
@@ -133,7 +172,7 @@ def test_a_function_of_the_users() -> None:
     ],
 )
 def test_answers_of_the_wrong_shape_or_type(name: str, got: str) -> None:
-    ends = termination_for(f"{HERE}:{name}", "Anything-v0", {})
+    ends = termination_for(f"{HERE}:{name}", "Anything-v0", {}, {})
     expected = rf"'{HERE}:{name}' must give one boolean for each of 3 .* \(3,\), but gave {got}"
     with pytest.raises(ConfigError, match=expected):
         ends(torch.zeros(3, 2))

@@ -38,8 +38,12 @@ def wrong_shape(next_obs: Tensor) -> Tensor:
     return next_obs > 0.0
 
 
+def squeezed(next_obs: Tensor) -> Tensor:
+    return (next_obs[:, :1] > 0.0).squeeze()
+
+
 def raises(next_obs: Tensor) -> Tensor:
-    raise KeyError("oh")
+    raise RuntimeError("oh\nno")
 
 
 def loop_of(algo: str, config: Any = None, **knobs: Any) -> Any:
@@ -262,6 +266,20 @@ def test_as_many_updates_as_sac(tmp_path: Path) -> None:
     assert results[0].updates == results[1].updates == 40
 
 
+def test_a_schedule_leaves_the_only_fit_its_learning_rate(tmp_path: Path) -> None:
+    """At its one moment, before the first update, a warm-up is still at 0."""
+    options = {**MODEL, "dataset": "pendulum-mixed", "output_dir": str(tmp_path)}
+    warm = {"kind": "cosine", "warmup": 0.5}
+    agent = MOPO("Pendulum-v1", lr_schedule=warm, log_interval=1, **options)
+    result = agent.learn(total_updates=4, progress=False)
+    train = [e for e in events(result.run_dir) if e["event"] == "train"]
+    assert train[-1]["model/mse"] < 0.3  # 1 is that of an untrained one
+    assert [e["lr/dynamics"] for e in train] == pytest.approx([1e-3] * 4)
+    assert [e["lr/policy"] for e in train] == pytest.approx([0.0, 1.5e-4, 3e-4, 1.5e-4])
+    with pytest.raises(RLTrainingError, match=r"^lr_schedule.optimizers: MOPO fits its model"):
+        MOPO("Pendulum-v1", lr_schedule={**warm, "optimizers": ["dynamics"]}, **options)
+
+
 # --- refusals --------------------------------------------------------------------------------
 
 HERE = "tests.runtime.test_model_based"
@@ -287,7 +305,14 @@ HERE = "tests.runtime.test_model_based"
             {"termination": f"{HERE}:wrong_shape"},
             r"^algo_kwargs.termination: '.*:wrong_shape' must give one boolean .* shape \(3, 3\)",
         ),
-        ({"termination": f"{HERE}:raises"}, r"^algo_kwargs.termination: '.*:raises' raised KeyErr"),
+        (
+            {"termination": f"{HERE}:raises"},
+            r"^algo_kwargs.termination: '.*:raises' raised Runtime",
+        ),
+        (
+            {"termination": f"{HERE}:squeezed"},
+            r"^algo_kwargs.termination: '.*:squeezed' must give .* for each of 1 .* shape \(\)",
+        ),
         ({"termination": "hoppper"}, r"^algo_kwargs.termination: 'hoppper' is not known \(did"),
         (
             {"rollout_batch_size": 10**12},

@@ -29,6 +29,9 @@ IMPROVEMENT = 0.01
 PRECISE = 1e-6
 """Squared error, of a variance of 1, below which a column counts as known."""
 
+DIVERGED = 100.0
+"""Times the squared error of predicting the mean, from which on a member is no model."""
+
 
 @dataclass(frozen=True)
 class FitEpoch:
@@ -136,11 +139,14 @@ class Fitting:
             self._go_through(bootstrap, run)
             error = holdout_error(model, inputs[held], targets[held])
             failed = torch.where(self.failed.any(), self.failed, ~torch.isfinite(error))
-            _refuse_divergence(failed, epoch)
+            _refuse_divergence(failed, epoch, "its loss became NaN or infinite")
             better = snapshots.take(error)
             since_better = 0 if bool(better.any()) else since_better + 1
             if on_epoch is not None:
                 on_epoch(FitEpoch(epoch, tuple(error.tolist()), tuple(better.tolist())))
+        most = DIVERGED * max(1.0, float(geometric_mean(targets[held].square().mean(0))))
+        why = f"its error is above {DIVERGED:g} times that of predicting the mean"
+        _refuse_divergence(snapshots.best > most, epoch, why)
         snapshots.restore()
         model.holdout_error.copy_(snapshots.best)
         model.elites.copy_(snapshots.best.argsort()[: model.num_elites])
@@ -257,7 +263,12 @@ def holdout_error(model: MLPMOPOEnsembleModel, inputs: Tensor, targets: Tensor) 
     would stop long before their deviations are right.
     """
     by_column: Tensor = (model(inputs).mean - targets).square().mean(1)
-    return (by_column + PRECISE).log().mean(1).exp()
+    return geometric_mean(by_column)
+
+
+def geometric_mean(errors: Tensor) -> Tensor:
+    """Of squared errors, over the last axis."""
+    return (errors + PRECISE).log().mean(-1).exp()
 
 
 @torch.no_grad()
@@ -284,11 +295,10 @@ def holdout_metrics(
     return {name: float(value) for name, value in values.items()}
 
 
-def _refuse_divergence(failed: Tensor, epoch: int) -> None:
+def _refuse_divergence(failed: Tensor, epoch: int, why: str) -> None:
     if bool(failed.any()):
         member = int(failed.nonzero()[0])
         raise TrainingDivergedError(
-            f"member {member} of the dynamics model has diverged in epoch {epoch} of its fit (its "
-            "loss became NaN or infinite); lower algo_kwargs.model_lr, or set "
-            "algo_kwargs.grad_clip"
+            f"member {member} of the dynamics model has diverged in epoch {epoch} of its fit "
+            f"({why}); lower algo_kwargs.model_lr, or set algo_kwargs.grad_clip"
         )

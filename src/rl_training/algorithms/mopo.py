@@ -19,7 +19,8 @@ from torch import Tensor
 from rl_training.algorithms.dynamics import ModelParams
 from rl_training.algorithms.mbpo import MBPOAlgorithm
 from rl_training.algorithms.sac import SoftParams
-from rl_training.experiment.config import Count, NonNegative
+from rl_training.experiment.config import Count, NonNegative, TrainConfig
+from rl_training.experiment.errors import ConfigError
 
 
 class MOPOParams(SoftParams, ModelParams):
@@ -49,6 +50,20 @@ class MOPOAlgorithm(MBPOAlgorithm):
     paper: ClassVar[str] = "Yu et al. 2020"
     summary: ClassVar[str] = "SAC in a model of the data that pays for its own doubt"
     asks_all_members: ClassVar[bool] = True
+
+    @classmethod
+    def check_config(cls, config: TrainConfig) -> None:
+        super().check_config(config)
+        if "dynamics" in (config.lr_schedule.optimizers or ()):
+            raise ConfigError(
+                "lr_schedule.optimizers: MOPO fits its model (dynamics) once, before the first "
+                "update, so that no schedule reaches it; remove it and set algo_kwargs.model_lr"
+            )
+
+    def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
+        """Of all but the model, whose only fit comes where a warm-up is still at 0."""
+        followers = set(only or self.optimizers) - {"dynamics"}
+        super().set_lr_factor(factor, tuple(followers))
 
     def imagined_reward(self, reward: Tensor, spread: Tensor | None) -> Tensor:
         assert spread is not None

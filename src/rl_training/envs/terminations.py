@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -100,12 +101,17 @@ CHANGING = (
 KEY = "algo_kwargs.termination"
 
 
-def termination_for(choice: str, env_id: str, env_kwargs: Mapping[str, Any]) -> Termination:
+def termination_for(
+    choice: str,
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    train_env_kwargs: Mapping[str, Any],
+) -> Termination:
     """The function that `choice` means for a task; "learned" is not one of them."""
     if choice == "auto":
-        return KNOWN[_known_for(env_id, env_kwargs)]
+        return KNOWN[_known_for(env_id, env_kwargs, train_env_kwargs)]
     if choice in KNOWN:
-        return KNOWN[choice]
+        return Checked(KNOWN[choice], choice)  # the task may have fewer components than it reads
     if ":" not in choice:
         raise ConfigError(
             f"{KEY}: '{choice}' is not known{did_you_mean(choice, ('auto', 'learned', *KNOWN))}; "
@@ -114,16 +120,19 @@ def termination_for(choice: str, env_id: str, env_kwargs: Mapping[str, Any]) -> 
     return _imported(choice)
 
 
-def _known_for(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
-    task = env_id.rpartition(":")[2].rpartition("-v")[0]
+def _known_for(
+    env_id: str, env_kwargs: Mapping[str, Any], train_env_kwargs: Mapping[str, Any]
+) -> str:
+    task = re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])
     known = TASKS.get(task)
     instead = f"set {KEY} to never, learned, or a function of your own as package.module:function"
     if known is None:
         raise ConfigError(f"{KEY}: nobody said where '{env_id}' ends; {instead}")
-    changed = [key for key in CHANGING if key in env_kwargs]
+    given = {"train_env_kwargs": train_env_kwargs, "env_kwargs": env_kwargs}
+    changed = [f"{name}.{key}" for name in given for key in CHANGING if key in given[name]]
     if changed:
         raise ConfigError(
-            f"{KEY}: env_kwargs.{changed[0]} changes where '{env_id}' ends, so that the known "
+            f"{KEY}: {changed[0]} changes where '{env_id}' ends, so that the known "
             f"function no longer holds; {instead}"
         )
     return known
@@ -133,17 +142,23 @@ def _imported(path: str) -> Termination:
     module_name, _, name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:  # a module may do anything while it is imported
         raise ConfigError(
-            f"{KEY}: '{path}' cannot be imported ({error}); expected package.module:function"
-        ) from None
+            f"{KEY}: '{path}' cannot be imported ({_said(error)}); expected "
+            "package.module:function, installed or in a folder of PYTHONPATH"
+        ) from error
     if not callable(function):
         raise ConfigError(f"{KEY}: '{path}' is no function; expected package.module:function")
     return Checked(function, path)
 
 
+def _said(error: BaseException) -> str:
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
+    return f"{type(error).__name__}{': ' if first else ''}{first}"
+
+
 class Checked:
-    """A function of the user's, whose answers are looked at."""
+    """A function that a configuration names, whose answers are looked at."""
 
     def __init__(self, function: Callable[[Tensor], Any], path: str) -> None:
         self.function, self.path = function, path
@@ -153,8 +168,8 @@ class Checked:
             found = self.function(next_obs)
         except Exception as error:
             raise ConfigError(
-                f"{KEY}: '{self.path}' raised {type(error).__name__}: {error}; expected one "
-                "boolean for each next observation"
+                f"{KEY}: '{self.path}' raised {_said(error)}; expected one boolean for each of "
+                f"{next_obs.shape[0]} next observations of {next_obs.shape[1]} components"
             ) from error
         rows = next_obs.shape[0]
         if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:

@@ -49,7 +49,8 @@ class Imagination:
         self.rounds_per_epoch = math.ceil(p.epoch_length / interval)
         device = algorithm.update_count.device
         self.ends = self._termination(config)
-        self.ends(torch.zeros(3, algorithm.spaces.obs_dim, device=device))  # of the right shape?
+        for rows in (3, 1):  # of the right shape, also where one rollout is left?
+            self.ends(torch.zeros(rows, algorithm.spaces.obs_dim, device=device))
         capacity = self._limit(p.longest)
         if p.rollout_batch_size * p.longest > capacity:
             raise ConfigError(
@@ -82,7 +83,7 @@ class Imagination:
         if choice == "learned":
             learned: Callable[[Tensor], Tensor] = self.algorithm.dynamics.ends
             return learned
-        known = termination_for(choice, config.env_id, config.env_kwargs)
+        known = termination_for(choice, config.env_id, config.env_kwargs, config.train_env_kwargs)
         normalizer = self.algorithm.normalizer
         if not normalizer.active:
             return known
