@@ -7,6 +7,9 @@ by removing it, with one and the same configuration.
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,13 @@ import pytest
 import torch
 import yaml
 
-from rl_training import ManagedAlgorithm, TrainConfig
+from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.envs.collector import episode_seed
-from rl_training.envs.probe import PROBE_ID
+from rl_training.envs.probe import PROBE_ID, ProbeEnv
 from rl_training.envs.vector import EnvironmentFailure
 from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint
 from rl_training.experiment.errors import CheckpointError, TrainingDivergedError
+from rl_training.runtime.callbacks import StepEvent
 from rl_training.runtime.controls import derive_seed
 from tests.conftest import Command
 from tests.contract.small_runs import LOOP_KNOBS, known_knobs
@@ -295,3 +299,76 @@ def test_a_failure_in_an_evaluation_is_saved_too(failure: dict[str, Any], tmp_pa
     ManagedAlgorithm.resume(agent.run_dir, progress=False)
     assert_same_state(state_at(agent.run_dir), state_at(whole))
     assert curve(agent.run_dir) == curve(whole)
+
+
+class Signalling(ProbeEnv):
+    """Ends its own process politely in the third step, while there is a file that says so."""
+
+    def __init__(self, signal_while: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._while, self._steps = signal_while, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._steps = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._while is not None and self._steps == 3 and Path(self._while).exists():
+            Path(self._while).unlink()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().step(action)
+
+
+@pytest.fixture
+def signalling() -> Iterator[str]:
+    gym.register(id="test/Signalling-v0", entry_point=Signalling)
+    yield "test/Signalling-v0"
+    del gym.registry["test/Signalling-v0"]
+
+
+@pytest.mark.parametrize("eval_interval", [20, 0], ids=["on the way", "at the end"])
+def test_a_signal_does_not_wait_for_an_evaluation(
+    eval_interval: int, signalling: str, tmp_path: Path
+) -> None:
+    """It is left undone, and made up for in the resumed run, which ends as if nothing were."""
+    told = tmp_path / "told"
+    config = config_for("dqn", tmp_path, {}, eval_interval=eval_interval, env_id=signalling)
+    config = config.replace(
+        env_kwargs={**config.env_kwargs, "signal_while": str(told)},
+        train_env_kwargs={"signal_while": None},
+    )
+    whole = whole_run(config, tmp_path / "whole")
+    told.touch()
+    agent = ManagedAlgorithm(config)
+    result = agent.learn(progress=False)
+    assert not told.exists()
+    assert result.interrupted
+    assert result.last_eval is None
+    assert json.loads((result.run_dir / "result.json").read_text())["status"] == "interrupted"
+
+    resumed = ManagedAlgorithm.resume(result.run_dir, progress=False)
+    assert resumed.result is not None
+    assert not resumed.result.interrupted
+    assert_same_state(state_at(result.run_dir), state_at(whole))
+    assert curve(result.run_dir) == curve(whole)
+    stores = [CheckpointStore(run / "checkpoints", 1, True) for run in (result.run_dir, whole)]
+    scores = [store.all()[-1].score for store in stores]
+    assert scores[0] == scores[1] is not None
+
+
+def test_a_checkpoint_knows_the_evaluation_that_came_after_it(tmp_path: Path) -> None:
+    """A run that is stopped where a checkpoint has just been written is evaluated at its end."""
+
+    class Stopping(Callback):
+        def on_step(self, event: StepEvent) -> None:
+            if event.tick == 30:
+                event.request_stop("enough")
+
+    config = config_for("dqn", tmp_path, {}, eval_interval=0, checkpoint_interval=30)
+    result = ManagedAlgorithm(config).learn(progress=False, callbacks=[Stopping()])
+    assert result.env_steps == 30
+    assert result.last_eval is not None
+    best = CheckpointStore(result.run_dir / "checkpoints", 1, True).best()
+    assert best is not None
+    assert (best.tick, best.score) == (30, result.last_eval.return_mean)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rl_training.experiment.errors import CheckpointError, ConfigError, RLTraini
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import questions
 from rl_training.runtime import randomness
+from rl_training.runtime.seeds import SharedEvaluations
 from rl_training.runtime.statistics import Summary, interquartile_mean
 
 from ..conftest import QUICK, Command
@@ -124,6 +127,36 @@ def test_a_stopped_run_goes_on_exactly(
         for name, value in state(straight).items():
             assert torch.equal(state(cut)[name], value), name
     assert events(run_dir) == events(whole.run_dir)
+
+
+def test_a_signal_does_not_wait_for_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left undone for every seed, and made up for in the resumed run."""
+    config = config_for("bc", tmp_path / "whole")
+    whole = learn_seeds(config, SEEDS, progress=False)
+    act, calls = SharedEvaluations._act, []
+
+    def told_to_end(shared: SharedEvaluations, *rest: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return act(shared, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedEvaluations, "_act", told_to_end)
+        config = config.replace(output_dir=str(tmp_path / "part"))
+        part = learn_seeds(config, SEEDS, progress=False)
+    assert part.interrupted
+    assert len(calls) == 3
+    assert all(one.last_eval is None for one in part.results.values())
+    resumed = resume_seeds(part.run_dir, progress=False)
+    assert not resumed.interrupted
+    for seed in SEEDS:
+        folders = [run.run_dir / f"seed-{seed}" for run in (whole, resumed)]
+        assert events(folders[0]) == events(folders[1])
+        expected, found = (state(folder) for folder in folders)
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def test_a_part_can_be_resumed_alone(tmp_path: Path) -> None:

@@ -74,6 +74,10 @@ def untouched_randomness() -> Iterator[None]:
         yield
 
 
+class EvaluationAbandoned(Exception):
+    """The run is to end soon: its evaluation is left to whoever resumes it."""
+
+
 class Episode(NamedTuple):
     """One episode of an evaluation, of one of several policies."""
 
@@ -90,6 +94,11 @@ class Evaluator:
     def __init__(self, env_id: str, env_kwargs: dict[str, Any], *seeds: int) -> None:
         self.env_id, self.env_kwargs, self.seeds = env_id, env_kwargs, seeds
         self._envs: list[gym.Env[Any, Any]] = []
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Let the evaluation that is being made, or any later one, raise EvaluationAbandoned."""
+        self._abandoned = True
 
     def episode_seed(self, episode: int, policy: int = 0) -> int:
         """With what the environment is reset for an episode."""
@@ -130,6 +139,8 @@ class Evaluator:
                 obs[i] = env.reset(seed=self.episode_seed(i.number, i.policy))[0]
         carry: Carry | None = None
         while running:
+            if self._abandoned:
+                raise EvaluationAbandoned
             seen, owners = np.stack([obs[i] for i in running]), [i.policy for i in running]
             actions, carry = act(seen, owners, carry)
             steps = list(zip(list(running.items()), actions, strict=True))

@@ -207,6 +207,7 @@ class SeedsTrainer:
         for trainer in self.active.values():
             trainer.interrupted = True
             trainer.request_stop(f"interrupted by {signal_name}")
+            trainer.evaluator.abandon()
         self.console.say(f"{signal_name}: saving, then ending (once more to end at once)")
 
     def _profile(self) -> Profile:
@@ -390,6 +391,9 @@ class _OneOfMany:
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
         return self.shared.result(self.agent, episodes)
+
+    def abandon(self) -> None:
+        self.shared.evaluator.abandon()
 
     def close(self) -> None:
         pass

@@ -62,6 +62,7 @@ from rl_training.runtime.controls import (
 from rl_training.runtime.evaluation import (
     ActFunction,
     EvalResult,
+    EvaluationAbandoned,
     Evaluator,
     untouched_randomness,
 )
@@ -138,6 +139,7 @@ class SomeEvaluator(Protocol):
     """What evaluates policies for a trainer."""
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult: ...
+    def abandon(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -165,7 +167,7 @@ class Trainer:
         )
         self.last_eval: EvalResult | None = None
         self.last_eval_tick = -1
-        self.evaluation_due = False  # one that an environment's failure has prevented
+        self.evaluation_due = False  # one that a failure or a signal has prevented
         self.last_saved: CheckpointInfo | None = None
         self.best_score, self.best_tick = -math.inf, -1
         self.profile: Profile | None = None
@@ -209,7 +211,7 @@ class Trainer:
 
     def is_running(self) -> bool:
         """Whether there is more to do; an evaluation that is due is made first."""
-        if self.evaluation_due:
+        if self.evaluation_due and not self.interrupted:
             self._evaluate()
         if self.stop_reason is None and self.loop.tick >= self.loop.total:
             self.stop_reason = f"budget of {self.loop.total:,} {self.loop.unit} spent"
@@ -294,9 +296,10 @@ class Trainer:
         self.stop_reason = self.stop_reason or reason
 
     def interrupt(self, signal_name: str) -> None:
-        """End the run after the current step, as for a signal."""
+        """End the run after the current step, as for a signal; no evaluation is finished."""
         self.interrupted = True
         self.request_stop(f"interrupted by {signal_name}")
+        self.evaluator.abandon()
         self.console.say(f"{signal_name}: saving, then ending (once more to end at once)")
 
     def _begin_profile(self) -> None:
@@ -343,7 +346,12 @@ class Trainer:
             result = self.evaluator.run(act, self.config.eval_episodes)
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
+        except EvaluationAbandoned:
+            self.console.say("the evaluation is left for the resumed run")
+            return
         self.evaluation_due = False
+        if self.last_saved is not None and self.last_saved.tick == tick:
+            self.last_saved = None  # it knows nothing of this evaluation
         metrics = result.metrics()
         self.last_eval, self.last_eval_tick = result, tick
         score = self._score(metrics)
