@@ -74,7 +74,7 @@ def untouched_randomness() -> Iterator[None]:
         yield
 
 
-class EvaluationAbandoned(Exception):
+class AbandonedEvaluationError(Exception):
     """The run is to end soon: its evaluation is left to whoever resumes it."""
 
 
@@ -97,7 +97,7 @@ class Evaluator:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """Let the evaluation that is being made, or any later one, raise EvaluationAbandoned."""
+        """Let the evaluation that is being made, or any later one, raise AbandonedEvaluationError."""
         self._abandoned = True
 
     def episode_seed(self, episode: int, policy: int = 0) -> int:
@@ -140,7 +140,7 @@ class Evaluator:
         carry: Carry | None = None
         while running:
             if self._abandoned:
-                raise EvaluationAbandoned
+                raise AbandonedEvaluationError
             seen, owners = np.stack([obs[i] for i in running]), [i.policy for i in running]
             actions, carry = act(seen, owners, carry)
             steps = list(zip(list(running.items()), actions, strict=True))

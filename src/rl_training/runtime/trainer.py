@@ -60,9 +60,9 @@ from rl_training.runtime.controls import (
     until_next,
 )
 from rl_training.runtime.evaluation import (
+    AbandonedEvaluationError,
     ActFunction,
     EvalResult,
-    EvaluationAbandoned,
     Evaluator,
     untouched_randomness,
 )
@@ -346,7 +346,7 @@ class Trainer:
             result = self.evaluator.run(act, self.config.eval_episodes)
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
-        except EvaluationAbandoned:
+        except AbandonedEvaluationError:
             self.console.say("the evaluation is left for the resumed run")
             return
         self.evaluation_due = False
