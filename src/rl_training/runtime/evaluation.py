@@ -97,7 +97,7 @@ class Evaluator:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """Let the evaluation that is being made, or any later one, raise AbandonedEvaluationError."""
+        """Let this evaluation, or any later one, raise AbandonedEvaluationError."""
         self._abandoned = True
 
     def episode_seed(self, episode: int, policy: int = 0) -> int:
