@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from rl_training import BC, Callback
+from rl_training.experiment.config import load_config
+from rl_training.runtime.build import choose_threads
 from rl_training.runtime.callbacks import EvalEvent, SaveEvent, StepEvent, TrainResult
 
 
@@ -140,6 +142,19 @@ def test_a_run_leaves_the_callers_randomness_and_threads_alone(tmp_path: Path) -
     agent(tmp_path, threads=2).learn(5, progress=False)
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == threads
+
+
+def test_threads_that_the_caller_allows() -> None:
+    """One for small vectors; for pictures what PyTorch was told, and `threads` before all."""
+    config = load_config("bc/pendulum")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert choose_threads(config, images=False) == 1
+        assert choose_threads(config, images=True) == 3
+        assert choose_threads(config.replace(threads=2), images=True) == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_tensorboard_curves_continue_after_a_resume(tmp_path: Path) -> None:

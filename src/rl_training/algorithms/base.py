@@ -194,13 +194,14 @@ class Algorithm(nn.Module):
         super().__init__()
         if spaces.action_kind not in self.action_kinds:
             raise EnvironmentSetupError(
-                f"{self.name()} takes {' or '.join(sorted(self.action_kinds))} actions, but the "
-                f"task has {spaces.describe()}; choose another algorithm ('rl-training list')"
+                f"algo: {self.name()} takes {' or '.join(sorted(self.action_kinds))} actions, but "
+                f"the task has {spaces.describe()}; choose another algorithm ('rl-training list')"
             )
         if spaces.is_image and "image" not in self.observation_kinds:
             raise EnvironmentSetupError(
-                f"{self.name()} takes vector observations, but the task has {spaces.describe()}; "
-                "choose an algorithm for images, such as dqn or ppo, or wrap the environment"
+                f"algo: {self.name()} takes vector observations, but the task has "
+                f"{spaces.describe()}; choose an algorithm for images, such as dqn or ppo, or wrap "
+                "the environment"
             )
         if spaces.is_image and normalize_observations:
             raise ConfigError(

@@ -110,6 +110,17 @@ class Fitting:
         self._places = torch.arange(params.model_batch_size, device=self.device)
         self._step: Callable[[], Metrics] = self._next_step
 
+    @staticmethod
+    def memory_needed(model: MLPMOPOEnsembleModel, capacity: int) -> int:
+        """Bytes that fits to `capacity` transitions take on the model's device.
+
+        Beside what is kept: the bootstrap, its order of an epoch and that of the sorting.
+        """
+        columns = model.inputs.mean.shape[0] + model.targets.mean.shape[0]
+        if model.termination is not None:
+            columns += model.obs_dim + 1
+        return capacity * (4 * columns + 4 * 8 * model.num_members)
+
     def fit(
         self,
         data: Batch,

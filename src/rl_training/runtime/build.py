@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,12 +133,13 @@ def _raw_data(
 
 
 def choose_threads(config: TrainConfig, images: bool) -> int:
-    """CPU threads for tensor operations; convolutions over `images` gain from all of them."""
+    """CPU threads for tensor operations; convolutions over `images` gain from all that PyTorch
+    may take, which are the cores unless OMP_NUM_THREADS or the caller says otherwise."""
     if config.threads:
         return config.threads
     if not images and config.params.widest_layer <= ONE_THREAD_UP_TO_WIDTH:
         return 1
-    return min(os.cpu_count() or 1, MOST_THREADS)
+    return min(torch.get_num_threads(), MOST_THREADS)
 
 
 def keep_freed_memory() -> None:

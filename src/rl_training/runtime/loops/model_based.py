@@ -47,7 +47,7 @@ class Imagination:
         self.algorithm: Any = algorithm
         self.params = p = algorithm.params
         self.rounds_per_epoch = math.ceil(p.epoch_length / interval)
-        device = algorithm.update_count.device
+        self.device = device = algorithm.update_count.device
         self.ends = self._termination(config)
         for rows in (3, 1):  # of the right shape, also where one rollout is left?
             self.ends(torch.zeros(rows, algorithm.spaces.obs_dim, device=device))
@@ -65,12 +65,15 @@ class Imagination:
         self.newest: dict[str, float] = {}
         self.fitting: Fitting | None = None
 
-    def fit_beside(self, engine: Engine, capacity: int) -> None:
-        """Fit to at most `capacity` transitions; on a GPU as captured as the updates of `engine`.
+    def fit_beside(self, engine: Engine, capacity: int, key: str) -> None:
+        """Fit to at most `capacity` transitions, the value of the config's `key`; on a GPU as
+        captured as the updates of `engine`.
 
         On the CPU a fit is too short to be compiled for.
         """
         algorithm = self.algorithm
+        needed = Fitting.memory_needed(algorithm.dynamics, capacity)
+        require_memory("a model's fit to data", capacity, needed, self.device, key=key)
         optimizer = algorithm.optimizers["dynamics"]
         self.fitting = Fitting(algorithm.dynamics, optimizer, self.params, capacity)
         mode = engine.mode if "graph" in engine.mode else "eager"
@@ -175,7 +178,7 @@ class ModelBasedLoop(OffPolicyLoop):
         p.refuse_small_data(at_first, "algo_kwargs.learning_starts")
         self.imagination = Imagination(config, algorithm, p.model_interval)
         super().__init__(config, algorithm)
-        self.imagination.fit_beside(self.engine, p.buffer_capacity)
+        self.imagination.fit_beside(self.engine, p.buffer_capacity, "algo_kwargs.buffer_capacity")
         self.tell: Callable[[str], None] = lambda text: None
 
     def _learn(self) -> None:
@@ -213,7 +216,7 @@ class OfflineModelLoop(OfflineLoop):
         self.imagination = Imagination(config, algorithm, self.params.rollout_interval)
         learner = OneAgent(algorithm, lambda _: self.imagination.mixed(self.table.sample))
         super().__init__(data, Engine(learner, config.engine, data.total))
-        self.imagination.fit_beside(self.engine, len(self.table))
+        self.imagination.fit_beside(self.engine, len(self.table), "dataset")
         self.tell: Callable[[str], None] = lambda text: None
 
     def advance(self, ticks: int) -> Metrics:
