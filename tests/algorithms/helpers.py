@@ -364,7 +364,7 @@ def bad_rates(*names):
 
 def assert_refuses_discrete(algo, knobs=None):
     """Learners for Box actions name themselves when they refuse a Discrete task."""
-    with pytest.raises(EnvironmentSetupError, match=rf"^{algo.upper()} .*Discrete"):
+    with pytest.raises(EnvironmentSetupError, match=rf"^algo: {algo.upper()} .*Discrete"):
         make_learner(algo, DISCRETE, **(knobs or {}))
 
 
