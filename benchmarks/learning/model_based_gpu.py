@@ -51,7 +51,9 @@ def gpu_report(records: Records, figures: Path) -> Section:
     )
     text = (
         f"`{CONFIG}` for {STEPS:,} environment steps, twenty updates for each, the model fitted "
-        f"anew every 250; the paper's curve is at about {PUBLISHED:,.0f} there (Hopper-v2)."
+        f"anew every 250; the paper's curve is at about {PUBLISHED:,.0f} there (Hopper-v2). Mean "
+        "return of the last policy over 50 start states; on the way evaluations fall back to about "
+        "what standing still returns and rise again, as the curve shows. Runs may share the card."
     )
     curves = curves_of(records, {JOB: CONFIG}, "env_steps")
     picture = figure(figures / f"{NAME}.png", curves, "MBPO on Hopper-v5", "environment steps")

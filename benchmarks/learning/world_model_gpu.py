@@ -74,7 +74,8 @@ def gpu_report(records: Records, figures: Path) -> Section:
         f"100k budget. Mean return of the last policy over {EPISODES} games with drawn actions, "
         "which is how the authors play; beside it the same with the likeliest actions, as in the "
         "curve, and the best mean of games while learning. The authors report 34 over five seeds "
-        "at this point, with a model of 200M parameters. Chance returns about 0."
+        "at this point, with a model of 200M parameters. Chance returns about 0. Runs may "
+        "share the card."
     )
     curves = curves_of(records, {JOB: JOB}, "env_steps")
     parts = (
