@@ -49,6 +49,27 @@ def test_loss(seed, value_clip, clip):
     assert f64(loss.metrics["value_loss"]) == pytest.approx(value, rel=1e-6)
 
 
+def test_what_a_loss_says_of_the_policys_step():
+    """Estimates of KL(old, new) from its own samples, and who has left the clip range."""
+    ratio = np.array([0.5, 0.75, 1.0, 1.25, 1.9])
+    zeros = torch.zeros(5).double()
+    loss = ppo_loss(
+        torch.tensor(np.log(ratio)),
+        zeros,
+        zeros,
+        torch.arange(5).double(),
+        zeros,
+        zeros,
+        zeros,
+        **{**KNOBS, "clip": 0.3},
+    )
+    expected = np.mean([r - 1.0 - np.log(r) for r in ratio])
+    assert f64(loss.metrics["approx_kl"]) == pytest.approx(expected)
+    assert f64(loss.metrics["clip_fraction"]) == pytest.approx(2 / 5)  # one on either side
+    assert f64(loss.metrics["entropy"]) == pytest.approx(2.0)
+    assert f64(loss.total) == pytest.approx(-0.01 * 2.0)
+
+
 def test_no_gradient_past_the_clip():
     """A ratio that has gone far enough in the good direction is left alone."""
     log_prob = torch.tensor([0.5, -0.5, 0.5, -0.5], requires_grad=True)

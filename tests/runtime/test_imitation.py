@@ -15,7 +15,7 @@ from rl_training.algorithms.gail import ImitationBatch
 from rl_training.data.convert import save_dataset
 from rl_training.data.generation import env_spaces
 from rl_training.data.rollout import generalized_advantages
-from rl_training.experiment.errors import CheckpointError, DataError
+from rl_training.experiment.errors import CheckpointError, ConfigError, DataError
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.imitation import (
     PPOImitationLoop,
@@ -224,6 +224,34 @@ def test_demonstrations_without_rewards(source: str, knobs: dict[str, Any], tmp_
     states = (agent.algorithm.training_state() for agent in (paid, free))
     assert_same_state(*states)
     GAIL.resume(result.run_dir, total_timesteps=96, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "sentence"),
+    [
+        ({"ppo": {"rollout_steps": 32, "batch_size": 9}}, "ppo.batch_size: 9 does not divide"),
+        ({"ppo": {"rollout_steps": 999}}, "ppo.rollout_steps: one rollout takes 999 steps"),
+        ({"sac": {"learning_starts": 0}}, "sac.learning_starts: 0 is too small"),
+        (
+            {"sac": {"learning_starts": 50, "buffer_capacity": 40}},
+            "sac.learning_starts: of 50 random steps only 40 fit into "
+            "algo_kwargs.sac.buffer_capacity",
+        ),
+        (
+            {"sac": {"learning_starts": 8, "buffer_capacity": 10**14}},
+            "sac.buffer_capacity: a replay of 100,000,000,000,000 transitions would take",
+        ),
+    ],
+)
+def test_knobs_of_the_generator_are_refused_by_their_full_name(
+    knobs: dict[str, Any], sentence: str
+) -> None:
+    """The discriminator has a batch size of its own, which would not help."""
+    generator = min(knobs)
+    other = {"ppo": {}, "sac": {}, "generator": generator}
+    with pytest.raises(ConfigError) as refused:
+        loop_of(small_config("gail", algo_kwargs={**other, **knobs}))
+    assert str(refused.value).startswith(f"algo_kwargs.{sentence}")
 
 
 def test_other_algorithms_refuse_data_without_rewards(tmp_path: Path) -> None:
