@@ -215,6 +215,9 @@ def test_running_observation_statistics():
         normalizer.observe(torch.from_numpy(chunk))
     np.testing.assert_allclose(normalizer.mean.numpy(), data.mean(0), rtol=1e-3)
     np.testing.assert_allclose(normalizer.std.numpy(), data.std(0), rtol=1e-2)
+    away = torch.tensor([[-11.0], [-9.0], [0.0], [9.0], [11.0]]).expand(5, 2)
+    found = normalizer(normalizer.mean + away * normalizer.std)
+    np.testing.assert_allclose(found.numpy(), away.clamp(-10.0, 10.0).numpy(), atol=1e-5)
 
 
 def test_reward_scale_divides_by_the_deviation_of_the_return():

@@ -271,6 +271,36 @@ def test_priorities_are_fed_back_and_their_correction_rises_to_the_end(num_envs:
         assert torch.equal(given, of_update)
 
 
+def test_windows_of_an_episode_that_was_given_up_are_cut_once() -> None:
+    """As after a resume in an environment that did not repeat itself."""
+    calls: list[tuple[str, int]] = []
+
+    def watch(loop: Any) -> None:
+        add, cut, step = loop.replay.add, loop.replay.cut, loop.experience.draw_and_step
+
+        def noted_cut(envs: NDArray[Any]) -> None:
+            assert envs.tolist() == [False, True, False]
+            calls.append(("cut", loop.tick))
+            cut(envs)
+
+        def noted_add(*columns: Any) -> None:
+            calls.append(("add", loop.tick))
+            add(*columns)
+
+        def interrupted(draw: Any) -> Any:
+            taken = step(draw)
+            if loop.tick == 60:
+                loop.experience.collector.restarted[1] = True
+            return taken
+
+        loop.replay.add, loop.replay.cut = noted_add, noted_cut
+        loop.experience.draw_and_step = interrupted
+
+    run_loop("dqn", 3, 150, off_policy_knobs("dqn", 3, False, 1000), watch)
+    adds = [("add", tick) for tick in range(3, 151, 3)]
+    assert calls == [*adds[:20], ("cut", 60), *adds[20:]]
+
+
 # --- on-policy ---------------------------------------------------------------------------------
 
 
