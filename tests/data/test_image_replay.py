@@ -140,6 +140,24 @@ def test_short_episodes_cost_the_oldest_transitions_and_nothing_else(prioritised
     assert buffer.frames.written > buffer.frames.capacity
 
 
+def test_no_transition_goes_before_one_of_its_frames_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = ImageStream(1, 4, "zero", longest=3)
+    buffer = replay_for(stream, 60, 1)
+    frames: Any = buffer.frames
+    add, before = frames.add, []
+
+    def noted(*columns: Any) -> Any:
+        numbers = add(*columns)
+        before.append(numbers[2])
+        return numbers
+
+    monkeypatch.setattr(frames, "add", noted)
+    for _ in range(300):
+        buffer.add(*stream.vector_step())
+        assert len(buffer) == min(sum(count >= frames.oldest for count in before), 60)
+    assert len(buffer) < 60
+
+
 def test_draws_reach_every_row_in_use_and_no_other() -> None:
     stream = ImageStream(1, 4, "zero", longest=3)
     buffer = replay_for(stream, 60, 1)

@@ -18,6 +18,7 @@ from rl_training.data.rollout import generalized_advantages
 from rl_training.experiment.errors import CheckpointError, ConfigError, DataError
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.imitation import (
+    Demonstrations,
     PPOImitationLoop,
     SACImitationLoop,
     StateSamples,
@@ -75,6 +76,22 @@ def test_nothing_of_it_is_in_the_replay() -> None:
     loop = ran(small_config("gail", algo_kwargs=SAC))
     assert len(loop.replay) == 64
     assert not loop.replay.gather(torch.arange(64)).reward.any()
+
+
+@pytest.mark.parametrize("knobs", GENERATORS)
+def test_pairs_of_either_side_belong_together(knobs: dict[str, Any]) -> None:
+    loop = ran(small_config("gail", algo_kwargs=knobs))
+    if isinstance(loop, SACImitationLoop):
+        own = loop.replay.gather(torch.arange(len(loop.replay)))
+        batch = loop._imitation_batch()
+    else:
+        own, batch = loop.samples.pairs, loop._discriminator_batch()
+    demos = loop.demos._table
+    theirs = demos.gather(torch.arange(len(demos)))
+    for side, pairs in ((theirs, batch.expert), (own, batch.policy)):
+        known = {tuple(row) for row in torch.cat([side.obs, side.action], 1).tolist()}
+        assert len(pairs.obs) == loop.demos.rows
+        assert {tuple(row) for row in torch.cat(pairs, 1).tolist()} <= known
 
 
 def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
@@ -300,6 +317,16 @@ def test_the_bias_is_named_once(form: str, success: bool, words: tuple[str, ...]
     assert note.startswith("algo_kwargs.reward_form: ")
     for part in words:
         assert part in note
+
+
+def test_what_most_of_the_demonstrations_that_are_kept_do_is_no_failure() -> None:
+    """50 expert episodes that are cut come first, then a thousand that fall."""
+    config = small_config("gail", "discrete")
+    dataset = load_transition_dataset("cartpole-mixed")
+    algorithm: Any = build_algorithm(config, dataset.spaces)
+    for kept, falls in ((50, False), (90, False), (110, True), (None, True)):
+        algorithm.params = algorithm.params.model_copy(update={"demo_episodes": kept})
+        assert Demonstrations(config, algorithm, dataset).reach_an_end is falls
 
 
 def test_logits_have_no_sign_to_warn_of() -> None:
