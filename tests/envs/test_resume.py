@@ -219,6 +219,15 @@ def test_a_worker_process_makes_even_the_global_generator_repeat_itself() -> Non
     second.close()
 
 
+def test_what_was_not_exact_once_stays_so() -> None:
+    first, second = (Collector(PROBE_ID, {}, 2, SEED) for _ in range(2))
+    streams.collect(first, streams.actions(first.spaces, 2, 7))
+    second.load_training_state({**first.training_state(), "exact": False})
+    assert not second.notes, "this time everything was repeated"
+    assert second.exact is False
+    assert second.training_state()["exact"] is False
+
+
 def test_only_the_environments_that_differ_begin_afresh() -> None:
     num_envs = 6
     first = Collector("test/Alternating-v0", None, num_envs, SEED)
