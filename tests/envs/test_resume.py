@@ -228,19 +228,24 @@ def test_what_was_not_exact_once_stays_so() -> None:
     assert second.training_state()["exact"] is False
 
 
-def test_only_the_environments_that_differ_begin_afresh() -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_only_the_environments_that_differ_begin_afresh(mode: Any) -> None:
     num_envs = 6
-    first = Collector("test/Alternating-v0", None, num_envs, SEED)
+    first = Collector("test/Alternating-v0", None, num_envs, SEED, mode)
     stream = streams.actions(first.spaces, num_envs, 9)
     streams.collect(first, stream)
     state = first.training_state()
-    second = Collector("test/Alternating-v0", None, num_envs, SEED)
+    second = Collector("test/Alternating-v0", None, num_envs, SEED, mode)
     second.load_training_state(state)
     odd = [seed % 2 for seed in state["seeds"]]
     assert 0 < sum(odd) < num_envs
     assert len(second.notes) == sum(odd)
     lengths = [len(taken) for taken in second.training_state()["actions"]]
     assert lengths == [0 if is_odd else 9 for is_odd in odd]
+    stays = np.logical_not(odd)
+    np.testing.assert_array_equal(second.obs[stays], first.obs[stays])
+    first.close()
+    second.close()
 
 
 @pytest.mark.parametrize("kwargs", [{"fail_at": 5}, {"truncate_at": 5}, {"terminate_at": 7}])

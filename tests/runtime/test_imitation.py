@@ -301,10 +301,14 @@ def test_demonstrations_of_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "success", "words"),
     [
-        ("softplus", False, ("which no demonstration does", "staying alive", "random demonstr")),
-        ("softplus", True, ("as the demonstrations do", "never to finish", "=log_sigmoid")),
-        ("log_sigmoid", False, ("which no demonstration does", "to fail soon", "=softplus")),
-        ("log_sigmoid", True, ("as the demonstrations do", "to finish soon", "random demonstr")),
+        (
+            "softplus",
+            False,
+            ("which most demonstrations do not", "staying alive", "random demonstr"),
+        ),
+        ("softplus", True, ("as most demonstrations do", "never to finish", "=log_sigmoid")),
+        ("log_sigmoid", False, ("which most demonstrations do not", "to fail soon", "=softplus")),
+        ("log_sigmoid", True, ("as most demonstrations do", "to finish soon", "random demonstr")),
     ],
 )
 def test_the_bias_is_named_once(form: str, success: bool, words: tuple[str, ...]) -> None:

@@ -226,7 +226,7 @@ class TerminationBias:
         if self.silent or not terminated:
             return
         self.silent = True
-        how = "as the demonstrations do" if self.success else "which no demonstration does"
+        how = "as most demonstrations do" if self.success else "which most demonstrations do not"
         sign, lesson, proves = {
             ("softplus", False): (
                 "never negative",
