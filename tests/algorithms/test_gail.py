@@ -33,6 +33,7 @@ from .helpers import (
     numeric_gradient,
     random_arrays,
     random_batch,
+    record_noise,
     weights_of,
 )
 
@@ -250,6 +251,17 @@ def test_the_penalty_keeps_the_verdict_gentle() -> None:
     assert metrics["gradient_penalty"] < 0.2
 
 
+def test_spectral_norm_follows_the_weights_as_they_learn() -> None:
+    near, far = gaussian(0.0, BOX), gaussian(3.0, BOX)
+    learner, _ = taught(near, far, updates=100, discriminator_lr=1e-2, spectral_norm=True)
+    judge = learner.discriminator
+    for i, layer in enumerate(judge.net.layers):
+        weight = f64(layer.weight)
+        left, right = (f64(judge.get_buffer(f"{name}{i}")) for name in ("left", "right"))
+        largest = np.linalg.svd(weight)[1][0]
+        assert left @ weight @ right == pytest.approx(largest, rel=0.02)
+
+
 # --- the update ------------------------------------------------------------------------------
 
 
@@ -295,6 +307,13 @@ def test_each_cut_is_one_step_of_the_discriminator() -> None:
     assert float(learner.optimizers["discriminator"].steps) == 4
     assert float(learner.discriminator.normalizer.count) == 64
     assert float(learner.optimizers["policy"].steps) == 0
+
+
+def test_the_penalty_is_taken_at_a_place_of_its_own_for_every_two_pairs() -> None:
+    learner = make_learner("gail", gradient_penalty=10.0, discriminator_updates=2)
+    drawn = record_noise(learner)
+    learner.step(two_sided_batch(BOX))
+    assert [len(share.unique()) for share in drawn] == [16, 16]
 
 
 def test_statistics_are_those_of_both_sides() -> None:

@@ -106,5 +106,5 @@ def test_other_algorithms_refuse_images(algo: str) -> None:
 
 
 def test_statistics_of_pixels_are_refused() -> None:
-    with pytest.raises(ConfigError, match="normalize_observations"):
+    with pytest.raises(ConfigError, match=r"^algo_kwargs\.normalize_observations: "):
         agent("ppo", algo_kwargs={"normalize_observations": True})

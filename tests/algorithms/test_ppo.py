@@ -1,5 +1,7 @@
 """PPO: loss and advantages against NumPy, clipping, schedules, normalisation, bad knobs."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 from ..contract.small_runs import small_config, small_learner
-from .helpers import f64, make_learner, random_arrays
+from .helpers import BOX, DISCRETE, f64, make_learner, random_arrays, weights_of
 
 NAMES = ("log_prob", "old_log_prob", "advantage", "entropy", "value", "old_value", "returns")
 KNOBS = {"clip": 0.2, "value_clip": None, "value_coef": 0.5, "entropy_coef": 0.01}
@@ -47,6 +49,27 @@ def test_loss(seed, value_clip, clip):
     assert f64(loss.total) == pytest.approx(total, rel=1e-6)
     assert f64(loss.metrics["policy_loss"]) == pytest.approx(policy, rel=1e-6)
     assert f64(loss.metrics["value_loss"]) == pytest.approx(value, rel=1e-6)
+
+
+def test_what_a_loss_says_of_the_policys_step():
+    """Estimates of KL(old, new) from its own samples, and who has left the clip range."""
+    ratio = np.array([0.5, 0.75, 1.0, 1.25, 1.9])
+    zeros = torch.zeros(5).double()
+    loss = ppo_loss(
+        torch.tensor(np.log(ratio)),
+        zeros,
+        zeros,
+        torch.arange(5).double(),
+        zeros,
+        zeros,
+        zeros,
+        **{**KNOBS, "clip": 0.3},
+    )
+    expected = np.mean([r - 1.0 - np.log(r) for r in ratio])
+    assert f64(loss.metrics["approx_kl"]) == pytest.approx(expected)
+    assert f64(loss.metrics["clip_fraction"]) == pytest.approx(2 / 5)  # one on either side
+    assert f64(loss.metrics["entropy"]) == pytest.approx(2.0)
+    assert f64(loss.total) == pytest.approx(-0.01 * 2.0)
 
 
 def test_no_gradient_past_the_clip():
@@ -98,10 +121,10 @@ def test_lambda_one_is_the_return_and_zero_the_td_error():
     torch.testing.assert_close(zero, reward + 0.5 * next_value - value)
 
 
-def rollout(learner, size=64):
-    obs = torch.randn(size, learner.spaces.obs_dim)
+def rollout(learner, size=64, dtype=torch.float32):
+    obs = torch.randn(size, learner.spaces.obs_dim, dtype=dtype)
     action, log_prob, value = learner.collect(obs)
-    advantage = torch.randn(size)
+    advantage = torch.randn(size, dtype=dtype)
     return RolloutBatch(obs, action, log_prob, value, advantage, advantage + value)
 
 
@@ -110,6 +133,53 @@ def test_first_update_sees_ratio_one():
     metrics = learner.step(rollout(learner))
     assert float(metrics["approx_kl"]) == pytest.approx(0.0, abs=1e-6)
     assert float(metrics["clip_fraction"]) == 0.0
+
+
+@pytest.mark.parametrize("spaces", [BOX, DISCRETE], ids=["box", "discrete"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_update_equals_the_papers_steps(spaces, normalize):
+    """Five steps on one minibatch, by torch's distributions, norms and Adam."""
+    knobs = {"lr": 1e-2, "clip": 0.1, "value_clip": 0.2, "value_coef": 0.25, "entropy_coef": 0.1}
+    learner = make_learner(
+        "ppo", spaces, grad_clip=0.02, normalize_advantages=normalize, **knobs
+    ).double()
+    batch = rollout(learner, dtype=torch.float64)
+    actor, critic = copy.deepcopy(learner.actor), copy.deepcopy(learner.value)
+    steps = [
+        (actor, torch.optim.Adam(actor.parameters(), lr=1e-2)),
+        (critic, torch.optim.Adam(critic.parameters(), lr=0.5e-2)),  # half of 0.5, half the rate
+    ]
+    advantage = f64(3.0 * batch.advantage + 2.0)
+    batch = batch._replace(advantage=torch.from_numpy(advantage))
+    if normalize:
+        advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+    weight = torch.from_numpy(advantage)
+    for _step in range(5):
+        outputs = actor.net(batch.obs)
+        if spaces.is_discrete:
+            policy = torch.distributions.Categorical(logits=outputs)
+            log_prob, entropy = policy.log_prob(batch.action), policy.entropy()
+        else:
+            policy = torch.distributions.Normal(outputs, actor.log_std.exp())
+            log_prob, entropy = policy.log_prob(batch.action).sum(-1), policy.entropy().sum(-1)
+        ratio = (log_prob - batch.log_prob).exp()
+        surrogate = torch.minimum(ratio * weight, ratio.clamp(0.9, 1.1) * weight)
+        value = critic.net(batch.obs).squeeze(-1)
+        near = batch.value + (value - batch.value).clamp(-0.2, 0.2)
+        error = torch.maximum((value - batch.returns) ** 2, (near - batch.returns) ** 2)
+        loss = -surrogate.mean() + 0.25 * 0.5 * error.mean() - 0.1 * entropy.mean()
+        for _, optimizer in steps:
+            optimizer.zero_grad()
+        loss.backward()
+        for network, optimizer in steps:
+            assert torch.nn.utils.clip_grad_norm_(network.parameters(), 0.02) > 0.02
+            optimizer.step()
+        metrics = learner.step(batch)
+        assert f64(metrics["policy_loss"]) == pytest.approx(-f64(surrogate).mean(), rel=1e-6)
+        assert f64(metrics["entropy"]) == pytest.approx(f64(entropy).mean(), rel=1e-6)
+    assert float(metrics["clip_fraction"]) > 0.1
+    torch.testing.assert_close(weights_of(learner.actor), weights_of(actor), rtol=0, atol=1e-7)
+    torch.testing.assert_close(weights_of(learner.value), weights_of(critic), rtol=0, atol=1e-7)
 
 
 def test_better_actions_become_likelier():
@@ -135,6 +205,7 @@ def test_initialisation_is_orthogonal_with_a_small_policy_head():
     weight = learner.actor.net.layers[1].weight
     torch.testing.assert_close(weight @ weight.T, 2.0 * torch.eye(64), rtol=1e-4, atol=1e-4)
     assert learner.actor.net.layers[-1].weight.norm(dim=1).max() < 0.011
+    assert float(learner.value.net.layers[-1].weight.norm()) == pytest.approx(1.0, rel=1e-4)
 
 
 def test_running_observation_statistics():
@@ -144,6 +215,9 @@ def test_running_observation_statistics():
         normalizer.observe(torch.from_numpy(chunk))
     np.testing.assert_allclose(normalizer.mean.numpy(), data.mean(0), rtol=1e-3)
     np.testing.assert_allclose(normalizer.std.numpy(), data.std(0), rtol=1e-2)
+    away = torch.tensor([[-11.0], [-9.0], [0.0], [9.0], [11.0]]).expand(5, 2)
+    found = normalizer(normalizer.mean + away * normalizer.std)
+    np.testing.assert_allclose(found.numpy(), away.clamp(-10.0, 10.0).numpy(), atol=1e-5)
 
 
 def test_reward_scale_divides_by_the_deviation_of_the_return():

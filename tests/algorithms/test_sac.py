@@ -104,6 +104,11 @@ def test_update_follows_the_papers_order():
         assert_targets_follow(before.target_critics, new, learner.target_critics, 5e-3)
 
 
+def test_the_target_entropy_is_minus_the_action_components():
+    assert make_learner("sac").target_entropy == -2.0
+    assert make_learner("sac", target_entropy=-3.0).target_entropy == -3.0
+
+
 def test_temperature_moves_towards_the_target_entropy():
     for target, direction in ((-50.0, -1), (50.0, 1)):
         learner = make_learner("sac", target_entropy=target, temperature_lr=0.1)

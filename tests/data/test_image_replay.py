@@ -140,6 +140,35 @@ def test_short_episodes_cost_the_oldest_transitions_and_nothing_else(prioritised
     assert buffer.frames.written > buffer.frames.capacity
 
 
+@pytest.mark.parametrize("n_step", [1, 5])
+def test_the_smallest_replay_holds_the_frames_of_its_windows(n_step: int) -> None:
+    """Every step an episode of its own, with all the frames that a stack can have."""
+    stream = ImageStream(2, 4, "zero", longest=2)
+    buffer = replay_for(stream, 2 * (n_step + 1), n_step)
+    for step in range(100):
+        buffer.add(*stream.vector_step())
+        assert_true_to(buffer, stream, n_step)
+        assert len(buffer) == 2 * min(max(step + 2 - n_step, 0), n_step + 1)
+
+
+def test_no_transition_goes_before_one_of_its_frames_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = ImageStream(1, 4, "zero", longest=3)
+    buffer = replay_for(stream, 60, 1)
+    frames: Any = buffer.frames
+    add, before = frames.add, []
+
+    def noted(*columns: Any) -> Any:
+        numbers = add(*columns)
+        before.append(numbers[2])
+        return numbers
+
+    monkeypatch.setattr(frames, "add", noted)
+    for _ in range(300):
+        buffer.add(*stream.vector_step())
+        assert len(buffer) == min(sum(count >= frames.oldest for count in before), 60)
+    assert len(buffer) < 60
+
+
 def test_draws_reach_every_row_in_use_and_no_other() -> None:
     stream = ImageStream(1, 4, "zero", longest=3)
     buffer = replay_for(stream, 60, 1)
@@ -156,18 +185,28 @@ def _index(buffer: ReplayBuffer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("prioritised", [False, True])
-@pytest.mark.parametrize("steps", [7, 61, 333])
-def test_a_loaded_replay_goes_on_exactly(steps: int, prioritised: bool) -> None:
-    stream = ImageStream(2, 4, "reset", longest=8)
-    one, other = (replay_for(stream, 90, 3, prioritised) for _ in range(2))
+@pytest.mark.parametrize(
+    ("steps", "padding", "longest", "capacity"),
+    [
+        *((steps, "reset", 8, 90) for steps in (7, 61, 333)),
+        (333, "zero", 3, 400),  # frames run out before rows do
+    ],
+)
+def test_a_loaded_replay_goes_on_exactly(
+    steps: int, padding: str, longest: int, capacity: int, prioritised: bool
+) -> None:
+    stream = ImageStream(2, 4, padding, longest)
+    one, other = (replay_for(stream, capacity, 3, prioritised) for _ in range(2))
     for _ in range(steps):
         one.add(*stream.vector_step())
     state = one.training_state()
     other.load_training_state(state)
-    for _ in range(50):
+    for _ in range(200):
         step = stream.vector_step()
         one.add(*step)
         other.add(*step)
+        assert len(other) == len(one)
+    assert _written(other) == _written(one)
     assert_true_to(other, stream, 3)
     draws = []
     for buffer in (one, other):
@@ -175,6 +214,11 @@ def test_a_loaded_replay_goes_on_exactly(steps: int, prioritised: bool) -> None:
         draws.append(buffer.sample(64))
     for a, b in zip(*draws, strict=True):
         assert a is b is None or torch.equal(a, b)
+
+
+def _written(buffer: ReplayBuffer) -> int:
+    assert buffer.frames is not None
+    return buffer.frames.written
 
 
 def test_an_episode_given_up_is_cut() -> None:

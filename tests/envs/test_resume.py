@@ -219,19 +219,44 @@ def test_a_worker_process_makes_even_the_global_generator_repeat_itself() -> Non
     second.close()
 
 
-def test_only_the_environments_that_differ_begin_afresh() -> None:
+def test_what_was_not_exact_once_stays_so() -> None:
+    first, second = (Collector(PROBE_ID, {}, 2, SEED) for _ in range(2))
+    streams.collect(first, streams.actions(first.spaces, 2, 7))
+    second.load_training_state({**first.training_state(), "exact": False})
+    assert not second.notes, "this time everything was repeated"
+    assert second.exact is False
+    assert second.training_state()["exact"] is False
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_only_the_environments_that_differ_begin_afresh(mode: Any) -> None:
     num_envs = 6
-    first = Collector("test/Alternating-v0", None, num_envs, SEED)
+    first = Collector("test/Alternating-v0", None, num_envs, SEED, mode)
     stream = streams.actions(first.spaces, num_envs, 9)
     streams.collect(first, stream)
     state = first.training_state()
-    second = Collector("test/Alternating-v0", None, num_envs, SEED)
+    second = Collector("test/Alternating-v0", None, num_envs, SEED, mode)
     second.load_training_state(state)
     odd = [seed % 2 for seed in state["seeds"]]
     assert 0 < sum(odd) < num_envs
     assert len(second.notes) == sum(odd)
     lengths = [len(taken) for taken in second.training_state()["actions"]]
     assert lengths == [0 if is_odd else 9 for is_odd in odd]
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_was_brought_back_stays_while_another_begins_afresh(mode: Any) -> None:
+    first = Collector(PROBE_ID, {}, 3, SEED, mode)
+    streams.collect(first, streams.actions(first.spaces, 3, 7))
+    kwargs = {"fail_at": 5, "only_seed": episode_seed(SEED, 1, 0)}
+    second = Collector(PROBE_ID, kwargs, 3, SEED, mode)
+    second.load_training_state(first.training_state())
+    np.testing.assert_array_equal(second.obs[[0, 2]], first.obs[[0, 2]])
+    assert (second.obs[1] != first.obs[1]).any()
+    first.close()
+    second.close()
 
 
 @pytest.mark.parametrize("kwargs", [{"fail_at": 5}, {"truncate_at": 5}, {"terminate_at": 7}])

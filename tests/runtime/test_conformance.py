@@ -25,6 +25,7 @@ from rl_training.data.rollout import RolloutBatch
 from rl_training.envs.probe import PROBE_ID, ProbeEnv
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.build import build_algorithm, build_loop
+from rl_training.runtime.loops.on_policy import Minibatches
 from tests.runtime import oracle
 from tests.runtime.oracle import Mistake, Row, Transition
 
@@ -209,6 +210,97 @@ def test_every_target_is_the_schedules(
             disagrees(check, mistake)
 
 
+# --- off-policy: when what happens ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ["dqn", "sac"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_the_policy_explores_once_the_random_steps_are_over(algo: str, num_envs: int) -> None:
+    seen: list[tuple[int, bool, float]] = []
+
+    def watch(loop: Any) -> None:
+        act = loop.algorithm.act
+
+        def noted(obs: Any, *, explore: bool) -> Any:
+            seen.append((loop.tick, explore, loop.algorithm.fraction))
+            return act(obs, explore=explore)
+
+        loop.algorithm.act = noted
+
+    knobs = {**off_policy_knobs(algo, 1, False, 1000), "learning_starts": 121}
+    _, streams = run_loop(algo, num_envs, 150, knobs, watch)
+    first = {1: 121, 3: 123}[num_envs]
+    assert seen == [(tick, True, tick / 150) for tick in range(first, 150, num_envs)]
+    drawn = [t.action for stream in streams for t in stream[: first // num_envs]]
+    if algo == "dqn":
+        assert 0.3 < np.mean(drawn) < 0.7
+    else:  # uniform in [-1, 1]: deviation 0.58, of the mean of 242 numbers 0.04
+        assert np.abs(drawn).max() <= 1.0
+        assert (np.min(drawn), np.max(drawn)) == pytest.approx((-1.0, 1.0), abs=0.05)
+        assert np.mean(drawn) == pytest.approx(0.0, abs=0.15)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_priorities_are_fed_back_and_their_correction_rises_to_the_end(num_envs: int) -> None:
+    betas: list[tuple[int, float]] = []
+    batches: list[Batch] = []
+    fed: list[tuple[Any, Any, Any]] = []
+
+    def watch(loop: Any) -> None:
+        sample, update = loop.replay.sample, loop.replay.priorities.update
+
+        def noted_sample(size: int) -> Batch:
+            betas.append((loop.tick, float(loop.replay.priorities.beta)))
+            batches.append(sample(size))
+            return batches[-1]
+
+        def noted_update(index: Any, td_errors: Any) -> None:
+            fed.append((index, td_errors.clone(), loop.algorithm.last_td_errors.clone()))
+            update(index, td_errors)
+
+        loop.replay.sample, loop.replay.priorities.update = noted_sample, noted_update
+
+    knobs = {**off_policy_knobs("dqn", 1, True, 1000), "priority_beta": 0.3, "priority_alpha": 0.9}
+    loop, _ = run_loop("dqn", num_envs, 150, knobs, watch)
+    expected = [0.3 + 0.7 * (tick - num_envs) / 150 for tick, _ in betas]
+    np.testing.assert_allclose([beta for _, beta in betas], expected, rtol=1e-6)
+    assert loop.replay.priorities.alpha == 0.9
+    assert len(fed) == len(batches) == loop.progress.updates > 20
+    for batch, (index, given, of_update) in zip(batches, fed, strict=True):
+        assert torch.equal(index, batch.index)
+        assert torch.equal(given, of_update)
+
+
+def test_windows_of_an_episode_that_was_given_up_are_cut_once() -> None:
+    """As after a resume in an environment that did not repeat itself."""
+    calls: list[tuple[str, int]] = []
+
+    def watch(loop: Any) -> None:
+        add, cut, step = loop.replay.add, loop.replay.cut, loop.experience.draw_and_step
+
+        def noted_cut(envs: NDArray[Any]) -> None:
+            assert envs.tolist() == [False, True, False]
+            calls.append(("cut", loop.tick))
+            cut(envs)
+
+        def noted_add(*columns: Any) -> None:
+            calls.append(("add", loop.tick))
+            add(*columns)
+
+        def interrupted(draw: Any) -> Any:
+            taken = step(draw)
+            if loop.tick == 60:
+                loop.experience.collector.restarted[1] = True
+            return taken
+
+        loop.replay.add, loop.replay.cut = noted_add, noted_cut
+        loop.experience.draw_and_step = interrupted
+
+    run_loop("dqn", 3, 150, off_policy_knobs("dqn", 3, False, 1000), watch)
+    adds = [("add", tick) for tick in range(3, 151, 3)]
+    assert calls == [*adds[:20], ("cut", 60), *adds[20:]]
+
+
 # --- on-policy ---------------------------------------------------------------------------------
 
 
@@ -266,12 +358,21 @@ def assert_rollouts(
 
 
 def run_rollouts(
-    steps: int, num_envs: int, mode: str = "sync", **knobs: Any
+    steps: int,
+    num_envs: int,
+    mode: str = "sync",
+    also: Callable[[Any], None] = lambda loop: None,
+    **knobs: Any,
 ) -> tuple[RolloutWatch, list[list[Transition]]]:
     watch, size = RolloutWatch(), steps * num_envs
+
+    def prepare(loop: Any) -> None:
+        watch(loop)
+        also(loop)
+
     own = {"rollout_steps": steps, "batch_size": size, "epochs": 2, "gae_lambda": LAMBDA}
     rollouts = -(-70 // steps)  # 70 steps or more in every environment
-    _, streams = run_loop("ppo", num_envs, rollouts * size, {**own, **knobs}, watch, mode)
+    _, streams = run_loop("ppo", num_envs, rollouts * size, {**own, **knobs}, prepare, mode)
     assert len(watch.seen) == rollouts
     return watch, streams
 
@@ -303,6 +404,77 @@ def test_the_running_return_behind_scaled_rewards_is_reset_at_ends(
     leaking = oracle.scaled_rewards(streams, GAMMA, reset_at_ends=False)
     with pytest.raises(AssertionError):
         assert_rollouts(watch, streams, steps, leaking)
+
+
+@pytest.mark.parametrize(("steps", "num_envs"), [(5, 1), (7, 3)])
+def test_statistics_of_observations_take_in_every_one_that_was_acted_on_once(
+    steps: int, num_envs: int
+) -> None:
+    """Also across rollouts; the last observation of an episode is rated but not counted."""
+    normalizers: list[Any] = []
+    knobs = {"normalize_observations": True}
+    watch, streams = run_rollouts(
+        steps, num_envs, also=lambda loop: normalizers.append(loop.algorithm.normalizer), **knobs
+    )
+    raw = np.array([[t.obs for t in now] for now in zip(*streams, strict=True)], np.float64)
+    found = np.concatenate([r.obs.view(steps, num_envs, -1).numpy() for r, _ in watch.seen])
+    for t in range(num_envs == 1, len(raw)):  # of one observation the deviation says nothing
+        seen = raw[: t + 1].reshape(-1, raw.shape[-1])
+        std = np.sqrt(np.maximum(seen.var(0), 1e-8))
+        expected = np.clip((raw[t] - seen.mean(0)) / std, -10.0, 10.0)
+        np.testing.assert_allclose(found[t], expected, rtol=1e-2, atol=1e-2)
+    assert int(normalizers[0].count) == raw.shape[0] * num_envs + num_envs  # and the next ones
+
+
+def test_schedules_follow_the_share_of_the_budget() -> None:
+    clips: list[float] = []
+
+    def note(loop: Any) -> None:
+        learn = loop._learn
+
+        def noted(rollout: RolloutBatch) -> Any:
+            clips.append(float(loop.algorithm.clip))
+            return learn(rollout)
+
+        loop._learn = noted
+
+    run_rollouts(35, 1, also=note, clip=0.4, clip_schedule={"kind": "linear"})
+    np.testing.assert_allclose(clips, [0.4, 0.2])
+
+
+def test_every_pass_takes_every_row_once_in_an_order_of_its_own() -> None:
+    columns = (torch.arange(12.0) for _ in RolloutBatch._fields)
+    minibatches = Minibatches(12, 4, torch.device("cpu"))
+    minibatches.take(RolloutBatch(*columns))
+    orders = []
+    for _ in range(3):
+        pieces = [minibatches.next() for _ in range(minibatches.shuffle())]
+        assert [len(piece.obs) for piece in pieces] == [4, 4, 4]
+        assert all(torch.equal(piece.obs, column) for piece in pieces for column in piece)
+        orders.append(torch.cat([piece.obs for piece in pieces]).tolist())
+        assert sorted(orders[-1]) == list(range(12))
+    assert len({tuple(order) for order in orders}) == 3
+    assert list(range(12)) not in orders
+
+
+@pytest.mark.parametrize(
+    ("target", "distances", "passes"),
+    [(None, [9.0] * 5, 5), (0.01, [0.0149] * 5, 5), (0.01, [0.0149, 0.0149, 0.0151, 0.0], 3)],
+)
+def test_epochs_end_once_the_policy_has_moved_too_far(
+    target: float | None, distances: list[float], passes: int
+) -> None:
+    taken: list[int] = []
+
+    def measured(loop: Any) -> None:
+        def run(count: int) -> Any:
+            taken.append(count)
+            return {"approx_kl": torch.tensor(distances[len(taken) - 1])}
+
+        loop.engine.run = run
+
+    run_rollouts(70, 1, also=measured, target_kl=target, epochs=5, batch_size=35)
+    assert taken == [2] * passes
 
 
 # --- offline -----------------------------------------------------------------------------------

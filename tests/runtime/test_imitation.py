@@ -15,9 +15,10 @@ from rl_training.algorithms.gail import ImitationBatch
 from rl_training.data.convert import save_dataset
 from rl_training.data.generation import env_spaces
 from rl_training.data.rollout import generalized_advantages
-from rl_training.experiment.errors import CheckpointError, DataError
+from rl_training.experiment.errors import CheckpointError, ConfigError, DataError
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.imitation import (
+    Demonstrations,
     PPOImitationLoop,
     SACImitationLoop,
     StateSamples,
@@ -75,6 +76,22 @@ def test_nothing_of_it_is_in_the_replay() -> None:
     loop = ran(small_config("gail", algo_kwargs=SAC))
     assert len(loop.replay) == 64
     assert not loop.replay.gather(torch.arange(64)).reward.any()
+
+
+@pytest.mark.parametrize("knobs", GENERATORS)
+def test_pairs_of_either_side_belong_together(knobs: dict[str, Any]) -> None:
+    loop = ran(small_config("gail", algo_kwargs=knobs))
+    if isinstance(loop, SACImitationLoop):
+        own = loop.replay.gather(torch.arange(len(loop.replay)))
+        batch = loop._imitation_batch()
+    else:
+        own, batch = loop.samples.pairs, loop._discriminator_batch()
+    demos = loop.demos._table
+    theirs = demos.gather(torch.arange(len(demos)))
+    for side, pairs in ((theirs, batch.expert), (own, batch.policy)):
+        known = {tuple(row) for row in torch.cat([side.obs, side.action], 1).tolist()}
+        assert len(pairs.obs) == loop.demos.rows
+        assert {tuple(row) for row in torch.cat(pairs, 1).tolist()} <= known
 
 
 def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
@@ -226,6 +243,34 @@ def test_demonstrations_without_rewards(source: str, knobs: dict[str, Any], tmp_
     GAIL.resume(result.run_dir, total_timesteps=96, progress=False)
 
 
+@pytest.mark.parametrize(
+    ("knobs", "sentence"),
+    [
+        ({"ppo": {"rollout_steps": 32, "batch_size": 9}}, "ppo.batch_size: 9 does not divide"),
+        ({"ppo": {"rollout_steps": 999}}, "ppo.rollout_steps: one rollout takes 999 steps"),
+        ({"sac": {"learning_starts": 0}}, "sac.learning_starts: 0 is too small"),
+        (
+            {"sac": {"learning_starts": 50, "buffer_capacity": 40}},
+            "sac.learning_starts: of 50 random steps only 40 fit into "
+            "algo_kwargs.sac.buffer_capacity",
+        ),
+        (
+            {"sac": {"learning_starts": 8, "buffer_capacity": 10**14}},
+            "sac.buffer_capacity: a replay of 100,000,000,000,000 transitions would take",
+        ),
+    ],
+)
+def test_knobs_of_the_generator_are_refused_by_their_full_name(
+    knobs: dict[str, Any], sentence: str
+) -> None:
+    """The discriminator has a batch size of its own, which would not help."""
+    generator = min(knobs)
+    other = {"ppo": {}, "sac": {}, "generator": generator}
+    with pytest.raises(ConfigError) as refused:
+        loop_of(small_config("gail", algo_kwargs={**other, **knobs}))
+    assert str(refused.value).startswith(f"algo_kwargs.{sentence}")
+
+
 def test_other_algorithms_refuse_data_without_rewards(tmp_path: Path) -> None:
     rows = load_transition_dataset("pendulum-expert").take_episodes(3).to_arrays()
     del rows["rewards"]
@@ -256,10 +301,14 @@ def test_demonstrations_of_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "success", "words"),
     [
-        ("softplus", False, ("which no demonstration does", "staying alive", "random demonstr")),
-        ("softplus", True, ("as the demonstrations do", "never to finish", "=log_sigmoid")),
-        ("log_sigmoid", False, ("which no demonstration does", "to fail soon", "=softplus")),
-        ("log_sigmoid", True, ("as the demonstrations do", "to finish soon", "random demonstr")),
+        (
+            "softplus",
+            False,
+            ("which most demonstrations do not", "staying alive", "random demonstr"),
+        ),
+        ("softplus", True, ("as most demonstrations do", "never to finish", "=log_sigmoid")),
+        ("log_sigmoid", False, ("which most demonstrations do not", "to fail soon", "=softplus")),
+        ("log_sigmoid", True, ("as most demonstrations do", "to finish soon", "random demonstr")),
     ],
 )
 def test_the_bias_is_named_once(form: str, success: bool, words: tuple[str, ...]) -> None:
@@ -272,6 +321,16 @@ def test_the_bias_is_named_once(form: str, success: bool, words: tuple[str, ...]
     assert note.startswith("algo_kwargs.reward_form: ")
     for part in words:
         assert part in note
+
+
+def test_what_most_of_the_demonstrations_that_are_kept_do_is_no_failure() -> None:
+    """50 expert episodes that are cut come first, then a thousand that fall."""
+    config = small_config("gail", "discrete")
+    dataset = load_transition_dataset("cartpole-mixed")
+    algorithm: Any = build_algorithm(config, dataset.spaces)
+    for kept, falls in ((50, False), (90, False), (110, True), (None, True)):
+        algorithm.params = algorithm.params.model_copy(update={"demo_episodes": kept})
+        assert Demonstrations(config, algorithm, dataset).reach_an_end is falls
 
 
 def test_logits_have_no_sign_to_warn_of() -> None:

@@ -112,13 +112,15 @@ def test_own_observations_are_normalised_as_the_data_are() -> None:
     loop.advance(40)
     own = loop.replay.gather(torch.arange(40))
     normalizer = loop.algorithm.normalizer
-    expected = {tuple(row) for row in normalizer(own.obs).tolist()}
     batch = loop._draw()
     parts = list(cut(batch, 2))
-    rows = [tuple(row) for part in parts for row in part.obs[10:].tolist()]
-    assert len(rows) == 20
-    assert set(rows) <= expected
-    assert not set(rows) & {tuple(row) for row in own.obs.tolist()}
+    for name in ("obs", "next_obs"):
+        raw = getattr(own, name)
+        expected = {tuple(row) for row in normalizer(raw).tolist()}
+        rows = [tuple(row) for part in parts for row in getattr(part, name)[10:].tolist()]
+        assert len(rows) == 20
+        assert set(rows) <= expected
+        assert not set(rows) & {tuple(row) for row in raw.tolist()}
     loop.close()
 
 

@@ -205,8 +205,8 @@ class Algorithm(nn.Module):
             )
         if spaces.is_image and normalize_observations:
             raise ConfigError(
-                "normalize_observations: images are divided by 255 and need no statistics; "
-                "remove this key"
+                "algo_kwargs.normalize_observations: images are divided by 255 and need no "
+                "statistics; remove this key"
             )
         self.spaces = spaces
         self.params = params

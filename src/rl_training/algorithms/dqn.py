@@ -6,8 +6,7 @@ arXiv:1509.06461; dueling: Wang et al. 2016, arXiv:1511.06581; prioritised: Scha
 
 Kept: target network copied every so many updates, errors clipped by a Huber loss,
 epsilon-greedy actions with a linear decay, proportional priorities with annealed
-correction. Changed: Adam instead of RMSProp; observations are vectors, so the network is
-a multi-layer perceptron.
+correction. Changed: Adam instead of RMSProp; vector observations as well as images.
 """
 
 from __future__ import annotations

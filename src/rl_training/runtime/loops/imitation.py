@@ -25,6 +25,7 @@ from rl_training.data.rollout import RolloutBatch
 from rl_training.data.table import TransitionTable
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.engine import Engine
@@ -145,8 +146,15 @@ def imitation_loop(
 ) -> PPOImitationLoop | SACImitationLoop:
     """The loop of the chosen generator, with demonstrations from `dataset`."""
     imitator = cast(GAILAlgorithm, algorithm)
-    loop = PPOImitationLoop if imitator.params.generator == "ppo" else SACImitationLoop
-    return loop(config, imitator, Demonstrations(config, imitator, dataset))
+    generator = imitator.params.generator
+    loop = PPOImitationLoop if generator == "ppo" else SACImitationLoop
+    demos = Demonstrations(config, imitator, dataset)
+    try:
+        return loop(config, imitator, demos)
+    except ConfigError as error:
+        # the loops refuse knobs of the generator, which lie in a section of their own here
+        said = str(error).replace("algo_kwargs.", f"algo_kwargs.{generator}.")
+        raise ConfigError(said) from None
 
 
 class Samples:
@@ -218,7 +226,7 @@ class TerminationBias:
         if self.silent or not terminated:
             return
         self.silent = True
-        how = "as the demonstrations do" if self.success else "which no demonstration does"
+        how = "as most demonstrations do" if self.success else "which most demonstrations do not"
         sign, lesson, proves = {
             ("softplus", False): (
                 "never negative",
