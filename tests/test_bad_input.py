@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import shutil
 import zipfile
@@ -920,6 +921,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "no config": (_without("config"), ("does not fit",)),
     "no spaces": (_without("spaces"), ("does not fit",)),
     "odd tick": (_set("tick", "soon"), ("damaged", "manifest.json")),
+    "endless tick": (_set("tick", math.inf), ("damaged", "manifest.json")),
+    "endless version": (_set("format_version", math.inf), ("damaged", "manifest.json")),
+    "odd score": (_set("score", "good"), ("damaged", "manifest.json")),
+    "a name with a null": (_set("files", {"a\0.pt": "0"}), ("damaged", r"a\x00.pt is missing")),
+    "a name of no alphabet": (_set("files", {"\ud800": "0"}), (r"\ud800 is missing",)),
 }
 
 
@@ -1065,7 +1071,10 @@ OBSERVATIONS: list[tuple[str, str]] = [
     ("[1, 0, NaN]", "NaN"),
     ("[1, 0, Infinity]", "infinity"),
     ("[1e39, 0, 0]", "float32"),
-    ("[1, 0, null]", "NaN"),
+    ("[1, 0, null]", "list of numbers"),
+    ('["1", "0", "0"]', "list of numbers"),
+    ("[" * 100_000, "list of numbers"),
+    (f"[1{'0' * 400}, 0, 0]", "beyond float32"),
     ("[1, 0", "JSON"),
     ("hello", "JSON"),
     ('"text"', "JSON"),
