@@ -191,6 +191,20 @@ def test_rewards_that_are_there_are_checked_all_the_same(
         load_transition_dataset(arrays, spaces=box_spaces, needs_rewards=False)
 
 
+def test_an_hdf5_link_that_leads_nowhere(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    for name, link in {
+        "itself": h5py.SoftLink("/observations"),
+        "nothing": h5py.SoftLink("/nothing"),
+        "elsewhere": h5py.ExternalLink(str(tmp_path / "none.h5"), "/observations"),
+    }.items():
+        path = _hdf5(tmp_path / f"{name}.h5", arrays)
+        with h5py.File(path, "a") as file:
+            del file["observations"]
+            file["observations"] = link
+        with pytest.raises(DataError, match="missing key 'observations'"):
+            load_transition_dataset(path)
+
+
 def test_unknown_sources() -> None:
     with pytest.raises(DataError, match=r"'pendulum-mixe' is unknown \(did you mean 'pend"):
         load_transition_dataset("pendulum-mixe")
