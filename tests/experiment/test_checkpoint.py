@@ -139,6 +139,14 @@ def test_keep_best(tmp_path: Path) -> None:
     assert best.tick == 6
 
 
+def test_a_pinned_tick_is_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1, keep_best=False)
+    for tick, pinned, expected in ((1, 1, [1]), (2, 1, [1, 2]), (3, 2, [2, 3]), (4, None, [4])):
+        store.pinned = pinned
+        save(store, tick)
+        assert ticks(store) == expected
+
+
 def test_an_empty_store(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "none", keep_last=1, keep_best=True)
     assert (store.all(), store.latest(), store.best(), store.unreadable()) == ([], None, None, [])
