@@ -965,6 +965,20 @@ def test_weights_of_another_shape(cli: Command, awr_run: Path) -> None:
     assert_refused(cli("eval", checkpoint, "-n", 1), "does not fit")
 
 
+def test_weights_that_are_no_numbers(cli: Command, awr_run: Path) -> None:
+    import hashlib
+
+    checkpoint = newest(awr_run)
+    file = checkpoint / "algorithm.pt"
+    state = torch.load(file, weights_only=True)
+    state["modules"]["model.policy.net.layers.0.bias"].fill_(math.nan)
+    torch.save(state, file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    rewrite_manifest(checkpoint, lambda m: m["files"].update({file.name: digest}))
+    for command in (["eval", checkpoint, "-n", 1], ["predict", checkpoint, "[1, 0, 0]"]):
+        assert_refused(cli(*command), "model.policy.net.layers.0.bias", "NaN")
+
+
 @pytest.mark.parametrize("component", ["algorithm", "trainer", "random"])
 def test_a_planted_pickle_does_not_run(
     cli: Command, awr_run: Path, tmp_path: Path, component: str
