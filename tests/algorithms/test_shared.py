@@ -673,6 +673,14 @@ def test_actions_in_the_environments_units_stay_in_the_space():
         np.testing.assert_allclose(action, ODD_BOX.to_env(np.full((4, 2), np.sign(edge))), 1e-6)
 
 
+def test_discrete_actions_are_predicted_from_their_first_number():
+    learner = make_learner("bc", Spaces(3, "discrete", 4, action_start=-1))
+    with torch.no_grad():
+        learner.policy.net.layers[-1].bias[2] = 1e3
+    action, _ = policy_in_use(learner)(np.zeros((2, 3), np.float32), True, None)
+    assert action.tolist() == [1, 1]
+
+
 def test_the_learner_normalises_what_it_acts_on():
     learner = make_learner("bc")
     learner.normalizer.active = True
