@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import shutil
 import zipfile
@@ -920,6 +921,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "no config": (_without("config"), ("does not fit",)),
     "no spaces": (_without("spaces"), ("does not fit",)),
     "odd tick": (_set("tick", "soon"), ("damaged", "manifest.json")),
+    "endless tick": (_set("tick", math.inf), ("damaged", "manifest.json")),
+    "endless version": (_set("format_version", math.inf), ("damaged", "manifest.json")),
+    "odd score": (_set("score", "good"), ("damaged", "manifest.json")),
+    "a name with a null": (_set("files", {"a\0.pt": "0"}), ("damaged", r"a\x00.pt is missing")),
+    "a name of no alphabet": (_set("files", {"\ud800": "0"}), (r"\ud800 is missing",)),
 }
 
 
@@ -957,6 +963,20 @@ def test_weights_of_another_shape(cli: Command, awr_run: Path) -> None:
     checkpoint = newest(awr_run)
     rewrite_manifest(checkpoint, lambda m: m["config"]["algo_kwargs"].update(hidden_sizes=[9]))
     assert_refused(cli("eval", checkpoint, "-n", 1), "does not fit")
+
+
+def test_weights_that_are_no_numbers(cli: Command, awr_run: Path) -> None:
+    import hashlib
+
+    checkpoint = newest(awr_run)
+    file = checkpoint / "algorithm.pt"
+    state = torch.load(file, weights_only=True)
+    state["modules"]["model.policy.net.layers.0.bias"].fill_(math.nan)
+    torch.save(state, file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    rewrite_manifest(checkpoint, lambda m: m["files"].update({file.name: digest}))
+    for command in (["eval", checkpoint, "-n", 1], ["predict", checkpoint, "[1, 0, 0]"]):
+        assert_refused(cli(*command), "model.policy.net.layers.0.bias", "NaN")
 
 
 @pytest.mark.parametrize("component", ["algorithm", "trainer", "random"])
@@ -1065,7 +1085,10 @@ OBSERVATIONS: list[tuple[str, str]] = [
     ("[1, 0, NaN]", "NaN"),
     ("[1, 0, Infinity]", "infinity"),
     ("[1e39, 0, 0]", "float32"),
-    ("[1, 0, null]", "NaN"),
+    ("[1, 0, null]", "list of numbers"),
+    ('["1", "0", "0"]', "list of numbers"),
+    ("[" * 100_000, "list of numbers"),
+    (f"[1{'0' * 400}, 0, 0]", "beyond float32"),
     ("[1, 0", "JSON"),
     ("hello", "JSON"),
     ('"text"', "JSON"),

@@ -212,6 +212,13 @@ def test_paths_that_look_like_markup(
 # --- training, evaluating, predicting ------------------------------------------------------------
 
 
+def test_folders_of_any_alphabet(cli: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "l\u00e4ufe \U0001f600"
+    assert cli("train", "bc/pendulum", *QUICK, "--output-dir", folder, "--quiet").code == 0
+    (run,) = folder.iterdir()
+    assert yaml.safe_load((run / "config.yaml").read_text("utf-8"))["output_dir"] == str(folder)
+
+
 def test_train_eval_predict(cli: Command, tmp_path: Path) -> None:
     flags = ("--seed", 3, "--device", "cpu", "--output-dir", tmp_path)
     trained = cli("train", "bc/pendulum", *QUICK, *flags, "--quiet")

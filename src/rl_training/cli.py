@@ -88,7 +88,11 @@ def _overridden(
     flags = {"seed": seed, "device": device, "output_dir": output_dir}
     return [
         *(overrides or []),
-        *(f"{key}={json.dumps(value)}" for key, value in flags.items() if value is not None),
+        *(
+            f"{key}={json.dumps(value, ensure_ascii=False)}"
+            for key, value in flags.items()
+            if value is not None
+        ),
     ]
 
 
@@ -263,6 +267,7 @@ def predict(
     from rl_training.api.support import find_checkpoint
     from rl_training.data.files import draft_of
     from rl_training.data.readers import read_file_arrays
+    from rl_training.experiment.config_errors import shortened
     from rl_training.experiment.errors import ConfigError, DataError
 
     if (observation is None) == (npz is None):
@@ -277,10 +282,13 @@ def predict(
     if npz is None:
         text = sys.stdin.read() if observation == "-" else str(observation)
         try:
-            values = np.asarray(json.loads(text), dtype=np.float64)
-        except (ValueError, TypeError):
+            values = np.asarray(json.loads(text, parse_int=float))
+            if values.dtype.kind not in "fb":  # numbers in quotes, say
+                raise TypeError
+        except (ValueError, TypeError, RecursionError):
             raise ConfigError(
-                f"predict: the observation must be a JSON list of numbers, got {text.strip()!r}"
+                "predict: the observation must be a JSON list of numbers, got "
+                f"{shortened(text.strip())}"
             ) from None
     else:
         arrays = read_file_arrays(npz)

@@ -27,6 +27,7 @@ from .helpers import (
     policy_log_prob,
     random_arrays,
     random_batch,
+    table_for,
     train,
     value_of,
     weight_spread,
@@ -158,6 +159,17 @@ def test_update_scales_advantages_by_the_moved_norm():
         )
         for name, expected in terms.items():
             np.testing.assert_allclose(f64(metrics[name]), expected, rtol=1e-6, err_msg=name)
+
+
+def test_returns_continue_with_the_value_at_a_time_limit(pendulum):
+    learner = make_learner("marwil", pendulum.spaces).double()
+    batch = table_for(learner, pendulum).sample(64)
+    assert (batch.bootstrap_discount > 0).all()
+    value, final = (value_of(learner.model.value, obs) for obs in (batch.obs, batch.final_obs))
+    returns = f64(batch.returns_to_go) + f64(batch.bootstrap_discount) * final
+    metrics = learner.step(as_double(batch))
+    expected = 0.5 * np.mean((returns - value) ** 2)
+    np.testing.assert_allclose(f64(metrics["value_loss"]), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("data", ["pendulum", "cartpole"])

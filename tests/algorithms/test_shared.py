@@ -3,6 +3,7 @@
 import copy
 import math
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.algorithms.functional import capped_exp as torch_capped_exp
 from rl_training.algorithms.optim import LaProp
+from rl_training.api.support import policy_in_use
 from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.spaces import Spaces
@@ -626,6 +628,57 @@ def test_observations_are_normalised_everywhere():
         batch.final_obs, standard(data.next_observations[last]), rtol=1e-4, atol=1e-5
     )
     assert abs(batch.obs.mean()) < 1e-5
+
+
+def test_normalised_outliers_are_cut_alike_for_learning_and_acting():
+    rows = 400
+    observations = np.zeros((rows, 3), np.float32)
+    observations[0] = 1e3, -1e3, 0.0  # 20 deviations from the mean
+    following = observations[::-1].copy()
+    data = TransitionDataset(
+        observations=observations,
+        actions=np.zeros((rows, BOX.action_dim), np.float32),
+        rewards=np.zeros(rows, np.float32),
+        next_observations=following,
+        terminations=np.zeros(rows, bool),
+        truncations=np.arange(rows) == rows - 1,
+        name="outliers",
+        spaces=BOX,
+    )
+    table = table_of(data, normalize_observations=True)
+    batch = everything(table)
+    assert batch.obs[0].tolist() == batch.next_obs[-1].tolist() == [10.0, -10.0, 0.0]
+    learner = make_learner("bc")
+    learner.normalizer.active = True
+    learner.normalizer.set_statistics(*map(torch.from_numpy, (table.obs_mean, table.obs_std)))
+    torch.testing.assert_close(learner.normalizer(torch.from_numpy(observations)), batch.obs)
+
+
+LOWS, HIGHS = (-2.1, 0.8), (2.7, 2.1)
+ODD_BOX = Spaces(3, "box", 2, LOWS, HIGHS)
+"""Bounds whose middle and half width, rounded, add up to more than the bound."""
+
+
+def test_actions_in_the_environments_units_stay_in_the_space():
+    space = gym.spaces.Box(*(np.array(x, np.float32) for x in (LOWS, HIGHS)))
+    inner = np.array([[1.0, 1.0], [-1.0, -1.0], [5.0, -5.0], [0.5, 0.0]], np.float32)
+    assert all(space.contains(action) for action in ODD_BOX.to_env(inner))
+    learner = make_learner("bc", ODD_BOX)
+    predict = policy_in_use(learner)
+    for edge in (-1e3, 1e3):
+        with torch.no_grad():
+            learner.policy.net.layers[-1].bias.fill_(edge)
+        action, _ = predict(np.zeros((4, 3), np.float32), True, None)
+        assert all(space.contains(row) for row in action), (edge, action)
+        np.testing.assert_allclose(action, ODD_BOX.to_env(np.full((4, 2), np.sign(edge))), 1e-6)
+
+
+def test_discrete_actions_are_predicted_from_their_first_number():
+    learner = make_learner("bc", Spaces(3, "discrete", 4, action_start=-1))
+    with torch.no_grad():
+        learner.policy.net.layers[-1].bias[2] = 1e3
+    action, _ = policy_in_use(learner)(np.zeros((2, 3), np.float32), True, None)
+    assert action.tolist() == [1, 1]
 
 
 def test_the_learner_normalises_what_it_acts_on():

@@ -232,6 +232,12 @@ def test_action_just_outside_is_tolerated(arrays: dict[str, Any], box_spaces: Sp
     load_transition_dataset(arrays, spaces=box_spaces)
 
 
+def test_action_clearly_outside_is_refused(arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    arrays["actions"][4] = 2.001
+    with pytest.raises(DataError, match=r"holds 2\.001 at row 4, column 0, outside"):
+        load_transition_dataset(arrays, spaces=box_spaces)
+
+
 def test_empty_data(arrays: dict[str, Any], box_spaces: Spaces) -> None:
     empty = {name: array[:0] for name, array in arrays.items()}
     for spaces in (box_spaces, None):
@@ -276,6 +282,33 @@ def test_spaces_are_inferred_with_a_note(arrays: dict[str, Any]) -> None:
     arrays["actions"] = np.array([0.5, 1, 4, 0, 0])
     with pytest.raises(DataError, match=r"has shape \(5,\), expected .*actions\[:, None\]"):
         load_transition_dataset(arrays)
+
+
+def test_inferred_discrete_actions_count_from_zero(arrays: dict[str, Any]) -> None:
+    """Data of a task that never show its first action must not rename the others."""
+    dataset = load_transition_dataset({**arrays, "actions": np.array([2, 3, 2, 3, 2])})
+    assert (dataset.spaces.action_start, dataset.spaces.action_dim) == (0, 4)
+
+
+@pytest.mark.parametrize("largest", [100_000, 2**62])
+def test_counters_are_no_discrete_actions(arrays: dict[str, Any], largest: int) -> None:
+    arrays["actions"] = np.array([largest, 0, 0, 0, 0])
+    with pytest.raises(DataError, match=f"from 0 to {largest:,}, too many for Discrete"):
+        load_transition_dataset(arrays)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e30, -1e30, 2.0**64])
+def test_discrete_actions_beyond_whole_numbers(arrays: dict[str, Any], value: float) -> None:
+    arrays["actions"] = np.array([0.0, value, 0.0, 0.0, 0.0])
+    with pytest.raises(DataError, match=f"holds {int(value)} at row 1, outside"):
+        load_transition_dataset(arrays, spaces=Spaces(2, "discrete", 3))
+
+
+def test_rows_of_unequal_length(arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    arrays["observations"] = [[1.0, 2.0]] * 4 + [[1.0]]
+    with pytest.raises(DataError, match="array 'observations' cannot be read"):
+        load_transition_dataset(arrays, spaces=box_spaces)
 
 
 def test_a_data_set_passes_through(arrays: dict[str, Any], box_spaces: Spaces) -> None:

@@ -16,7 +16,7 @@ from minari.data_collector import EpisodeBuffer
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import DatasetConfig
-from rl_training.experiment.errors import DataError, MissingExtraError
+from rl_training.experiment.errors import DataError, EnvironmentSetupError, MissingExtraError
 
 
 def _npz(path: Path, arrays: dict[str, Any]) -> Path:
@@ -189,6 +189,25 @@ def test_rewards_that_are_there_are_checked_all_the_same(
     arrays["rewards"][3] = np.nan
     with pytest.raises(DataError, match="'rewards' holds NaN at row 3"):
         load_transition_dataset(arrays, spaces=box_spaces, needs_rewards=False)
+
+
+def test_an_hdf5_link_that_leads_nowhere(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    for name, link in {
+        "itself": h5py.SoftLink("/observations"),
+        "nothing": h5py.SoftLink("/nothing"),
+        "elsewhere": h5py.ExternalLink(str(tmp_path / "none.h5"), "/observations"),
+    }.items():
+        path = _hdf5(tmp_path / f"{name}.h5", arrays)
+        with h5py.File(path, "a") as file:
+            del file["observations"]
+            file["observations"] = link
+        with pytest.raises(DataError, match="missing key 'observations'"):
+            load_transition_dataset(path)
+
+
+def test_random_images_are_refused_before_they_are_made() -> None:
+    with pytest.raises(EnvironmentSetupError, match="env_id: 'rl_training/Catch-v0' has image"):
+        load_transition_dataset("random", env_id="rl_training/Catch-v0")
 
 
 def test_unknown_sources() -> None:

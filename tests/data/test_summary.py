@@ -59,6 +59,12 @@ def test_numbers_by_hand(arrays: dict[str, Any], box_spaces: Spaces) -> None:
     json.dumps(dataclasses.asdict(summary))
 
 
+def test_the_upper_bound_is_in_the_last_bin(arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    arrays["actions"] = np.array([[1.9], [2.0], [1.9], [2.0], [2.0]], np.float32)
+    dataset = load_transition_dataset(arrays, spaces=box_spaces)
+    assert action_coverage(dataset) == (1 / 20,)
+
+
 def test_discrete_shares(arrays: dict[str, Any]) -> None:
     arrays["actions"] = np.array([1, 1, 2, 1, 2])
     dataset = load_transition_dataset(arrays, spaces=Spaces(2, "discrete", 3, action_start=1))

@@ -139,6 +139,34 @@ def test_keep_best(tmp_path: Path) -> None:
     assert best.tick == 6
 
 
+def test_a_checkpoint_that_cannot_be_replaced_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1, keep_best=False)
+    save(store, 1, score=3.0)
+    (kept,) = tmp_path.iterdir()
+    rename = Path.rename
+
+    def fails_for_the_new_one(path: Path, target: Path) -> Path:
+        if path.name.startswith(".draft-"):
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails_for_the_new_one)
+    with pytest.raises(CheckpointError, match="could not be written"):
+        save(store, 1, score=4.0)
+    assert read_manifest(kept).score == 3.0
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+
+
+def test_a_pinned_tick_is_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1, keep_best=False)
+    for tick, pinned, expected in ((1, 1, [1]), (2, 1, [1, 2]), (3, 2, [2, 3]), (4, None, [4])):
+        store.pinned = pinned
+        save(store, tick)
+        assert ticks(store) == expected
+
+
 def test_an_empty_store(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "none", keep_last=1, keep_best=True)
     assert (store.all(), store.latest(), store.best(), store.unreadable()) == ([], None, None, [])

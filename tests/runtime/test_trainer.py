@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from rl_training import BC, Callback
+from rl_training import BC, Callback, load
+from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import load_config
-from rl_training.runtime.build import choose_threads
+from rl_training.runtime.build import build_loop, choose_threads
 from rl_training.runtime.callbacks import EvalEvent, SaveEvent, StepEvent, TrainResult
+from rl_training.runtime.loops.offline import OfflineLoop
 
 
 def agent(tmp_path: Path, **options: Any) -> BC:
@@ -184,3 +187,36 @@ def test_data_in_memory_are_kept_with_the_run_and_resumed(tmp_path: Path, mixed:
     resumed = BC.resume(cut.run_dir, progress=False, total_updates=40)
     states = [BC.load(whole.run_dir).algorithm.state_dict(), resumed.algorithm.state_dict()]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_an_offline_run_prepares_its_data_once(tmp_path: Path) -> None:
+    """Rewards are scaled once, and the policy carries the statistics of the observations."""
+    section = {"kind": "scripted", "name": "pendulum-mixed", "max_episodes": 4}
+    data = load_transition_dataset(section)
+    prepared = {**section, "normalize_observations": True, "rewards": {"scale": 0.5, "shift": 1.0}}
+    learner = agent(tmp_path, dataset=prepared, total_updates=3)
+    loop = build_loop(learner.config, learner.algorithm)
+    assert isinstance(loop, OfflineLoop)
+    rewards = loop.data.table.everything().reward.numpy()
+    np.testing.assert_allclose(rewards, data.rewards * 0.5 + 1.0, rtol=1e-5)
+
+    result = learner.learn(progress=False)
+    mean, std = data.observations.mean(0), data.observations.std(0) + 1e-3
+    for one in (learner, load(learner.save(tmp_path / "saved")), load(result.run_dir)):
+        normalizer = one.algorithm.normalizer
+        np.testing.assert_allclose(normalizer.mean.numpy(), mean, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(normalizer.std.numpy(), std, rtol=1e-4)
+        raw = data.observations[:5]
+        seen = torch.from_numpy(((raw - mean) / std).astype(np.float32))
+        expected = 2.0 * one.algorithm.policy.mode(seen).detach().numpy()
+        np.testing.assert_allclose(one.predict(raw)[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_other_data_pass_through_the_same_preparation(tmp_path: Path) -> None:
+    section = {"kind": "scripted", "name": "pendulum-mixed", "rewards": {"scale": 0.5}}
+    config = agent(tmp_path, dataset=section).config
+    assert config.dataset is not None
+    for data in ("pendulum-expert", load_transition_dataset("pendulum-expert")):
+        other = BC(config, dataset=data).config.dataset
+        assert other is not None
+        assert other.rewards == config.dataset.rewards

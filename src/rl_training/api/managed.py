@@ -417,6 +417,12 @@ class ManagedAlgorithm:
             config = TrainConfig(**{**info.manifest["config"], "device": device})
             agent: Self = _agent_for(cls, config, info)
             agent.algorithm.load_training_state(parts["algorithm"])
+        weight = agent.algorithm.nonfinite_weight()
+        if weight:
+            raise CheckpointError(
+                f"checkpoint '{info.path}': the weight '{weight}' is NaN or infinite; use an "
+                "earlier checkpoint"
+            )
         return agent
 
 

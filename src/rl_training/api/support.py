@@ -215,6 +215,8 @@ def policy_in_use(algorithm: Algorithm) -> Prediction:
         low = np.asarray(spaces.action_low, np.float32)
         high = np.asarray(spaces.action_high, np.float32)
         scale, centre = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
+        # rounding may carry the edge of the box over the edge of the space
+        overshoots = bool(((centre + scale > high) | (centre - scale < low)).any())
 
     def policy(obs: Array, deterministic: bool, state: Any) -> tuple[Array, Any]:
         with torch.inference_mode():
@@ -228,8 +230,10 @@ def policy_in_use(algorithm: Algorithm) -> Prediction:
                 head = algorithm.policy
                 action = head.mode(tensor) if deterministic else head.sample(tensor)
             inner: Array = (action if on_host else action.cpu()).numpy()
-        # policies keep inner actions within [-1, 1], so no clip is needed here
-        return (inner + start if spaces.is_discrete else inner * scale + centre), state
+        if spaces.is_discrete:
+            return inner + start, state
+        outer = inner * scale + centre  # policies keep inner actions within [-1, 1]
+        return (np.clip(outer, low, high) if overshoots else outer), state
 
     return policy
 

@@ -143,10 +143,10 @@ def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -
     minari = optional_module("minari", "minari", "writing a Minari data set")
     _check_chain(dataset, dataset_id)
     aside = folder.with_name(f".{folder.name}.replaced")
+    env = _recorded_env(dataset)
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-    env = _recorded_env(dataset)
     try:
         with warnings.catch_warnings():
             # Minari asks for an author and a permalink, which a conversion does not know.

@@ -41,7 +41,15 @@ def read_arrays(
 ) -> RawTransitions:
     """Arrays in memory, copied, so that later changes by the caller do not reach the data."""
     keys = select_keys(list(arrays), name, needs_rewards)
-    copies = {ours: np.array(_on_host(arrays[theirs])) for ours, theirs in keys.items()}
+    copies: dict[str, NDArray[Any]] = {}
+    for ours, theirs in keys.items():
+        try:
+            copies[ours] = np.array(_on_host(arrays[theirs]))
+        except (ValueError, TypeError):  # rows of unequal length; a type that NumPy lacks
+            raise DataError(
+                f"{name}: array '{theirs}' cannot be read as an array of numbers; give rows of "
+                "equal length, of a type that NumPy has"
+            ) from None
     return RawTransitions(label=name, name=name, arrays=copies, keys=keys)
 
 
@@ -133,7 +141,7 @@ def _hdf5_arrays(path: Path, choose: Any) -> dict[str, NDArray[Any]]:
             "or set dataset.kind to what it is"
         ) from None
     with file:
-        present = [key for key in file if isinstance(file.get(key), h5py.Dataset)]
+        present = [key for key in file if _is_array(file, key, h5py)]
         arrays = {}
         for key in choose(present) if choose else present:
             try:
@@ -143,6 +151,13 @@ def _hdf5_arrays(path: Path, choose: Any) -> dict[str, NDArray[Any]]:
                     f"hdf5 file '{path}': array '{key}' cannot be read; write the file again"
                 ) from None
     return arrays
+
+
+def _is_array(file: Any, key: str, h5py: Any) -> bool:
+    try:
+        return isinstance(file.get(key), h5py.Dataset)
+    except _DAMAGE:
+        return False  # a link that leads nowhere, or to itself
 
 
 def read_minari(dataset_id: str) -> RawTransitions:

@@ -27,7 +27,12 @@ from rl_training.data.validation import (
     infer_spaces,
 )
 from rl_training.experiment.config import DatasetConfig, DataSource
-from rl_training.experiment.errors import ConfigError, DataError, did_you_mean
+from rl_training.experiment.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentSetupError,
+    did_you_mean,
+)
 
 DEFAULT_RANDOM_STEPS = 10_000
 
@@ -193,7 +198,12 @@ def _read_random(
         )
     env = make_env(env_id, env_kwargs)
     try:
-        spaces = Spaces.from_gymnasium(env.observation_space, env.action_space)
+        spaces = Spaces.of(env)
+        if spaces.is_image:
+            raise EnvironmentSetupError(
+                f"env_id: '{env_id}' has image observations, which data sets cannot hold yet; "
+                "choose a task with vector observations"
+            )
         arrays = roll_out(
             env,
             uniform_controller(spaces),

@@ -30,6 +30,8 @@ it does not say whether the episode terminated or was cut."""
 
 ACTION_TOLERANCE = 1e-4
 SEAM_TOLERANCE = 1e-5
+MOST_INFERRED_ACTIONS = 100_000
+"""Whole numbers further apart count something and are no choice among Discrete actions."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,12 @@ def infer_spaces(sources: Sequence[RawTransitions]) -> Spaces:
     if all(flat):
         low = min(0, min(int(array.min()) for array in arrays))
         high = max(int(array.max()) for array in arrays)
+        if high - low >= MOST_INFERRED_ACTIONS:
+            raise DataError(
+                f"{first.label}: array '{first.key('actions')}' holds whole numbers from {low:,} "
+                f"to {high:,}, too many for Discrete actions; store continuous actions as float32 "
+                "in the shape (rows, components), or give the environment"
+            )
         return Spaces(width, "discrete", high - low + 1, action_start=low)
     for raw, array in zip(sources, arrays, strict=True):
         if array.ndim != 2 or array.shape[1] != arrays[0].shape[-1]:
@@ -298,16 +306,15 @@ def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
                 f"{raw.label}: array '{key}' holds continuous (Box) actions but the task has "
                 f"{spaces.action_dim} discrete ones; use data of this task or another env_id"
             )
-        codes = np.ascontiguousarray(flat, dtype=np.int64)
         last = spaces.action_start + spaces.action_dim - 1
-        outside = (codes < spaces.action_start) | (codes > last)
+        outside = (flat < spaces.action_start) | (flat > last)
         if outside.any():
             row = int(np.flatnonzero(outside)[0])
             raise DataError(
-                f"{raw.label}: array '{key}' holds {int(codes[row])} at row {row}, outside the "
+                f"{raw.label}: array '{key}' holds {int(flat[row])} at row {row}, outside the "
                 f"discrete actions {spaces.action_start}..{last}; repair or remove that row"
             )
-        return codes
+        return np.ascontiguousarray(flat, dtype=np.int64)
     if array.dtype.kind in "iub":
         raise DataError(
             f"{raw.label}: array '{key}' holds integers ({array.dtype}), so discrete actions, but "

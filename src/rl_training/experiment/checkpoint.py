@@ -194,9 +194,18 @@ def read_manifest(path: Path) -> CheckpointInfo:
         info = CheckpointInfo(path, manifest)
         if not (isinstance(manifest["files"], dict) and info.tick >= 0):
             raise ValueError
+        _ = info.score  # raises where it is no number
         if manifest["checksum"] != _manifest_checksum(manifest):
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OSError,
+        OverflowError,
+        RecursionError,
+    ):
         raise CheckpointError(
             f"checkpoint '{path}' is damaged: its {MANIFEST} is cut short or changed; "
             "use an earlier checkpoint"
@@ -220,8 +229,8 @@ def verify(info: CheckpointInfo) -> None:
             with (info.path / file_name).open("rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
-        except OSError:
-            raise _damaged(info.path, file_name, "is missing") from None
+        except (OSError, ValueError):  # ValueError: a name that no file can have
+            raise _damaged(info.path, ascii(file_name)[1:-1], "is missing") from None
         if digest.hexdigest() != expected:
             raise _damaged(info.path, file_name, "differs from its checksum")
 

@@ -79,7 +79,7 @@ def readable_errors(
                 expected = (
                     f"a value {kind.replace('_', ' ').replace('equal', 'or equal to')} {bound:g}"
                 )
-            yield f"{key}: expected {expected}, got {_short(given)}"
+            yield f"{key}: expected {expected}, got {shortened(given)}"
 
 
 def _hint(
@@ -97,6 +97,7 @@ def _hint(
     return hint or (f"; known keys are {', '.join(known)}" if known else "")
 
 
-def _short(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A value as it would be written, cut to one line."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
