@@ -205,6 +205,34 @@ def test_an_hdf5_link_that_leads_nowhere(tmp_path: Path, arrays: dict[str, Any])
             load_transition_dataset(path)
 
 
+def test_an_hdf5_file_does_not_read_others(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    """Whoever made it could otherwise show the numbers of any file as data."""
+    rewards = np.asarray(arrays["rewards"], np.float32)
+    secret = tmp_path / "secret"
+    secret.write_bytes(rewards.tobytes())
+    other = _hdf5(tmp_path / "other.h5", arrays)
+
+    def raw(file: h5py.File) -> None:
+        storage = [(str(secret), 0, rewards.nbytes)]
+        file.create_dataset("rewards", rewards.shape, rewards.dtype, external=storage)
+
+    def virtual(file: h5py.File) -> None:
+        layout = h5py.VirtualLayout(rewards.shape, rewards.dtype)
+        layout[:] = h5py.VirtualSource(str(other), "rewards", rewards.shape)
+        file.create_virtual_dataset("rewards", layout)
+
+    def linked(file: h5py.File) -> None:
+        file["rewards"] = h5py.ExternalLink(str(other), "/rewards")
+
+    for number, elsewhere in enumerate((raw, virtual, linked)):
+        path = _hdf5(tmp_path / f"{number}.h5", arrays)
+        with h5py.File(path, "a") as file:
+            del file["rewards"]
+            elsewhere(file)
+        with pytest.raises(DataError, match="array 'rewards' lies in another file, which is not"):
+            load_transition_dataset(path)
+
+
 def test_random_images_are_refused_before_they_are_made() -> None:
     with pytest.raises(EnvironmentSetupError, match="env_id: 'rl_training/Catch-v0' has image"):
         load_transition_dataset("random", env_id="rl_training/Catch-v0")

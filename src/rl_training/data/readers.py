@@ -93,10 +93,10 @@ def _require_file(path: Path, kind: str) -> None:
         beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
         raise DataError(
             f"{kind} file '{path}' does not exist{did_you_mean(path.name, beside)}; "
-            "correct dataset.path"
+            "correct the path (dataset.path in a config)"
         )
     if not path.is_file():
-        raise DataError(f"'{path}' is a folder, expected a {kind} file; correct dataset.path")
+        raise DataError(f"'{path}' is a folder, expected a {kind} file; correct the path")
 
 
 def _npz_arrays(path: Path, choose: Any) -> dict[str, NDArray[Any]]:
@@ -144,8 +144,14 @@ def _hdf5_arrays(path: Path, choose: Any) -> dict[str, NDArray[Any]]:
         present = [key for key in file if _is_array(file, key, h5py)]
         arrays = {}
         for key in choose(present) if choose else present:
+            stored = file[key]
+            if stored.external or stored.is_virtual or stored.file.filename != file.filename:
+                raise DataError(
+                    f"hdf5 file '{path}': array '{key}' lies in another file, which is not opened; "
+                    "store the numbers in this one"
+                )
             try:
-                arrays[key] = np.asarray(file[key][()])
+                arrays[key] = np.asarray(stored[()])
             except _DAMAGE:
                 raise DataError(
                     f"hdf5 file '{path}': array '{key}' cannot be read; write the file again"
