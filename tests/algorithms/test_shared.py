@@ -20,13 +20,14 @@ from rl_training.algorithms.functional import (
     soft_update,
 )
 from rl_training.algorithms.functional import capped_exp as torch_capped_exp
-from rl_training.algorithms.optim import LaProp
+from rl_training.algorithms.optim import FusedAdam, LaProp
 from rl_training.api.support import policy_in_use
 from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.spaces import Spaces
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.errors import DataError
+from rl_training.experiment.registry import algorithm_class
 from rl_training.models import (
     BoundedGaussianPolicy,
     CategoricalPolicy,
@@ -403,6 +404,33 @@ def test_laprop_by_hand():
             expected[i] = expected[i] - rate * average[i] / (1 - 0.9**t)
     for parameter, wanted in zip(parameters, expected, strict=True):
         np.testing.assert_allclose(f64(parameter), wanted, rtol=2e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("eps", [1e-8, 3e-4])
+def test_adam_by_hand(eps):
+    """Gradients of about the larger epsilon's size, where it halves a step."""
+    torch.manual_seed(0)
+    start = torch.randn(5)
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = FusedAdam([parameter], lr=0.01, eps=eps)
+    expected, average, square = f64(start).copy(), np.zeros(5), np.zeros(5)
+    for t in range(1, 7):
+        gradient = 3e-4 * torch.randn(5)
+        optimizer.step([gradient])
+        average = 0.9 * average + 0.1 * f64(gradient)
+        square = 0.999 * square + 0.001 * f64(gradient) ** 2
+        denominator = np.sqrt(square / (1 - 0.999**t)) + eps
+        expected -= 0.01 * average / (1 - 0.9**t) / denominator
+    np.testing.assert_allclose(f64(parameter), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algo", ["dqn", "qr_dqn", "iqn", "fqf", "ppo"])
+def test_adam_eps_reaches_the_optimisers(algo):
+    made = algorithm_class(algo)
+    algorithm = made(Spaces(4, "discrete", 2), made.Params(adam_eps=0.5))
+    own = {"fractions": 1e-8}  # FQF's second optimiser has the default
+    for name, optimizer in algorithm.optimizers.items():
+        assert optimizer.eps == own.get(name, 0.5), name
 
 
 @pytest.mark.parametrize("size", [1e-10, 3e-18, 1e-18, 1e-19, 0.0])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
-from rl_training.algorithms.optim import FusedAdam, Optimizer
+from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
 from rl_training.execution import asking_is_free, is_batched
@@ -334,9 +334,10 @@ class Algorithm(nn.Module):
         parameters: Iterable[nn.Parameter],
         lr: float,
         weight_decay: float | Sequence[float] = 0.0,
+        eps: float = EPS,
     ) -> None:
         """An Adam under `name`, on the device its parameters already live on."""
-        self.optimizers[name] = FusedAdam(parameters, lr, weight_decay)
+        self.optimizers[name] = FusedAdam(parameters, lr, weight_decay, eps)
 
     def minimize(self, loss: Callable[[], Loss], *names: str) -> Metrics:
         """One backward pass and one step of each named optimiser.

@@ -62,7 +62,7 @@ class DQNAlgorithm(ValueAlgorithm):
         self, spaces: Spaces, params: DQNParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("q", self.network.parameters(), params.lr)
+        self.add_optimizer("q", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, observed: Observed) -> QNetwork:
         p: DQNParams = self.params

@@ -97,7 +97,9 @@ class FQFAlgorithm(ValueAlgorithm):
         self, spaces: Spaces, params: FQFParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("quantiles", self.network.quantile_parameters(), params.lr)
+        self.add_optimizer(
+            "quantiles", self.network.quantile_parameters(), params.lr, eps=params.adam_eps
+        )
         self.add_optimizer("fractions", self.network.fractions.parameters(), params.fraction_lr)
 
     def make_network(self, observed: Observed) -> MLPFQFNetwork:

@@ -58,7 +58,7 @@ class IQNAlgorithm(ValueAlgorithm):
         self, spaces: Spaces, params: IQNParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("quantiles", self.network.parameters(), params.lr)
+        self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, observed: Observed) -> ImplicitQuantileNetwork:
         p: IQNParams = self.params

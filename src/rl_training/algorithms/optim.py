@@ -79,8 +79,10 @@ class FusedAdam(Optimizer):
         parameters: Iterable[nn.Parameter],
         lr: float,
         weight_decay: float | Sequence[float] = 0.0,
+        eps: float = EPS,
     ) -> None:
         super().__init__(parameters, lr)
+        self.eps = eps
         count = len(self.parameters)
         decays = [weight_decay] * count if isinstance(weight_decay, float) else list(weight_decay)
         assert len(decays) == count, (len(decays), count)
@@ -103,6 +105,7 @@ class FusedAdam(Optimizer):
                 self.steps,
                 self.lr,
                 weight_decay,
+                self.eps,
             )
 
 
@@ -148,6 +151,7 @@ def adam(
     steps: Tensor,
     lr: Tensor,
     weight_decay: float,
+    eps: float,
 ) -> None:
     """Move `parameters` and the moments in place; `steps` counts this step, too."""
     if not is_traced():
@@ -162,7 +166,7 @@ def adam(
             beta1=BETA1,
             beta2=BETA2,
             weight_decay=weight_decay,
-            eps=EPS,
+            eps=eps,
             amsgrad=False,
             maximize=False,
         )
@@ -175,7 +179,7 @@ def adam(
     torch._foreach_addcmul_(exp_avg_sq, gradients, gradients, 1.0 - BETA2)
     denominator = torch._foreach_sqrt(exp_avg_sq)
     torch._foreach_div_(denominator, (1.0 - BETA2**steps).sqrt())
-    torch._foreach_add_(denominator, EPS)
+    torch._foreach_add_(denominator, eps)
     change = torch._foreach_div(exp_avg, denominator)
     torch._foreach_mul_(change, lr / (1.0 - BETA1**steps))
     torch._foreach_sub_(parameters, change)
@@ -201,8 +205,9 @@ def _adam_of_agents(
     steps: Tensor,
     lr: Tensor,
     weight_decay: float,
+    eps: float,
 ) -> None:
-    adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay)
+    adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay, eps)
 
 
 @torch.library.custom_op("rl_training::move_agents_towards", mutates_args=("targets",))
@@ -219,12 +224,12 @@ def _agents_first(tensors: list[Tensor], axes: list[int | None], agents: int) ->
 
 @_adam_of_agents.register_vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
-    *lists, steps, lr, weight_decay = arguments
+    *lists, steps, lr, weight_decay, eps = arguments
     parameters, gradients, exp_avg, exp_avg_sq = (
         _agents_first(tensors, axes, info.batch_size)
         for tensors, axes in zip(lists, in_dims[:4], strict=True)
     )
-    adam(parameters, gradients, exp_avg, exp_avg_sq, steps[0], lr[0], weight_decay)
+    adam(parameters, gradients, exp_avg, exp_avg_sq, steps[0], lr[0], weight_decay, eps)
     return None, None
 
 

@@ -73,6 +73,8 @@ class PPOParams(DiscountedParams):
     """Divide rewards by the running deviation of the discounted return."""
     lr: Positive = 3e-4
     """Learning rate of the policy."""
+    adam_eps: Positive = 1e-8
+    """Number that Adam adds to its denominator; larger slows weights whose gradients are small."""
 
 
 def ppo_loss(
@@ -148,10 +150,10 @@ class PPOAlgorithm(Algorithm):
             nn.init.orthogonal_(last.weight, gain)
         self.register_buffer("clip", torch.tensor(params.clip), persistent=False)
         self.register_buffer("entropy_coef", torch.tensor(params.entropy_coef), persistent=False)
-        self.add_optimizer("policy", self.actor.parameters(), params.lr)
+        self.add_optimizer("policy", self.actor.parameters(), params.lr, eps=params.adam_eps)
         # Adam cancels a factor on the loss of a separate network, so the factor moves its rate
         rate = params.lr * params.value_coef / 0.5
-        self.add_optimizer("value", self.value.parameters(), rate)
+        self.add_optimizer("value", self.value.parameters(), rate, eps=params.adam_eps)
 
     @property
     def policy(self) -> Policy:

@@ -49,7 +49,7 @@ class QRDQNAlgorithm(ValueAlgorithm):
         self, spaces: Spaces, params: QRDQNParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("quantiles", self.network.parameters(), params.lr)
+        self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, observed: Observed) -> QuantileNetwork:
         p: QRDQNParams = self.params

@@ -30,6 +30,8 @@ class ValueParams(OffPolicyParams):
     """Updates per environment step; fractions are kept exactly over time."""
     lr: Positive = 5e-4
     """Learning rate of the value network."""
+    adam_eps: Positive = 1e-8
+    """Number that Adam adds to its denominator; larger slows weights whose gradients are small."""
     kappa: Positive = 1.0
     """Size of a TD error from which the Huber loss is linear."""
     target_update_interval: Count = 250
