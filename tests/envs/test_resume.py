@@ -151,7 +151,8 @@ class Unseeded(gym.Env[Any, Any]):
         return np.full(2, 0.5 if self.hidden else self._draw(), np.float32)
 
     def _draw(self) -> float:
-        return os.urandom(1)[0] / 255 if self.system else np.random.random()
+        # four bytes: two draws of one are the same in every 256th run
+        return int.from_bytes(os.urandom(4), "big") / 2**32 if self.system else np.random.random()
 
 
 class Alternating(Unseeded):
