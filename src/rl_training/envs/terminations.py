@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.experiment.errors import ConfigError, did_you_mean
+from rl_training.experiment.errors import ConfigError, did_you_mean, told
 
 Termination = Callable[[Tensor], Tensor]
 """(B, O) raw next observations to (B,) booleans."""
@@ -144,17 +144,12 @@ def _imported(path: str) -> Termination:
         function = getattr(importlib.import_module(module_name), name)
     except (Exception, SystemExit) as error:  # a module may do anything while it is imported
         raise ConfigError(
-            f"{KEY}: '{path}' cannot be imported ({_said(error)}); expected "
+            f"{KEY}: '{path}' cannot be imported ({told(error)}); expected "
             "package.module:function, installed or in a folder of PYTHONPATH"
         ) from error
     if not callable(function):
         raise ConfigError(f"{KEY}: '{path}' is no function; expected package.module:function")
     return Checked(function, path)
-
-
-def _said(error: BaseException) -> str:
-    first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
-    return f"{type(error).__name__}{': ' if first else ''}{first}"
 
 
 class Checked:
@@ -168,7 +163,7 @@ class Checked:
             found = self.function(next_obs)
         except Exception as error:
             raise ConfigError(
-                f"{KEY}: '{self.path}' raised {_said(error)}; expected one boolean for each of "
+                f"{KEY}: '{self.path}' raised {told(error)}; expected one boolean for each of "
                 f"{next_obs.shape[0]} next observations of {next_obs.shape[1]} components"
             ) from error
         rows = next_obs.shape[0]

@@ -25,7 +25,12 @@ from numpy.typing import NDArray
 
 from rl_training.data.generation import make_env
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, RLTrainingError
+from rl_training.experiment.errors import (
+    ConfigError,
+    EnvironmentSetupError,
+    RLTrainingError,
+    told,
+)
 
 Vectorization = Literal["sync", "async"]
 StepArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -483,8 +488,7 @@ class _WrongObservationError(Exception):
 def _raised(error: Exception) -> str:
     if isinstance(error, _WrongObservationError):
         return str(error)
-    first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
-    return f"raised {type(error).__name__}{': ' if first else ''}{first}"
+    return f"raised {told(error)}"
 
 
 def _end_of(exit_code: int | None) -> str:

@@ -66,3 +66,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def _similarity(name: str, word: str) -> float:
     return difflib.SequenceMatcher(None, name, word).ratio()
+
+
+def told(error: BaseException) -> str:
+    """Kind and first line of what other code raised, for the middle of a sentence."""
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
+    return f"{type(error).__name__}{': ' if first else ''}{first}"

@@ -14,7 +14,7 @@ import torch
 
 from rl_training.data.generation import make_env
 from rl_training.envs.vector import EnvironmentFailure
-from rl_training.experiment.errors import RLTrainingError
+from rl_training.experiment.errors import RLTrainingError, told
 from rl_training.models.carry import Carry, rows_of
 from rl_training.runtime.controls import derive_seed
 
@@ -166,9 +166,7 @@ class Evaluator:
         except RLTrainingError:
             raise
         except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
-            what = f"raised {type(error).__name__}{': ' if first else ''}{first}"
-            raise self._failure(episode, step, what) from error
+            raise self._failure(episode, step, f"raised {told(error)}") from error
 
     def _failure(self, episode: Episode, step: int, what: str) -> EnvironmentFailure:
         seed = self.episode_seed(episode.number, episode.policy)
