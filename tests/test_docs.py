@@ -121,7 +121,7 @@ def test_every_metric_is_explained(algo: str) -> None:
 
     text = (DOCS / "algorithms" / f"{algo}.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"`train/(\w+)`", section(text, "Metrics")))
-    knobs = {"lagrange_gap": 1.0} if algo == "cql" else {}
+    knobs = {"lagrange_threshold": 1.0} if algo == "cql" else {}
     algorithm, table = small_learner(small_config(algo, algo_kwargs=knobs))
     assert explained == set(algorithm.step(table.sample(8)))
 

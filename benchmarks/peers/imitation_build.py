@@ -47,7 +47,7 @@ def make_trainer(
             hid_sizes=tuple(knobs["hidden_sizes"]),
             normalize_input_layer=RunningNorm,
         ),
-        n_disc_updates_per_round=knobs["discriminator_updates"],
+        n_disc_updates_per_round=knobs["discriminator_updates"] or 8,
         disc_opt_kwargs=rate,
         custom_logger=logger.configure(format_strs=[]),
     )

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from rl_training.algorithms import cql_loss
+from rl_training.algorithms.cql import CQLParams
+from rl_training.experiment.errors import ConfigError
 
 from .helpers import (
     BOX,
@@ -49,9 +51,13 @@ def oracle_terms(
     *,
     action_dim,
     min_q_weight,
-    lagrange_gap=0.0,
+    multiplier=1.0,
+    lagrange_threshold=0.0,
 ):
-    """TD error plus weight * (log sum_a exp Q(s, a) / density(a) - Q(s, data) - gap)."""
+    """TD error plus a * (weight * gap - threshold), the authors' form of the multiplier a.
+
+    The gap is log sum_a exp Q(s, a) / density(a) - Q(s, data).
+    """
     q_data = f64(q_data)
     critic_loss, _ = squared_td_error(q_data, f64(td_target))
     candidates = np.concatenate(
@@ -63,7 +69,7 @@ def oracle_terms(
         axis=1,
     )
     gap = np.mean(logsumexp(candidates, 1) - q_data, axis=1)  # one number per member
-    conservative = min_q_weight * np.sum(gap - lagrange_gap)
+    conservative = np.sum(f64(multiplier) * (min_q_weight * gap - lagrange_threshold))
     return {
         "total": critic_loss + conservative,
         "critic_loss": critic_loss,
@@ -110,8 +116,8 @@ def random_inputs(seed, members=2, samples=3, size=4, scale=1.0):
     "knobs",
     [
         {"action_dim": 1, "min_q_weight": 5.0},
-        {"action_dim": 6, "min_q_weight": 1.0, "lagrange_gap": 2.0},
-        {"action_dim": 2, "min_q_weight": 1e3, "lagrange_gap": -1.0},
+        {"action_dim": 6, "min_q_weight": 5.0, "lagrange_threshold": 2.0, "multiplier": 3.0},
+        {"action_dim": 2, "min_q_weight": 1e3, "lagrange_threshold": -1.0, "multiplier": 0.1},
         {"action_dim": 2, "min_q_weight": 0.0},
     ],
 )
@@ -191,10 +197,10 @@ def test_weight_zero_is_plain_td():
         assert not gradients[name].any()
 
 
-def test_weight_may_be_a_tensor():
-    inputs = random_inputs(0)
-    number, _ = evaluate(cql_loss, inputs, action_dim=2, min_q_weight=5.0)
-    tensor, _ = evaluate(cql_loss, inputs, action_dim=2, min_q_weight=torch.tensor(5.0))
+def test_the_multiplier_may_be_a_tensor():
+    inputs, knobs = random_inputs(0), {"action_dim": 2, "min_q_weight": 5.0}
+    number, _ = evaluate(cql_loss, inputs, multiplier=2.0, **knobs)
+    tensor, _ = evaluate(cql_loss, inputs, multiplier=torch.tensor(2.0), **knobs)
     torch.testing.assert_close(number.total, tensor.total)
 
 
@@ -206,13 +212,13 @@ def test_a_broadcast_of_the_target_is_refused():
 
 
 @pytest.mark.parametrize("deterministic_backup", [True, False])
-@pytest.mark.parametrize("lagrange_gap", [None, 1.0])
+@pytest.mark.parametrize("lagrange_threshold", [None, 1.0])
 @pytest.mark.parametrize("backup_action", ["sampled", "mode"])
-def test_update(deterministic_backup, lagrange_gap, backup_action):
+def test_update(deterministic_backup, lagrange_threshold, backup_action):
     learner = make_learner(
         "cql",
         deterministic_backup=deterministic_backup,
-        lagrange_gap=lagrange_gap,
+        lagrange_threshold=lagrange_threshold,
         backup_action=backup_action,
         n_action_samples=3,
         lagrange_lr=0.1,
@@ -249,7 +255,7 @@ def test_update(deterministic_backup, lagrange_gap, backup_action):
             target = target - f64(batch.discount) * temperature * next_log_prob
         now, log_prob_now = tanh_gaussian_sample(policy, batch.obs, now_noise)
         following, log_prob_following = tanh_gaussian_sample(policy, batch.next_obs, next_noise)
-        multiplier = 1.0 if lagrange_gap is None else np.exp(f64(before.log_multiplier))
+        multiplier = 1.0 if lagrange_threshold is None else np.exp(f64(before.log_multiplier))
         terms = oracle_terms(
             critics_of(critics, batch.obs, batch.action),
             target,
@@ -259,10 +265,14 @@ def test_update(deterministic_backup, lagrange_gap, backup_action):
             log_prob_now,
             log_prob_following,
             action_dim=2,
-            min_q_weight=5.0 * multiplier,
-            lagrange_gap=lagrange_gap or 0.0,
+            min_q_weight=5.0,
+            multiplier=multiplier,
+            lagrange_threshold=lagrange_threshold or 0.0,
         )
         del terms["total"]
+        if lagrange_threshold is not None:
+            excess = 5.0 * terms["conservative_gap"] - lagrange_threshold
+            expected["multiplier_loss"] = -multiplier * excess
         for name, value in (expected | terms).items():
             np.testing.assert_allclose(f64(metrics[name]), value, rtol=1e-6, err_msg=name)
         assert_targets_follow(
@@ -270,18 +280,33 @@ def test_update(deterministic_backup, lagrange_gap, backup_action):
         )
 
 
-@pytest.mark.parametrize(("gap", "sign"), [(-50.0, 1), (50.0, -1)])
-def test_the_multiplier_follows_the_gap(gap, sign):
-    learner = make_learner("cql", lagrange_gap=gap, lagrange_lr=1e-2, n_action_samples=2)
+@pytest.mark.parametrize(("threshold", "sign"), [(-50.0, 1), (250.0, -1)])
+def test_the_multiplier_follows_the_gap(threshold, sign):
+    learner = make_learner(
+        "cql", lagrange_threshold=threshold, lagrange_lr=1e-2, n_action_samples=2
+    )
     seen = []
     for seed in range(5):
         metrics = learner.step(random_batch(seed=seed))
         seen.append(float(metrics["multiplier"]))
-        assert np.sign(float(metrics["conservative_gap"]) - gap) == sign
+        assert np.sign(5.0 * float(metrics["conservative_gap"]) - threshold) == sign
     assert (np.diff([1.0, *seen]) * sign > 0).all()
 
 
-def test_without_a_gap_there_is_no_multiplier():
+def test_the_older_name_of_the_threshold_keeps_its_meaning():
+    """Configs from before the knob had the authors' meaning bounded the gap, not weight * gap."""
+    read = CQLParams.parse({"lagrange_gap": 2.0, "min_q_weight": 3.0})
+    assert read.lagrange_threshold == 6.0
+    assert CQLParams.parse({"lagrange_gap": 2.0}).lagrange_threshold == 10.0  # the default weight
+    assert CQLParams.parse({"lagrange_gap": None}) == CQLParams()
+    assert CQLParams.parse(read.model_dump()) == read
+    with pytest.raises(ConfigError, match="its older name"):
+        CQLParams.parse({"lagrange_gap": 2.0, "lagrange_threshold": 3.0})
+    with pytest.raises(ConfigError, match="lagrange_threshold: expected a valid number"):
+        CQLParams.parse({"lagrange_gap": True})
+
+
+def test_without_a_threshold_there_is_no_multiplier():
     learner = make_learner("cql")
     assert "multiplier" not in learner.optimizers
     assert "multiplier" not in learner.step(random_batch())
@@ -335,7 +360,7 @@ def test_discrete_actions_are_refused():
         ("min_q_weight", -1.0),
         ("n_action_samples", 0),
         ("n_action_samples", -3),
-        ("lagrange_gap", math.nan),
+        ("lagrange_threshold", math.nan),
         ("target_entropy", math.inf),
         ("deterministic_backup", "no"),
     ],

@@ -55,14 +55,19 @@ def fourth_power(w):
 @pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
 @pytest.mark.parametrize("n", [2, 5, 32])
 @pytest.mark.parametrize(("scale", "entropy_coef"), [(1.0, 0.0), (1.0, 0.5), (100.0, 1e-3)])
-def test_fraction_loss(seed, size, n, scale, entropy_coef):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fraction_loss(seed, size, n, scale, entropy_coef, weighted):
     inputs = random_arrays(seed, scale, quantiles_at_taus=(size, n - 1), quantiles_hat=(size, n))
     logits = np.random.default_rng(seed + 1).standard_normal((size, n))
     inputs["taus"] = fractions_from(logits)[0].astype("f4")
     taus, at_taus, hat = (f64(inputs[k]) for k in ("taus", "quantiles_at_taus", "quantiles_hat"))
+    priority = 1.0
+    if weighted:
+        inputs["weight"] = np.random.default_rng(seed + 2).uniform(0.1, 1.0, size).astype("f4")
+        priority = f64(inputs["weight"])
     total, gradient = 0.0, np.zeros_like(taus)
     for i in range(1, n):
-        slope = 2.0 * at_taus[:, i - 1] - hat[:, i] - hat[:, i - 1]
+        slope = priority * (2.0 * at_taus[:, i - 1] - hat[:, i] - hat[:, i - 1])
         total += np.mean(slope * taus[:, i])
         gradient[:, i] += slope / size
     widths = np.diff(taus)
@@ -270,7 +275,8 @@ def test_update_equals_the_papers_steps(double, dueling, weighted):
         widths = online.fractions(features.detach()).softmax(-1)
         inner = widths.cumsum(-1)[:, :-1]
         entropy = -(widths * widths.log()).sum(-1).mean()
-        fraction_loss = (slope * inner).sum(-1).mean()
+        per_row = (slope * inner).sum(-1)
+        fraction_loss = (per_row * batch.weight if weighted else per_row).mean()
 
         quantile_adam.zero_grad()
         fraction_adam.zero_grad()

@@ -22,7 +22,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "batch_size"): 16,
     ("*", "gamma"): 0.5,
     ("*", "max_weight"): 1.01,
-    ("cql", "lagrange_gap"): 1.0,
+    ("cql", "lagrange_threshold"): 1.0,
     ("*", "target_entropy"): -7.0,
     ("*", "fixed_temperature"): 0.5,
     ("rlpd", "alpha"): 0.5,
@@ -72,7 +72,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("dreamer", "free_nats"): 100.0,
 }
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
-    ("cql", "lagrange_lr"): {"lagrange_gap": 1.0},
+    ("cql", "lagrange_lr"): {"lagrange_threshold": 1.0},
     ("crr", "beta"): {"weight_type": "exp"},
     ("iqn", "n_action_quantiles"): {"lr": 0.05},
     **{(algo, "double"): {"lr": 0.05} for algo in VALUE_BASED},

@@ -54,7 +54,7 @@ def test_update_moves_weights_and_reports_detached_scalars(algo: str, kind: str)
 
 @pytest.mark.parametrize(("algo", "kind"), cases())
 def test_every_loss_is_watched(algo: str, kind: str) -> None:
-    extra = {"lagrange_gap": 1.0} if algo == "cql" else {}
+    extra = {"lagrange_threshold": 1.0} if algo == "cql" else {}
     algorithm, table = small_learner(small_config(algo, kind, algo_kwargs=extra))
     metrics = algorithm.step(table.sample(32))
     assert set(algorithm.losses) == {name for name in metrics if name.endswith("_loss")}

@@ -160,6 +160,15 @@ def test_ppo_gives_the_discriminator_its_steps_per_rollout() -> None:
     assert float(loop.imitator.optimizers["policy"].steps) == 4 * 2 == loop.progress.updates
 
 
+def test_each_generator_has_its_own_number_of_discriminator_steps() -> None:
+    """Eight of them per update of SAC would outrun the policy."""
+    for knobs, rows in ((SAC, 16), (PPO, 8 * 16)):
+        config = small_config("gail", algo_kwargs={**knobs, "discriminator_updates": None})
+        loop = loop_of(config)
+        assert loop.demos.rows == rows
+        loop.close()
+
+
 # --- demonstrations --------------------------------------------------------------------------
 
 

@@ -198,9 +198,10 @@ class Algorithm(nn.Module):
                 f"the task has {spaces.describe()}; choose another algorithm ('rl-training list')"
             )
         if spaces.is_image and "image" not in self.observation_kinds:
+            fitting = "dqn, ppo or dreamer" if spaces.is_discrete else "ppo or dreamer"
             raise EnvironmentSetupError(
                 f"algo: {self.name()} takes vector observations, but the task has "
-                f"{spaces.describe()}; choose an algorithm for images, such as dqn or ppo, or wrap "
+                f"{spaces.describe()}; choose an algorithm for images, such as {fitting}, or wrap "
                 "the environment"
             )
         if spaces.is_image and normalize_observations:

@@ -4,8 +4,10 @@ Kumar, Zhou, Tucker and Levine 2020, arXiv:2006.04779 (the CQL(H) objective on S
 
 Kept from the authors' code: importance-weighted logsumexp over uniform actions, policy
 actions at s and policy actions of s' (evaluated at s), one weight per critic term,
-deterministic backup without the entropy term, automatic temperature, optional Lagrange
-multiplier. Left: the authors' first 40,000 updates of behaviour cloning for the policy.
+deterministic backup without the entropy term, automatic temperature at the policy's
+learning rate, optional Lagrange multiplier. Changed: the sampled actions come from the policy
+after its own step of the update, the authors' from before it. Left: the authors' first 40,000
+updates of behaviour cloning for the policy, and their other objectives (docs/algorithms/cql.md).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, TargetNetworkParams
@@ -37,8 +40,8 @@ class CQLParams(TargetNetworkParams):
     """Weight of the conservative term; larger trusts unseen actions less."""
     n_action_samples: Count = 10
     """Uniform, policy and next-policy actions per state in the conservative term, of each."""
-    lagrange_gap: Finite | None = None
-    """Tune a multiplier on min_q_weight so that the gap stays near this value; off by default."""
+    lagrange_threshold: Finite | None = None
+    """Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default."""
     lagrange_lr: Positive = 3e-4
     """Learning rate of that multiplier."""
     deterministic_backup: bool = True
@@ -47,8 +50,25 @@ class CQLParams(TargetNetworkParams):
     """Which action of the policy at s' the TD target rates."""
     target_entropy: Finite | None = None
     """Entropy the temperature aims at; minus the number of action components by default."""
-    temperature_lr: Positive = 3e-4
+    temperature_lr: Positive = 1e-4
     """Learning rate of the temperature."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_the_older_name(cls, values: Any) -> Any:
+        """`lagrange_gap` bounded the gap itself, so that weight times it is the threshold."""
+        if not isinstance(values, dict) or "lagrange_gap" not in values:
+            return values
+        values = dict(values)
+        gap = values.pop("lagrange_gap")
+        if gap is None:
+            return values
+        if values.get("lagrange_threshold") is not None:
+            raise ValueError("give lagrange_threshold alone; lagrange_gap is its older name")
+        weight = values.get("min_q_weight", cls.model_fields["min_q_weight"].default)
+        numbers = {type(gap), type(weight)} <= {int, float}
+        # anything but numbers is refused under the name that it has now
+        return {**values, "lagrange_threshold": weight * gap if numbers else gap}
 
 
 def cql_loss(
@@ -61,13 +81,14 @@ def cql_loss(
     log_prob_next_policy: Tensor,
     *,
     action_dim: int,
-    min_q_weight: Tensor | float,
-    lagrange_gap: float = 0.0,
+    min_q_weight: float,
+    multiplier: Tensor | float = 1.0,
+    lagrange_threshold: float = 0.0,
 ) -> Loss:
-    """Squared TD error plus min_q_weight * (logsumexp_a Q(s, a) - Q(s, data) - gap).
+    """Squared TD error plus multiplier * (min_q_weight * gap - lagrange_threshold).
 
-    `q_data` is (members, B), `td_target` (B,), the other values (members, samples, B) and
-    the log-densities (samples, B). Each sampled value is divided by its density: 0.5 per
+    The gap is logsumexp_a Q(s, a) - Q(s, data). `q_data` is (members, B), `td_target`
+    (B,), the other values (members, samples, B) and the log-densities (samples, B). Each sampled value is divided by its density: 0.5 per
     component for uniform actions. Terms are summed over members, averaged over the batch.
     """
     assert log_prob_policy.shape == q_policy.shape[1:], (log_prob_policy.shape, q_policy.shape)
@@ -85,7 +106,7 @@ def cql_loss(
     soft_max = torch.logsumexp(candidates, dim=1)
     gap = (soft_max - q_data).mean(-1)
     td = critic_loss(q_data, td_target.detach())
-    conservative = (min_q_weight * (gap - lagrange_gap)).sum()
+    conservative = (multiplier * (min_q_weight * gap - lagrange_threshold)).sum()
     return Loss(
         td + conservative,
         {
@@ -125,7 +146,7 @@ class CQLAlgorithm(Algorithm):
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
         self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
-        if params.lagrange_gap is not None:
+        if params.lagrange_threshold is not None:
             self.log_multiplier = nn.Parameter(torch.zeros(()))
             self.add_optimizer("multiplier", [self.log_multiplier], params.lagrange_lr)
 
@@ -163,9 +184,9 @@ class CQLAlgorithm(Algorithm):
             current, log_prob = model.policy.rsample(batch.obs, self.normal(n, *shape))
             following, log_prob_next = model.policy.rsample(batch.next_obs, self.normal(n, *shape))
             actions = torch.cat([batch.action.unsqueeze(0), random, current, following])
-            weight: Tensor | float = p.min_q_weight
-            if p.lagrange_gap is not None:
-                weight = weight * self.log_multiplier.exp().clamp(max=1e6)
+            multiplier: Tensor | float = 1.0
+            if p.lagrange_threshold is not None:
+                multiplier = self.log_multiplier.exp().clamp(max=1e6)
 
         def conservative_loss() -> Loss:
             # one pass of the critics over the data's action and all 3n samples
@@ -180,13 +201,14 @@ class CQLAlgorithm(Algorithm):
                 log_prob,
                 log_prob_next,
                 action_dim=shape[1],
-                min_q_weight=weight,
-                lagrange_gap=p.lagrange_gap or 0.0,
+                min_q_weight=p.min_q_weight,
+                multiplier=multiplier,
+                lagrange_threshold=p.lagrange_threshold or 0.0,
             )
 
         metrics |= self.minimize(conservative_loss, "critics")
-        if p.lagrange_gap is not None:
-            excess = p.min_q_weight * (metrics["conservative_gap"] - p.lagrange_gap)
+        if p.lagrange_threshold is not None:
+            excess = p.min_q_weight * metrics["conservative_gap"] - p.lagrange_threshold
 
             def multiplier_loss() -> Loss:
                 loss = -self.log_multiplier.exp().clamp(max=1e6) * excess

@@ -6,8 +6,8 @@ Kept: a TD critic whose target action comes from the policy at the next state, t
 advantage over a few policy samples (mean or max), binary or capped exponential weights,
 weighted likelihood of the data's actions. Left: the distributional critic and the LSTM,
 critic-weighted resampling at evaluation (the mode acts). Changed: the target action
-comes from the current policy and not from a slow copy, twin critics with a minimum, and
-soft instead of periodic target updates, as later reports found steadier.
+comes from the current policy and not from a slow copy, which is one network less, twin
+critics with a minimum, and soft instead of periodic target updates.
 """
 
 from __future__ import annotations

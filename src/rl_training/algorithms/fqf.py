@@ -34,6 +34,7 @@ from rl_training.algorithms.value_based import (
     of_action,
     quantile_huber_loss,
     td_target,
+    weighted_mean,
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
@@ -54,21 +55,27 @@ class FQFParams(ValueParams):
 
 
 def fqf_fraction_loss(
-    taus: Tensor, quantiles_at_taus: Tensor, quantiles_hat: Tensor, *, entropy_coef: float
+    taus: Tensor,
+    quantiles_at_taus: Tensor,
+    quantiles_hat: Tensor,
+    weight: Tensor | None = None,
+    *,
+    entropy_coef: float,
 ) -> Loss:
     """The 1-Wasserstein error of N steps as a function of the fractions; FQF, eq. 5.
 
     `taus`, (B, N + 1), run from 0 to 1; `quantiles_at_taus`, (B, N - 1), are F at the inner
     ones and `quantiles_hat`, (B, N), F at the midpoints. The loss is linear in the fractions
     and has the error's gradient, 2 F(tau_i) - F(tau_hat_i) - F(tau_hat_{i-1}); its value
-    means nothing. No gradient reaches the quantiles.
+    means nothing. No gradient reaches the quantiles. `weight`, (B,), is that of prioritised
+    replay; the entropy, which is no estimate of anything, goes without.
     """
     n = quantiles_hat.shape[-1]
     assert taus.shape[-1] == n + 1, (taus.shape, quantiles_hat.shape)
     assert quantiles_at_taus.shape[-1] == n - 1, (quantiles_at_taus.shape, quantiles_hat.shape)
     assert taus.shape[:-1] == quantiles_at_taus.shape[:-1] == quantiles_hat.shape[:-1]
     slope = 2.0 * quantiles_at_taus - quantiles_hat[..., 1:] - quantiles_hat[..., :-1]
-    loss = (slope.detach() * taus[..., 1:-1]).sum(-1).mean()
+    loss = weighted_mean((slope.detach() * taus[..., 1:-1]).sum(-1), weight)
     widths = taus.diff(dim=-1)
     entropy = -(widths * widths.clamp(min=1e-8).log()).sum(-1).mean()
     equal = torch.linspace(0.0, 1.0, n + 1, dtype=taus.dtype, device=taus.device)
@@ -131,7 +138,7 @@ class FQFAlgorithm(ValueAlgorithm):
                 quantiles, target, at, batch.weight, following.widths, kappa=p.kappa
             )
             fraction = fqf_fraction_loss(
-                taus, quantiles_at_taus, quantiles_hat, entropy_coef=p.entropy_coef
+                taus, quantiles_at_taus, quantiles_hat, batch.weight, entropy_coef=p.entropy_coef
             )
             q_mean = (taus.diff(dim=-1) * quantiles_hat).sum(-1).mean()
             metrics = {**quantile.metrics, **fraction.metrics, "q_mean": q_mean}

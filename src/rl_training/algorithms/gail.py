@@ -61,8 +61,8 @@ class GAILParams(Params):
     """Reward from the logit: softplus (never negative), log_sigmoid (never positive) or logit."""
     discriminator_lr: Positive = 3e-4
     """Learning rate of the discriminator."""
-    discriminator_updates: Count = 8
-    """Steps of the discriminator per rollout (ppo), or per update (sac)."""
+    discriminator_updates: Count | None = None
+    """Steps of the discriminator: 8 per rollout with ppo, 1 per update with sac by default."""
     entropy_bonus: NonNegative = 1e-3
     """Weight of the discriminator's own entropy, against certainty."""
     gradient_penalty: NonNegative = 0.0
@@ -72,7 +72,12 @@ class GAILParams(Params):
     demo_episodes: Count | None = None
     """Demonstrations to learn from, the first of the data; all by default."""
     demo_subsample: Count = 1
-    """Keep every so many-th step of a demonstration, from a random one on."""
+    """Keep every n-th step of a demonstration, from a random offset."""
+
+    @property
+    def discriminator_steps(self) -> int:
+        """`discriminator_updates`, or its default with this generator."""
+        return self.discriminator_updates or (8 if self.generator == "ppo" else 1)
 
     @property
     def widest_layer(self) -> int:
@@ -257,7 +262,7 @@ class GAILAlgorithm(Algorithm):
         any; either part may be missing."""
         metrics: Metrics = {}
         if batch.expert is not None and batch.policy is not None:
-            pieces = self.params.discriminator_updates
+            pieces = self.params.discriminator_steps
             for expert, policy in zip(
                 batch.expert.cut(pieces), batch.policy.cut(pieces), strict=True
             ):

@@ -6,8 +6,9 @@ Kept: advantages divided by the root of a moving average of their squares, weigh
 exp(beta * A / c), joint policy and value loss, beta = 0 is behaviour cloning to the last
 bit. Changed: the average starts from the first batch and moves at a real rate (the
 customary start of 100 and rate of 1e-8 freeze c at 10, so that the reward scale decides
-the weights), and the exponent is clamped. Because Adam cancels a constant factor on the
-loss of a separate network, `value_coef` also scales the value network's learning rate.
+the weights), and the exponent is clamped. Left: RLlib's `bc_logstd_coeff`.
+Because Adam cancels a constant factor on the loss of a separate network, `value_coef` also
+scales the value network's learning rate.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ environment step, each followed by a soft target update, then one step of the po
 the mean of all critics, and of the temperature, on the last minibatch; target entropy
 -|A|/2; entropy in the target can be switched off.
 
-Deviates: the critics' loss is summed over the ensemble (a factor that Adam cancels), what
-is tuned is the temperature's logarithm, layers start as PyTorch's do and log-deviations
-stay in [-5, 2], all as in this package's SAC, to which RLPD reduces exactly with two
-critics, both in the target and their minimum for the policy, without LayerNorm, at one
-update per step and a fixed temperature.
+Deviates: the critics' loss is summed over the ensemble (a factor that Adam cancels), the
+temperature's loss is log T * (H - target), where the authors' is T * (H - target) with the same
+parameter log T, layers start as PyTorch's do and log-deviations stay in [-5, 2], all as
+in this package's SAC, to which RLPD reduces exactly with two critics, both in the target
+and their minimum for the policy, without LayerNorm, at one update per step and a fixed
+temperature.
 """
 
 from __future__ import annotations

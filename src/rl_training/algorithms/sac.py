@@ -6,7 +6,8 @@ Haarnoja et al. 2018, arXiv:1812.05905.
 Kept: twin critics whose minimum serves target and policy, entropy in the target,
 tanh-Gaussian policy, automatic temperature (its logarithm is what is tuned, as in the
 authors' code) with target entropy -|A|, soft target updates. Order: critics, policy with
-the new critics, temperature, targets.
+the new critics, temperature, targets. Changed: the log standard deviation is clamped to
+[-5, 2] instead of [-20, 2].
 """
 
 from __future__ import annotations

@@ -18,8 +18,10 @@ from rl_training.api.algorithms import (
     QRDQN,
     RLPD,
     SAC,
+    Dreamer,
 )
 from rl_training.api.managed import ManagedAlgorithm, load
+from rl_training.api.seeds import learn_seeds, resume_seeds
 
 __all__ = [
     "AWAC",
@@ -39,6 +41,9 @@ __all__ = [
     "QRDQN",
     "RLPD",
     "SAC",
+    "Dreamer",
     "ManagedAlgorithm",
+    "learn_seeds",
     "load",
+    "resume_seeds",
 ]

@@ -26,6 +26,7 @@ from rl_training.models.policies import (
 )
 from rl_training.models.questions import Question, together
 from rl_training.models.running import Moments, MovingMoments
+from rl_training.models.value_networks import MLPFQFNetwork
 
 __all__ = [
     "MLP",
@@ -40,6 +41,7 @@ __all__ = [
     "GaussianPolicy",
     "ImageEncoder",
     "Imagined",
+    "MLPFQFNetwork",
     "MLPGAILDiscriminator",
     "MLPIQLModel",
     "MLPMOPOEnsembleModel",

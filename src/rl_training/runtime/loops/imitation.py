@@ -49,7 +49,7 @@ class Demonstrations:
         self.reach_an_end = bool(shown.mean() > 0.5)
         """Whether most demonstrations terminate, so that terminating is no failure."""
         self.states = StateSamples(kept.observations, config.tensorboard)
-        self.rows = int(p.batch_size * p.discriminator_updates)
+        self.rows = int(p.batch_size * p.discriminator_steps)
         """Pairs of either side in one round of the discriminator."""
         self.fingerprint = DataFingerprint(kept)
         self._table = TransitionTable(
