@@ -87,9 +87,10 @@ def cql_loss(
 ) -> Loss:
     """Squared TD error plus multiplier * (min_q_weight * gap - lagrange_threshold).
 
-    The gap is logsumexp_a Q(s, a) - Q(s, data). `q_data` is (members, B), `td_target`
-    (B,), the other values (members, samples, B) and the log-densities (samples, B). Each sampled value is divided by its density: 0.5 per
-    component for uniform actions. Terms are summed over members, averaged over the batch.
+    The gap is logsumexp_a Q(s, a) - Q(s, data). `q_data` is (members, B), `td_target` (B,),
+    the other values (members, samples, B) and the log-densities (samples, B). Each sampled
+    value is divided by its density: 0.5 per component for uniform actions. Terms are summed
+    over members, averaged over the batch.
     """
     assert log_prob_policy.shape == q_policy.shape[1:], (log_prob_policy.shape, q_policy.shape)
     assert log_prob_next_policy.shape == q_next_policy.shape[1:]
