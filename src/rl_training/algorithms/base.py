@@ -340,11 +340,12 @@ class Algorithm(nn.Module):
         """An Adam under `name`, on the device its parameters already live on."""
         self.optimizers[name] = FusedAdam(parameters, lr, weight_decay, eps)
 
-    def minimize(self, loss: Callable[[], Loss], *names: str) -> Metrics:
+    def minimize(self, loss: Callable[[], Loss], *names: str, due: Tensor | None = None) -> Metrics:
         """One backward pass and one step of each named optimiser.
 
         The only place where gradients are taken. Gradients reach the parameters of the
-        named optimisers and no others, and are clipped per optimiser.
+        named optimisers and no others, and are clipped per optimiser. `due` is a 0-d mask for
+        steps that are not taken at every update: see `is_due`.
         """
         optimizers = [self.optimizers[name] for name in names]
         parameters = [p for optimizer in optimizers for p in optimizer.parameters]
@@ -355,8 +356,12 @@ class Algorithm(nn.Module):
             start += len(own)
             if self.params.grad_clip is not None:
                 own = clipped_gradients(own, self.params.grad_clip)
-            optimizer.step(own)
+            optimizer.step(own, due)
         return {key: value.detach() for key, value in metrics.items()}
+
+    def is_due(self, interval: int) -> Tensor | None:
+        """The mask of a step that is taken at the first of every `interval` updates."""
+        return None if interval == 1 else (self.update_count - 1) % interval == 0
 
     def _gradients(
         self, loss: Callable[[], Loss], parameters: list[Tensor]

@@ -68,9 +68,11 @@ def weight_metrics(weight: Tensor, cap: float) -> Metrics:
 
 
 @torch.no_grad()
-def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """target <- target + tau * (online - target), for every parameter at once."""
-    move_towards(list(target.parameters()), list(online.parameters()), tau)
+def soft_update(
+    target: nn.Module, online: nn.Module, tau: float, due: Tensor | None = None
+) -> None:
+    """target <- target + tau * (online - target), for every parameter at once, where `due`."""
+    move_towards(list(target.parameters()), list(online.parameters()), tau, due)
 
 
 def clipped_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:

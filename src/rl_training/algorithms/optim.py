@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_training.execution import is_batched, is_traced
+from rl_training.execution import asking_is_free, is_batched, is_traced
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -29,8 +29,11 @@ class Optimizer:
         self.exp_avg_sq = [torch.zeros_like(p) for p in self.parameters]
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """One step against `gradients`, in the order of the parameters."""
+    def step(self, gradients: Sequence[Tensor], due: Tensor | None = None) -> None:
+        """One step against `gradients`, in the order of the parameters.
+
+        `due` is a 0-d mask: where it is False or 0, nothing changes, the step count included.
+        """
         raise NotImplementedError
 
     def tensors(self) -> list[Tensor]:
@@ -93,8 +96,13 @@ class FusedAdam(Optimizer):
         """Weight decays and the parameters that have them."""
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        self.steps += 1
+    def step(self, gradients: Sequence[Tensor], due: Tensor | None = None) -> None:
+        if due is not None and asking_is_free(due):
+            if not due:
+                return
+            due = None
+        mask = None if due is None else due.to(self.steps.dtype)
+        self.steps += 1 if mask is None else mask
         take = _adam_of_agents if is_batched() else adam
         for weight_decay, group in self._groups:
             take(
@@ -106,6 +114,7 @@ class FusedAdam(Optimizer):
                 self.lr,
                 weight_decay,
                 self.eps,
+                mask,
             )
 
 
@@ -127,7 +136,8 @@ class LaProp(Optimizer):
         self.clip, self.warmup = clip, warmup
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
+    def step(self, gradients: Sequence[Tensor], due: Tensor | None = None) -> None:
+        assert due is None, "LaProp steps at every update"
         self.steps += 1
         norms = torch.stack(torch._foreach_norm(self.parameters)).clamp(min=self.LEAST_NORM)
         given = torch.stack(torch._foreach_norm(list(gradients)))
@@ -152,8 +162,15 @@ def adam(
     lr: Tensor,
     weight_decay: float,
     eps: float,
+    mask: Tensor | None = None,
 ) -> None:
-    """Move `parameters` and the moments in place; `steps` counts this step, too."""
+    """Move `parameters` and the moments in place; `steps` counts this step, too.
+
+    With a `mask` of 0 or 1, which `steps` has counted, nothing moves where it is 0.
+    """
+    if mask is not None:
+        _masked_adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay, eps, mask)
+        return
     if not is_traced():
         torch._fused_adam_(
             parameters,
@@ -185,9 +202,57 @@ def adam(
     torch._foreach_sub_(parameters, change)
 
 
-def move_towards(targets: list[Tensor], sources: list[Tensor], share: float) -> None:
-    """targets <- targets + share * (sources - targets), all at once and in place."""
-    (_move_agents_towards if is_batched() else torch._foreach_lerp_)(targets, sources, share)
+def _masked_adam(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    exp_avg: list[Tensor],
+    exp_avg_sq: list[Tensor],
+    steps: Tensor,
+    lr: Tensor,
+    weight_decay: float,
+    eps: float,
+    mask: Tensor,
+) -> None:
+    if weight_decay:
+        gradients = list(torch._foreach_add(gradients, parameters, alpha=weight_decay))
+    counted = steps.clamp(min=1.0)  # before the first step there is nothing to correct
+    for average, power, beta in ((exp_avg, 1, BETA1), (exp_avg_sq, 2, BETA2)):
+        share = mask * (1.0 - beta)
+        torch._foreach_mul_(average, 1.0 - share)
+        terms = gradients if power == 1 else torch._foreach_mul(gradients, gradients)
+        torch._foreach_add_(average, torch._foreach_mul(terms, share))
+    denominator = torch._foreach_sqrt(exp_avg_sq)
+    torch._foreach_div_(denominator, (1.0 - BETA2**counted).sqrt())
+    torch._foreach_add_(denominator, eps)
+    change = torch._foreach_div(exp_avg, denominator)
+    torch._foreach_mul_(change, mask * lr / (1.0 - BETA1**counted))
+    torch._foreach_sub_(parameters, change)
+
+
+def move_towards(
+    targets: list[Tensor], sources: list[Tensor], share: float, due: Tensor | None = None
+) -> None:
+    """targets <- targets + share * (sources - targets), all at once and in place.
+
+    Where the 0-d mask `due` is False or 0, nothing moves.
+    """
+    if due is not None and asking_is_free(due):
+        if not due:
+            return
+        due = None
+    mask = None if due is None else due.to(targets[0].dtype)
+    (_move_agents_towards if is_batched() else _lerp)(targets, sources, share, mask)
+
+
+def _lerp(
+    targets: list[Tensor], sources: list[Tensor], share: float, mask: Tensor | None = None
+) -> None:
+    if mask is None:
+        torch._foreach_lerp_(targets, sources, share)
+        return
+    change = torch._foreach_sub(sources, targets)
+    torch._foreach_mul_(change, share * mask)
+    torch._foreach_add_(targets, change)
 
 
 # Functions over lists know no axis of agents. They are elementwise, so with all agents they are
@@ -206,13 +271,16 @@ def _adam_of_agents(
     lr: Tensor,
     weight_decay: float,
     eps: float,
+    mask: Tensor | None = None,
 ) -> None:
-    adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay, eps)
+    adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay, eps, mask)
 
 
 @torch.library.custom_op("rl_training::move_agents_towards", mutates_args=("targets",))
-def _move_agents_towards(targets: list[Tensor], sources: list[Tensor], share: float) -> None:
-    torch._foreach_lerp_(targets, sources, share)
+def _move_agents_towards(
+    targets: list[Tensor], sources: list[Tensor], share: float, mask: Tensor | None = None
+) -> None:
+    _lerp(targets, sources, share, mask)
 
 
 def _agents_first(tensors: list[Tensor], axes: list[int | None], agents: int) -> list[Tensor]:
@@ -222,21 +290,27 @@ def _agents_first(tensors: list[Tensor], axes: list[int | None], agents: int) ->
     ]
 
 
+def _common(masks: Sequence[Tensor | None]) -> Tensor | None:
+    """The mask of all agents, who count their updates together; a default is not passed on."""
+    return None if not masks or masks[0] is None else masks[0][0]
+
+
 @_adam_of_agents.register_vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
-    *lists, steps, lr, weight_decay, eps = arguments
+    lists, (steps, lr, weight_decay, eps, *masks) = arguments[:4], arguments[4:]
     parameters, gradients, exp_avg, exp_avg_sq = (
         _agents_first(tensors, axes, info.batch_size)
         for tensors, axes in zip(lists, in_dims[:4], strict=True)
     )
-    adam(parameters, gradients, exp_avg, exp_avg_sq, steps[0], lr[0], weight_decay, eps)
+    mask = _common(masks)
+    adam(parameters, gradients, exp_avg, exp_avg_sq, steps[0], lr[0], weight_decay, eps, mask)
     return None, None
 
 
 @_move_agents_towards.register_vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
-    targets, sources, share = arguments
+    targets, sources, share, *masks = arguments
     targets = _agents_first(targets, in_dims[0], info.batch_size)
     sources = _agents_first(sources, in_dims[1], info.batch_size)
-    torch._foreach_lerp_(targets, sources, share)
+    _lerp(targets, sources, share, _common(masks))
     return None, None
