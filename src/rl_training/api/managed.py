@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from typing_extensions import Self
 
 from rl_training.algorithms.base import Algorithm
@@ -142,6 +144,29 @@ class ManagedAlgorithm:
     def _adopt(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self._policy = policy_in_use(algorithm)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and worker processes: the learner as its class and its plain state.
+
+        It is built anew at the other end, so that nothing in it still works for this agent. The
+        run folder stays with the original: `learn` of a copy starts a run of its own.
+        """
+        kept = {k: value for k, value in vars(self).items() if k not in ("algorithm", "_policy")}
+        kept["run_dir"] = None
+        learner, learned = self.algorithm, io.BytesIO()
+        # as bytes, because worker processes would share the memory of tensors with this one
+        torch.save(learner.training_state(), learned)
+        return {**kept, "_learner": (type(learner), learner.spaces, learned.getvalue())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        _, spaces, learned = state.pop("_learner")  # its class: its module registers the name
+        vars(self).update(state)
+        algorithm = build_algorithm(self.config, spaces)
+        algorithm.load_training_state(
+            torch.load(io.BytesIO(learned), map_location="cpu", weights_only=True)
+        )
+        self._adopt(algorithm)
 
     def _start(self) -> None:
         """Take over what the config wants to begin with."""
