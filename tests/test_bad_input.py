@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import AWR, BC, DQN, TrainConfig, load
-from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
+from rl_training import AWR, BC, DQN, RLPD, TrainConfig, load
+from rl_training.experiment.errors import CheckpointError, ConfigError, DataError, RLTrainingError
 from tests.conftest import QUICK, Command, Outcome
 
 RUNS = "runs-of-this-test"
@@ -936,6 +936,30 @@ def test_damaged_checkpoints(cli: Command, awr_run: Path, name: str) -> None:
     spoil(checkpoint)
     for command in (["eval", checkpoint, "-n", 1], ["predict", checkpoint, "[1, 0, 0]"]):
         assert_refused(cli(*command), str(checkpoint), *fragments)
+
+
+@pytest.mark.parametrize("name", ["no manifest", "manifest flipped", "newer", "odd tick"])
+def test_no_older_weights_are_taken_unasked(cli: Command, awr_run: Path, name: str) -> None:
+    """The newest checkpoint of a run is damaged: which other one is used has to be said."""
+    spoil, fragments = DAMAGE[name]
+    checkpoint = newest(awr_run)
+    spoil(checkpoint)
+    target = awr_run.parent / "data.npz"
+    commands: list[list[Any]] = [
+        ["predict", awr_run, "[1, 0, 0]"],
+        ["eval", awr_run, "-n", 1],
+        ["data", "collect", awr_run, "-n", 1, "--out", target],
+    ]
+    for command in commands:
+        for which in ("latest", "best", "20"):
+            outcome = cli(*command, "--checkpoint", which)
+            assert_refused(outcome, str(checkpoint), "--checkpoint 15", *fragments)
+    assert not target.exists()
+    with pytest.raises(CheckpointError, match="--checkpoint 15"):
+        load(awr_run)
+    with pytest.raises(ConfigError, match=r"init_from: .*--checkpoint 15"):
+        RLPD("Pendulum-v1", total_timesteps=2000, init_from=str(awr_run), offline_batch_ratio=0.0)
+    assert cli("predict", awr_run, "[1, 0, 0]", "--checkpoint", 15).code == 0
 
 
 def test_a_changed_bound_in_the_manifest_is_noticed(cli: Command, awr_run: Path) -> None:

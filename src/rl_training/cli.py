@@ -167,7 +167,9 @@ def _report(result: Any) -> None:
 
 def _end_if_interrupted(result: Any) -> None:
     if result.interrupted:
-        out.print(f"go on with: rl-training resume {result.run_dir}", soft_wrap=True)
+        from rl_training.experiment.tracking import resume_command
+
+        out.print(f"go on with: {resume_command(result.run_dir)}", soft_wrap=True)
         raise typer.Exit(143 if "SIGTERM" in result.stop_reason else 130)
 
 
@@ -265,10 +267,10 @@ def predict(
 
     from rl_training.api.managed import load
     from rl_training.api.support import find_checkpoint
-    from rl_training.data.files import draft_of
     from rl_training.data.readers import read_file_arrays
     from rl_training.experiment.config_errors import shortened
     from rl_training.experiment.errors import ConfigError, DataError
+    from rl_training.experiment.files import draft_of
 
     if (observation is None) == (npz is None):
         raise ConfigError("predict: give one observation as JSON, or a file with --npz")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 import torch
 
 from rl_training import load
+from rl_training.experiment import checkpoint
 from rl_training.experiment.checkpoint import (
     MANIFEST,
     CheckpointStore,
@@ -19,6 +24,7 @@ from rl_training.experiment.checkpoint import (
     write_checkpoint,
 )
 from rl_training.experiment.errors import CheckpointError, NewerFormatError
+from rl_training.experiment.files import open_regular
 from tests.conftest import QUICK, Command
 
 
@@ -139,9 +145,15 @@ def test_keep_best(tmp_path: Path) -> None:
     assert best.tick == 6
 
 
+def cannot_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on file systems where two folders cannot change their names in one step."""
+    monkeypatch.setattr(checkpoint, "exchange", lambda one, other: False)
+
+
 def test_a_checkpoint_that_cannot_be_replaced_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cannot_exchange(monkeypatch)
     store = CheckpointStore(tmp_path, keep_last=1, keep_best=False)
     save(store, 1, score=3.0)
     (kept,) = tmp_path.iterdir()
@@ -159,6 +171,142 @@ def test_a_checkpoint_that_cannot_be_replaced_stays(
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]
 
 
+class Killed(BaseException):
+    """Stands for a killed process: nothing is put right after it."""
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_there_is_a_checkpoint_at_every_moment_of_a_replacement(
+    in_one_step: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before each of the operations on the file system that replace one."""
+    if not in_one_step:
+        cannot_exchange(monkeypatch)
+    operations = {(Path, "rename"), (shutil, "rmtree"), (checkpoint, "exchange")}
+    for last in range(12):
+        store = CheckpointStore(tmp_path / str(last), keep_last=1, keep_best=False)
+        save(store, 5, score=1.0)
+        calls = 0
+
+        def counted(function: Any, last: int = last) -> Any:
+            def call(*given: Any, **rest: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls > last:
+                    raise Killed
+                return function(*given, **rest)
+
+            return call
+
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            for owner, name in operations:
+                patch.setattr(owner, name, counted(getattr(owner, name)))
+            save(store, 5, score=2.0)
+        again = CheckpointStore(tmp_path / str(last), keep_last=1, keep_best=False)
+        assert ticks(again) == [5], last
+        (info,) = again.all()
+        assert read_checkpoint(info.path)[0].score in (1.0, 2.0)
+        by_name = tmp_path / str(last) / f"{5:012d}"
+        assert read_checkpoint(by_name)[0].tick == 5, "a saved agent is found by its own name"
+        save(again, 5, score=3.0)
+        assert [path.name for path in again.folder.iterdir()] == [f"{5:012d}"]
+        assert again.all()[0].score == 3.0
+        if calls <= last:
+            return
+    raise AssertionError("never came to an end")
+
+
+def test_a_save_reads_no_manifest_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path, keep_last=50, keep_best=True)
+    for tick in range(20):
+        save(store, tick, float(tick))
+    read = []
+    original = checkpoint.read_manifest
+    monkeypatch.setattr(
+        checkpoint, "read_manifest", lambda path: read.append(path.name) or original(path)
+    )
+    save(store, 20, 0.0)
+    assert read == [f"{20:012d}"]
+    write_checkpoint(tmp_path / f"{3:012d}", parts(), {"tick": 3, "score": 99.0})
+    best = store.best()
+    assert best is not None
+    assert best.tick == 3, "what has changed is read again"
+
+
+@pytest.mark.parametrize("version", [0, -5, 1.9, True, "1", None])
+def test_formats_that_never_were(tmp_path: Path, version: Any) -> None:
+    path = write_checkpoint(tmp_path / "one", parts(), {"tick": 3}).path
+    rewrite(path, {"format_version": version})
+    with pytest.raises(CheckpointError, match=r"damaged.*manifest\.json"):
+        read_manifest(path)
+
+
+def rewrite(path: Path, changes: dict[str, Any]) -> None:
+    """Change a manifest with its checksum made right again."""
+    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8")) | changes
+    manifest["checksum"] = checkpoint._manifest_checksum(manifest)
+    (path / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def test_what_could_be_read_for_ever_is_refused_at_once(tmp_path: Path) -> None:
+    for name in ("algorithm.pt", MANIFEST):
+        for kind in ("pipe", "device"):
+            path = write_checkpoint(tmp_path / f"{kind} {name}", parts(), {"tick": 3}).path
+            (path / name).unlink()
+            if kind == "pipe":
+                os.mkfifo(path / name)
+            else:
+                (path / name).symlink_to("/dev/zero")
+            with pytest.raises(CheckpointError, match=r"damaged.*no ordinary file"):
+                read_checkpoint(path)
+
+
+def test_what_grows_when_it_is_read_is_refused_before(tmp_path: Path) -> None:
+    """A component compressed a thousandfold, and one in a format that states no sizes."""
+    for name in ("packed", "old format"):
+        path = write_checkpoint(tmp_path / name, parts(), {"tick": 3}).path
+        file = path / "algorithm.pt"
+        if name == "packed":
+            with zipfile.ZipFile(file) as archive:
+                stored = {part.filename: archive.read(part) for part in archive.infolist()}
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for part, content in stored.items():
+                    archive.writestr(part, content)
+        else:
+            torch.save(parts()["algorithm"], file, _use_new_zipfile_serialization=False)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        files = {"algorithm.pt": digest}
+        rewrite(path, {"files": files})
+        with pytest.raises(CheckpointError, match="is not packed as this package packs it"):
+            read_checkpoint(path)
+
+
+def test_what_must_not_be_read_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_checkpoint(tmp_path / "5", parts(), {"tick": 5}).path
+
+    def forbidden(name: str) -> Any:
+        def open_file(file: Path) -> Any:
+            if file.name == name:
+                raise PermissionError(13, "Permission denied", str(file))
+            return open_regular(file)
+
+        return open_file
+
+    for name in (MANIFEST, "algorithm.pt"):
+        monkeypatch.setattr(checkpoint, "open_regular", forbidden(name))
+        with pytest.raises(CheckpointError, match=f"cannot be read: {name}: Permission denied"):
+            read_checkpoint(path)
+
+    def listdir(folder: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(checkpoint.os, "listdir", listdir)
+    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        CheckpointStore(tmp_path, keep_last=1, keep_best=False).all()
+
+
 def test_a_pinned_tick_is_kept(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=1, keep_best=False)
     for tick, pinned, expected in ((1, 1, [1]), (2, 1, [1, 2]), (3, 2, [2, 3]), (4, None, [4])):
@@ -169,7 +317,7 @@ def test_a_pinned_tick_is_kept(tmp_path: Path) -> None:
 
 def test_an_empty_store(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "none", keep_last=1, keep_best=True)
-    assert (store.all(), store.latest(), store.best(), store.unreadable()) == ([], None, None, [])
+    assert (store.all(), store.latest(), store.best(), store.unreadable()) == ([], None, None, {})
 
 
 def test_drafts_are_ignored_and_removed(tmp_path: Path) -> None:
@@ -192,10 +340,9 @@ def test_damaged_manifests_are_left_out_and_named(tmp_path: Path) -> None:
     (tmp_path / f"{3:012d}" / MANIFEST).write_text("{", encoding="utf-8")
     (tmp_path / "5-notes").mkdir()
     assert ticks(store) == [1, 2]
-    assert [str(problem).split("'")[1] for problem in store.unreadable()] == [
-        str(tmp_path / f"{3:012d}"),
-        str(tmp_path / "5-notes"),
-    ]
+    ((tick, problem),) = store.unreadable().items()
+    assert tick == 3
+    assert str(tmp_path / f"{3:012d}") in str(problem)
     save(store, 4)
     assert (tmp_path / "5-notes").exists(), "what is not a checkpoint is not ours to remove"
 

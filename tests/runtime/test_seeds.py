@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,77 @@ def test_a_signal_does_not_wait_for_an_evaluation(
         assert events(folders[0]) == events(folders[1])
         expected, found = (state(folder) for folder in folders)
         assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def checkpoint_of(run_dir: Path, seed: int, tick: int) -> Path:
+    return run_dir / f"seed-{seed}" / "checkpoints" / f"{tick:012d}"
+
+
+def test_one_damaged_file_costs_a_tick_of_all_seeds_and_nothing_else(tmp_path: Path) -> None:
+    whole = learn_seeds(config_for("bc", tmp_path / "whole"), SEEDS, progress=False)
+    for file in ("algorithm.pt", "trainer.pt", "manifest.json"):
+        run_dir = Path(shutil.copytree(whole.run_dir, tmp_path / file))
+        flip(checkpoint_of(run_dir, 0, 24) / file)
+        resumed = resume_seeds(run_dir, progress=False)
+        assert resumed.last == whole.last
+        for seed in SEEDS:
+            cut, straight = run_dir / f"seed-{seed}", whole.run_dir / f"seed-{seed}"
+            assert events(cut) == events(straight)
+            for name, value in state(straight).items():
+                assert torch.equal(state(cut)[name], value), name
+
+
+def test_seeds_without_a_whole_tick_in_common_are_refused(tmp_path: Path) -> None:
+    config = config_for("bc", tmp_path / "whole")
+    whole = learn_seeds(config, SEEDS, progress=False).run_dir
+
+    def all_manifests(run_dir: Path) -> None:
+        for manifest in (run_dir / "seed-0").glob("checkpoints/*/manifest.json"):
+            flip(manifest)
+
+    def every_weight(run_dir: Path) -> None:
+        for weights in (run_dir / "seed-11").glob("checkpoints/*/algorithm.pt"):
+            flip(weights)
+
+    damages: dict[str, Callable[[Path], object]] = {
+        "manifests": all_manifests,
+        "weights": every_weight,
+        "folder": lambda run_dir: shutil.rmtree(run_dir / "seed-3"),
+        "checkpoints": lambda run_dir: shutil.rmtree(run_dir / "seed-3" / "checkpoints"),
+    }
+    for name, damage in damages.items():
+        run_dir = Path(shutil.copytree(whole, tmp_path / name))
+        damage(run_dir)
+        before = sorted((run_dir / "seed-0").rglob("*"))
+        with pytest.raises(CheckpointError, match="no tick at which the checkpoints of all seeds"):
+            resume_seeds(run_dir, progress=False)
+        assert sorted((run_dir / "seed-0").rglob("*")) == before, name
+
+
+def test_seeds_killed_at_their_first_save_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for("bc", tmp_path / "whole")
+    whole = learn_seeds(config, SEEDS, progress=False)
+    save = CheckpointStore.save
+
+    def dying(store: Any, *rest: Any) -> Any:
+        if "seed-11" in str(store.folder):
+            raise StopError
+        return save(store, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "save", dying)
+        with pytest.raises(StopError):
+            learn_seeds(config.replace(output_dir=str(tmp_path / "cut")), SEEDS, progress=False)
+    (run_dir,) = (tmp_path / "cut").iterdir()
+    assert resume_seeds(run_dir, progress=False).last == whole.last
 
 
 def test_a_part_can_be_resumed_alone(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ from rl_training.experiment.tracking import (
     SilentConsole,
     create_run_folder,
     read_run_config,
+    resume_command,
     write_run_config,
     written_or_said,
 )
@@ -252,7 +253,7 @@ class ManagedAlgorithm:
         if config.seeds is not None:
             raise ConfigError(
                 f"'{run_dir}' is a run of several seeds; go on with rl_training.resume_seeds, or "
-                f"with 'rl-training resume {run_dir}'"
+                f"with: {resume_command(run_dir)}"
             )
         agent: Self = _agent_for(cls, config, None)
         agent.result = agent._resume(run_dir, options, callbacks, progress)

@@ -15,7 +15,7 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
-from rl_training.experiment.checkpoint import MANIFEST, CheckpointStore
+from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo, CheckpointStore
 from rl_training.experiment.config import CHANGEABLE_ON_RESUME, TrainConfig
 from rl_training.experiment.errors import (
     CheckpointError,
@@ -24,7 +24,13 @@ from rl_training.experiment.errors import (
     did_you_mean,
 )
 from rl_training.experiment.registry import algorithm_class
-from rl_training.experiment.tracking import CHECKPOINT_FOLDER, CONFIG_FILE, DATASET_FILE, Console
+from rl_training.experiment.tracking import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    DATASET_FILE,
+    Console,
+    resume_command,
+)
 from rl_training.models.carry import Carry, begun, num_rows
 
 Array = np.ndarray[Any, Any]
@@ -67,23 +73,47 @@ def find_checkpoint(path: Path, which: str = "latest") -> Path:
             f"run '{path}' holds an agent per seed; choose one, such as {path / parts[0]}"
         )
     store = CheckpointStore(path / CHECKPOINT_FOLDER, keep_last=1, keep_best=True)
-    if which in ("latest", "best"):
-        info = store.latest() if which == "latest" else store.best()
+    found = {info.tick: info for info in store.all()}
+    damaged = store.unreadable()
+    if which == "latest":
+        info = store.latest()
+        problems = {tick: error for tick, error in damaged.items() if tick > max(found, default=-1)}
+    elif which == "best":  # any of those that cannot be read may be it
+        info, problems = store.best(), damaged
     else:
-        info = next((i for i in store.all() if str(i.tick) == which), None)
-    if info is None:
-        for problem in store.unreadable():
-            raise problem
-        ticks = ", ".join(str(i.tick) for i in store.all())
-        if not ticks:
-            raise CheckpointError(
-                f"run '{path}' has no checkpoint yet; go on with: rl-training resume {path}"
-            )
+        tick = int(which) if which.isdecimal() else -1
+        info = found.get(tick)
+        problems = {tick: damaged[tick]} if tick in damaged else {}
+    if problems:
+        problem = problems[max(problems)]
+        raise type(problem)(f"{problem}{_another(list(found.values()))}")
+    if info is not None:
+        return info.path
+    if not found:
         raise CheckpointError(
-            f"run '{path}' has no checkpoint '{which}'; expected latest, best (of those "
-            f"evaluated) or one of: {ticks}"
+            f"run '{path}' has no checkpoint yet; go on with: {resume_command(path)}"
         )
-    return info.path
+    raise CheckpointError(
+        f"run '{path}' has no checkpoint '{which}'; expected latest, best (of those evaluated) or "
+        f"one of: {_listed(list(found))}"
+    )
+
+
+TICKS_SHOWN = 20
+
+
+def _listed(ticks: list[int]) -> str:
+    """The newest of some ticks."""
+    more = f" (and {len(ticks) - TICKS_SHOWN:,} earlier ones)" if len(ticks) > TICKS_SHOWN else ""
+    return ", ".join(str(tick) for tick in ticks[-TICKS_SHOWN:]) + more
+
+
+def _another(found: list[CheckpointInfo]) -> str:
+    """How to say that another checkpoint is to be used, which is never used unasked."""
+    if not found:
+        return ""
+    last = found[-1]
+    return f" (for that: --checkpoint {last.tick}, or its folder '{last.path}')"
 
 
 def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: str) -> TrainConfig:
@@ -154,7 +184,7 @@ def _parts(value: Any) -> bool:
 
 def check_checkpoints(store: CheckpointStore, config: TrainConfig, console: Console) -> None:
     """Refuse to resume from checkpoints that are not this run's; name those left out."""
-    for problem in store.unreadable():
+    for problem in store.unreadable().values():
         if isinstance(problem, NewerFormatError):
             raise problem
         console.say(f"warning: {problem}")

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import TransitionDataset, episode_end_flags
-from rl_training.data.files import draft_of, optional_module
+from rl_training.data.files import optional_module
 from rl_training.data.generation import make_env
 from rl_training.data.readers import HDF5_SUFFIXES
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import DataError, RLTrainingError
+from rl_training.experiment.files import draft_of
 
 Format = Literal["npz", "hdf5", "minari"]
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES
-from rl_training.data.files import draft_of
 from rl_training.data.generation import Controller, make_env, roll_out, uniform_controller
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import DataError, did_you_mean
+from rl_training.experiment.files import draft_of
 
 RECIPE_VERSION = 1
 """To be raised with every change below that changes the data, so that caches expire."""

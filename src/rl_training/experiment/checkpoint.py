@@ -11,19 +11,25 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from rl_training.experiment.errors import CheckpointError, NewerFormatError
+from rl_training.experiment.files import NOT_ALLOWED, exchange, open_regular
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+MANIFEST_LIMIT = 1 << 26
+"""Bytes; no manifest is nearly as long."""
+DRAFT, REPLACED = ".draft-", ".replaced-"
 _TICK_DIGITS = 12
 
 
@@ -118,6 +124,8 @@ def write_checkpoint(
     Replaces a checkpoint already there; refuses to replace anything else. On failure
     nothing is left behind and what was there before is untouched.
     """
+    if not path.exists() and _aside(path).exists():
+        _aside(path).rename(path)
     if path.exists() and not (path / MANIFEST).is_file():
         raise CheckpointError(
             f"checkpoint '{path}': something that is no checkpoint is already there; "
@@ -126,7 +134,7 @@ def write_checkpoint(
     draft: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=path.parent))
+        draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=path.parent))
         manifest: dict[str, Any] = {"format_version": FORMAT_VERSION, **header, "files": {}}
         for name, state in components.items():
             file_name = f"{name}.pt"
@@ -139,28 +147,19 @@ def write_checkpoint(
         draft.chmod(0o755)
         _flush_to_disk(draft)
         if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=".draft-", dir=path.parent))
-            path.rename(old / "replaced")
-            try:
-                draft.rename(path)
-            except BaseException:
-                (old / "replaced").rename(path)
-                raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
+            _take_the_place(draft, path)
         else:
             draft.rename(path)
-        _flush_to_disk(path.parent)
+            _flush_to_disk(path.parent)
     except OSError as error:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        reason = "the disk is full" if full else (error.strerror or str(error))
-        remedy = (
-            "earlier checkpoints are intact, make room and resume"
-            if full
-            else "choose another path"
-        )
+        reason, remedy = error.strerror or str(error), "choose another path"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            reason = "the disk is full"
+            remedy = "earlier checkpoints are intact, make room and resume"
+        elif error.errno in NOT_ALLOWED:
+            remedy = "make the folder writable for you, or choose another path"
         raise CheckpointError(
             f"checkpoint '{path}' could not be written: {reason}; {remedy}"
         ) from None
@@ -171,51 +170,94 @@ def write_checkpoint(
     return CheckpointInfo(path, manifest)
 
 
+def _aside(path: Path) -> Path:
+    """Where a checkpoint waits while another one takes its place in two steps."""
+    return path.with_name(f"{REPLACED}{path.name}")
+
+
+def _take_the_place(draft: Path, path: Path) -> None:
+    """Put `draft` in the place of the checkpoint at `path`, of which there is one at any time."""
+    if exchange(draft, path):
+        _flush_to_disk(path.parent)
+        shutil.rmtree(draft, ignore_errors=True)
+        return
+    # In two steps: a process that is killed between them leaves the old one aside, where it
+    # is found again.
+    aside = _aside(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    try:
+        draft.rename(path)
+    except BaseException:
+        aside.rename(path)
+        raise
+    _flush_to_disk(path.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def read_manifest(path: Path) -> CheckpointInfo:
-    """The manifest of the checkpoint at `path`."""
-    if not path.exists():
-        raise CheckpointError(
-            f"checkpoint '{path}' does not exist; 'rl-training list' shows the runs under ./runs"
-        )
-    file = path / MANIFEST
-    if not file.is_file():
+    """The manifest of the checkpoint at `path`, or of the one that was to be replaced there."""
+    try:
+        if not path.exists() and _aside(path).exists():
+            path = _aside(path)
+        with open_regular(path / MANIFEST) as file:
+            text = file.read(MANIFEST_LIMIT + 1)
+    except PermissionError as error:
+        raise _forbidden(path, MANIFEST, error) from None
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+        if "\0" in str(path) or not os.path.lexists(path):
+            raise CheckpointError(
+                f"checkpoint '{path}' does not exist; 'rl-training list' shows the runs under "
+                "./runs"
+            ) from None
         raise CheckpointError(
             f"'{path}' is no checkpoint: expected a folder with a {MANIFEST}, as written by "
             "'save' or found under <run>/checkpoints"
-        )
+        ) from None
+    except OSError as error:
+        raise _damaged(path, MANIFEST, f"cannot be read ({error.strerror})") from None
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        version = int(manifest["format_version"])
+        if len(text) > MANIFEST_LIMIT:
+            raise ValueError
+        manifest = json.loads(text.decode("utf-8"))
+        version = _whole_number(manifest["format_version"], least=1)
         if version > FORMAT_VERSION:
             raise NewerFormatError(
                 f"checkpoint '{path}' has format {version}, this version of rl-training reads up "
                 f"to {FORMAT_VERSION}; upgrade with: pip install --upgrade rl-training"
             )
-        info = CheckpointInfo(path, manifest)
-        if not (isinstance(manifest["files"], dict) and info.tick >= 0):
+        _whole_number(manifest["tick"], least=0)
+        score = manifest.get("score")
+        if score is not None and (type(score) not in (int, float) or math.isnan(score)):
             raise ValueError
-        _ = info.score  # raises where it is no number
+        if not isinstance(manifest["files"], dict):
+            raise ValueError
         if manifest["checksum"] != _manifest_checksum(manifest):
             raise ValueError
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OSError,
-        OverflowError,
-        RecursionError,
-    ):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise CheckpointError(
             f"checkpoint '{path}' is damaged: its {MANIFEST} is cut short or changed; "
             "use an earlier checkpoint"
         ) from None
-    return info
+    return CheckpointInfo(path, manifest)
+
+
+def _whole_number(value: Any, *, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError
+    return value
 
 
 def _damaged(path: Path, file_name: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"checkpoint '{path}' is damaged: {file_name} {what}; use an earlier checkpoint"
+    )
+
+
+def _forbidden(path: Path, file_name: str, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint '{path}' cannot be read: {file_name}: {error.strerror}; ask its owner for "
+        "the right to read it (chmod)"
     )
 
 
@@ -226,13 +268,28 @@ def verify(info: CheckpointInfo) -> None:
             raise _damaged(info.path, file_name, "lies outside the checkpoint")
         digest = hashlib.sha256()
         try:
-            with (info.path / file_name).open("rb") as file:
+            with open_regular(info.path / file_name) as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
-        except (OSError, ValueError):  # ValueError: a name that no file can have
+        except PermissionError as error:
+            raise _forbidden(info.path, file_name, error) from None
+        except (FileNotFoundError, ValueError):  # ValueError: a name that no file can have
             raise _damaged(info.path, ascii(file_name)[1:-1], "is missing") from None
+        except OSError as error:
+            raise _damaged(info.path, file_name, f"cannot be read ({error.strerror})") from None
         if digest.hexdigest() != expected:
             raise _damaged(info.path, file_name, "differs from its checksum")
+
+
+def _refuse_packed(path: Path, file_name: str) -> None:
+    """Refuse what is compressed, before a few bytes become many gigabytes."""
+    try:
+        with zipfile.ZipFile(path / file_name) as archive:
+            packed = any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
+        packed = True  # an older format of torch, which never was written here
+    if packed:
+        raise _damaged(path, file_name, "is not packed as this package packs it")
 
 
 def read_checkpoint(
@@ -248,6 +305,7 @@ def read_checkpoint(
         name = file_name.removesuffix(".pt")
         if names is not None and name not in names:
             continue
+        _refuse_packed(info.path, file_name)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a refusal is one sentence
@@ -271,6 +329,8 @@ class CheckpointStore:
         self.keep_best = keep_best
         self.pinned: int | None = None
         """A tick whose checkpoint is kept, too."""
+        self._known: dict[Path, tuple[tuple[int, ...] | None, CheckpointInfo | CheckpointError]]
+        self._known = {}
 
     def save(
         self, tick: int, components: Mapping[str, Any], header: Mapping[str, Any]
@@ -285,18 +345,45 @@ class CheckpointStore:
         """Every checkpoint with a readable manifest, oldest first."""
         return self._scan()[0]
 
-    def unreadable(self) -> list[CheckpointError]:
-        """Why each checkpoint that `all` leaves out was left out."""
+    def unreadable(self) -> dict[int, CheckpointError]:
+        """Why each checkpoint that `all` leaves out was left out, by its tick."""
         return self._scan()[1]
 
-    def _scan(self) -> tuple[list[CheckpointInfo], list[CheckpointError]]:
-        found, refused = [], []
-        for path in sorted(self.folder.glob("[0-9]*")):
-            try:
-                found.append(read_manifest(path))
-            except CheckpointError as error:
-                refused.append(error)
+    def _scan(self) -> tuple[list[CheckpointInfo], dict[int, CheckpointError]]:
+        found, refused = [], {}
+        known, self._known = self._known, {}
+        for path in self._folders():
+            changed = _last_change(path / MANIFEST)
+            before, result = known.get(path, (None, None))
+            if result is None or changed is None or before != changed:
+                try:
+                    result = read_manifest(path)
+                except CheckpointError as error:
+                    result = error
+            self._known[path] = (changed, result)
+            if isinstance(result, CheckpointInfo):
+                found.append(result)
+            else:
+                refused[int(path.name.removeprefix(REPLACED))] = result
         return sorted(found, key=lambda info: info.tick), refused
+
+    def _folders(self) -> list[Path]:
+        """Of every tick, and aside where a checkpoint was left while it was being replaced."""
+        try:
+            names = set(os.listdir(self.folder))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(
+                f"'{self.folder}' cannot be read: {error.strerror}; it should be a folder with "
+                "checkpoints that you may read"
+            ) from None
+        chosen = [name for name in names if name.isdecimal()]
+        for name in names:
+            own = name.removeprefix(REPLACED)
+            if own != name and own.isdecimal() and own not in names:
+                chosen.append(name)
+        return [self.folder / name for name in sorted(chosen)]
 
     def latest(self) -> CheckpointInfo | None:
         found = self.all()
@@ -304,20 +391,38 @@ class CheckpointStore:
 
     def best(self) -> CheckpointInfo | None:
         """The checkpoint with the best evaluation, the earliest of equals."""
-        scored = [info for info in self.all() if info.score is not None]
-        return max(scored, key=lambda info: (info.score or 0.0, -info.tick)) if scored else None
+        return _best_of(self.all())
 
     def _rotate(self) -> None:
         found = self.all()
         keep = {info.path for info in found[-self.keep_last :]}
         keep |= {info.path for info in found if info.tick == self.pinned}
-        best = self.best()
+        best = _best_of(found)
         if self.keep_best and best is not None:
             keep.add(best.path)
         for info in found:
             if info.path not in keep:
                 # out of sight first: a deletion that is cut short must not look complete
-                gone = self.folder / f".draft-{info.path.name}"
+                gone = self.folder / f"{DRAFT}{info.path.name}"
+                shutil.rmtree(gone, ignore_errors=True)
                 info.path.rename(gone)
-        for draft in self.folder.glob(".draft-*"):  # left by a killed process
+        # what a killed process has left
+        for draft in self.folder.glob(f"{DRAFT}*"):
             shutil.rmtree(draft, ignore_errors=True)
+        for aside in self.folder.glob(f"{REPLACED}*"):
+            if aside.with_name(aside.name.removeprefix(REPLACED)).exists():
+                shutil.rmtree(aside, ignore_errors=True)
+
+
+def _best_of(found: list[CheckpointInfo]) -> CheckpointInfo | None:
+    scored = [info for info in found if info.score is not None]
+    return max(scored, key=lambda info: (info.score or 0.0, -info.tick)) if scored else None
+
+
+def _last_change(file: Path) -> tuple[int, ...] | None:
+    """What differs after a file has been written again; None where it cannot be seen."""
+    try:
+        status = file.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import platform
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError, RLTrainingError
+from rl_training.experiment.files import NOT_ALLOWED, append_text, replace_text
 
 CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"
 CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
@@ -88,21 +91,17 @@ def hardware() -> dict[str, Any]:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write atomically."""
     with written_or_said(path):
-        _replace_text(path, json.dumps(values, indent=1) + "\n")
+        replace_text(path, json.dumps(values, indent=1) + "\n")
 
 
 def write_run_config(run_dir: Path, config: TrainConfig) -> None:
     """Write the resolved config atomically: without it a run could not be resumed."""
-    _replace_text(run_dir / CONFIG_FILE, config.to_yaml())
+    replace_text(run_dir / CONFIG_FILE, config.to_yaml())
 
 
-def _replace_text(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+def resume_command(run_dir: Path) -> str:
+    """What to type to go on with a run."""
+    return f"rl-training resume {shlex.quote(str(run_dir))}"
 
 
 @contextmanager
@@ -111,9 +110,14 @@ def written_or_said(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        remedy = "make room"
+        if error.errno in NOT_ALLOWED:
+            remedy = "make the run folder writable for you"
+        elif error.errno == errno.ELOOP:
+            remedy = "a link is in its place, remove it"
         raise RLTrainingError(
-            f"'{path}' cannot be written: {error.strerror or error}; make room, then go on with: "
-            f"rl-training resume {path.parent}"
+            f"'{path}' cannot be written: {error.strerror or error}; {remedy}, then go on with: "
+            f"{resume_command(path.parent)}"
         ) from None
 
 
@@ -152,7 +156,8 @@ class MetricsLog:
         self.path = run_dir / METRICS_FILE
         if resume_tick is not None:
             self._drop_after(resume_tick)
-        self._file = self.path.open("a", encoding="utf-8")
+        with written_or_said(self.path):
+            self._file = append_text(self.path)
         self._writer: Any = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -171,7 +176,7 @@ class MetricsLog:
             except (ValueError, KeyError, TypeError):
                 continue  # a line cut short by a crash
         with written_or_said(self.path):
-            _replace_text(self.path, "".join(kept))
+            replace_text(self.path, "".join(kept))
 
     def write(self, kind: str, tick: int, values: Mapping[str, Any]) -> None:
         films = {key: value for key, value in values.items() if isinstance(value, Film)}

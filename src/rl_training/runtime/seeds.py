@@ -22,9 +22,11 @@ from torch.utils._pytree import tree_map
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.vector import EnvironmentFailure
+from rl_training.experiment.checkpoint import CheckpointInfo, verify
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import CheckpointError, RLTrainingError, TrainingDivergedError
 from rl_training.experiment.tracking import (
+    CHECKPOINT_FOLDER,
     RESULT_FILE,
     Console,
     MetricsLog,
@@ -288,10 +290,40 @@ class SeedsTrainer:
             trainer.store.pinned = common
 
     def common_tick(self) -> int | None:
-        """The newest tick of which every learning agent has a checkpoint."""
-        ticks = [{info.tick for info in t.store.all()} for t in self.active.values()]
-        common = set.intersection(*ticks) if ticks else set()
-        return max(common, default=None)
+        """The newest tick so far of which every learning agent has a checkpoint.
+
+        Later ones may be there of a run that was resumed from before a damaged one.
+        """
+        common = _in_common([t.store.all() for t in self.active.values()])
+        return max((tick for tick in common if tick <= self.tick), default=None)
+
+    def _newest_whole_tick(self) -> int | None:
+        """The newest tick at which the files of every learning agent are whole; None where the
+        run has saved nothing yet. Refused where an agent has lost what the others have."""
+        trainers = list(self.active.values())
+        saved = [trainer.store.all() for trainer in trainers]
+        common = _in_common(saved)
+        for tick in sorted(common, reverse=True):
+            try:
+                for info in (info for infos in saved for info in infos if info.tick == tick):
+                    verify(info)
+                return tick
+            except CheckpointError as error:
+                self.console.say(f"warning: {error}")
+        damaged = any(trainer.store.unreadable() for trainer in trainers)
+        if not damaged and not any(saved):
+            return None
+        # A run that was killed while it saved for the first time has one checkpoint of some.
+        missing = any(not trainer.run_dir.is_dir() for trainer in trainers)
+        if damaged or missing or common or any(len(infos) > 1 for infos in saved):
+            raise self._unusable("there is no tick at which the checkpoints of all seeds are whole")
+        return None
+
+    def _unusable(self, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"run '{self.run_dir}': {why}; put back the missing files, or remove every folder "
+            f"seed-*/{CHECKPOINT_FOLDER} in it to start the run again"
+        )
 
     def restore(self) -> None:
         """Go on from the newest tick that all agents have in common; from the start without.
@@ -304,20 +336,28 @@ class SeedsTrainer:
                 self.failures[seed] = reason.partition(": ")[2]
             elif status == "finished" and reason.startswith("early stopping"):
                 trainer.restore()
+                if trainer.resumed_at == -1:
+                    raise self._unusable(f"no checkpoint of seed {seed}, which is done, is whole")
                 trainer.stop_reason = reason
                 self.results[seed] = trainer.result()
-        tick = self.common_tick()
+        tick = self._newest_whole_tick()
         for trainer in self.active.values():
             if tick is None:
                 trainer.resumed_at = -1
             else:
                 trainer.restore(tick)
-        if tick is None:
+        if tick is None and self.active:
             self.console.say("no usable checkpoint in this run: starting from the beginning")
-        else:  # those that ended before keep the common clock
+        elif tick is not None:  # those that ended before keep the common clock
             for trainer in self.trainers.values():
                 trainer.loop.progress.updates = tick
         self._release_checkpoints()
+
+
+def _in_common(saved: Sequence[Sequence[CheckpointInfo]]) -> set[int]:
+    """The ticks of which every agent has a checkpoint."""
+    ticks = [{info.tick for info in infos} for infos in saved]
+    return set.intersection(*ticks) if ticks else set()
 
 
 def seed_config(config: TrainConfig, seed: int) -> TrainConfig:

@@ -40,6 +40,7 @@ from rl_training.experiment.tracking import (
     Console,
     MetricsLog,
     hardware,
+    resume_command,
     versions,
     write_json,
 )
@@ -435,7 +436,7 @@ class Trainer:
             return EnvironmentFailure(f"{failure} (and the state after {done} is lost: {error})")
         return EnvironmentFailure(
             f"{failure}; the state after {done} is kept in '{kept}', go on from it with: "
-            f"rl-training resume {self.resume_dir}"
+            f"{resume_command(self.resume_dir)}"
         )
 
     def _notify(self, call: Callable[[Callback], None]) -> None:
@@ -479,14 +480,16 @@ class Trainer:
             self.early_stopping.load_training_state(state["early_stopping"])
 
     def restore(self, tick: int | None = None) -> None:
-        """Go on from the newest checkpoint that is whole, or from the one at `tick`; from the
-        start if there is none."""
+        """Go on from the newest checkpoint that is whole, from the start if there is none; or
+        from the one at `tick` and no other."""
         for info in reversed(self.store.all()):
             if tick is not None and info.tick != tick:
                 continue
             try:
                 _, parts = read_checkpoint(info.path)
             except CheckpointError as error:
+                if tick is not None:
+                    raise
                 self.console.say(f"warning: {error}")
                 continue
             self._refuse_stretched_schedule(info)

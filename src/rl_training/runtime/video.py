@@ -16,9 +16,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.files import draft_of, optional_module
+from rl_training.data.files import optional_module
 from rl_training.data.generation import make_env
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
+from rl_training.experiment.files import draft_of
 from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
 
 Picture = NDArray[np.uint8]
