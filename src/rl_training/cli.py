@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +34,11 @@ app.add_typer(data_app, name="data")
 out = Console(highlight=False, markup=False, emoji=False)
 
 ConfigArgument = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="Packaged config such as awr/pendulum, or a file.")
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Packaged config such as awr/pendulum, an algorithm such as sac, or a file.",
+    ),
 ]
 OverridesArgument = Annotated[
     Optional[list[str]],  # noqa: UP045  (typer reads the annotation at run time on 3.10)
@@ -87,13 +93,35 @@ def _overridden(
 ) -> list[str]:
     flags = {"seed": seed, "device": device, "output_dir": output_dir}
     return [
-        *(overrides or []),
+        *(_with_section(text) for text in overrides or []),
         *(
             f"{key}={json.dumps(value, ensure_ascii=False)}"
             for key, value in flags.items()
             if value is not None
         ),
     ]
+
+
+def _with_section(override: str) -> str:
+    """`dataset=log.npz` with the keys that the short form of a data set stands for."""
+    from rl_training.data.sources import parse_source
+    from rl_training.experiment.config_files import parse_override
+
+    value = parse_override(override)[1] if override.startswith("dataset=") else None
+    if not isinstance(value, str):
+        return override
+    section = parse_source(value).model_dump(mode="json", exclude_unset=True)
+    return f"dataset={json.dumps(section)}"
+
+
+def _find_modules_here(overrides: list[str]) -> None:
+    """Let `env_id=mymodule:MyEnv-v0`, where the user types it, find a module of this folder.
+
+    The installed command does not look there, unlike `python -m rl_training`.
+    """
+    typed = [text.partition("=")[2] for text in overrides if text.startswith("env_id=")]
+    if any(":" in env_id for env_id in typed) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 @app.command()
@@ -113,12 +141,15 @@ def train(
 
     Example: rl-training train awr/pendulum total_updates=5000 algo_kwargs.beta=0.5 --seed 3
 
+    Your own task: rl-training train sac env_id=mymodule:MyEnv-v0 total_timesteps=100000
+
     Several seeds at once (offline): --seeds 8, or the key seeds=[3,14,15]
     """
     from rl_training.api.managed import ManagedAlgorithm
     from rl_training.api.seeds import learn_seeds
     from rl_training.experiment.config import load_config
 
+    _find_modules_here(overrides or [])
     resolved = load_config(config, _overridden(overrides, seed, device, output_dir))
     if seeds is not None or resolved.seeds is not None:
         _report_seeds(learn_seeds(resolved, seeds, progress=not quiet))
@@ -369,7 +400,7 @@ def show(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
     """Print a config resolved: every key, its value and what it means."""
     from rl_training.experiment.config import load_config
 
-    resolved = load_config(config, overrides or [])
+    resolved = load_config(config, _overridden(overrides, None, None, None))
     for line in _commented(resolved, ""):
         print(line)
 
@@ -609,10 +640,32 @@ def _sentence_about_the_machine(error: Exception) -> str | None:
     return None
 
 
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Whatever click, be it typer's own copy, raises for a command line that it cannot read."""
+
+
+def _sentence_about_usage(error: Any) -> str:
+    """What is wrong with a command line, and where its options are explained."""
+    command = error.ctx.command_path if error.ctx else "rl-training"
+    text = " ".join(error.format_message().split()).rstrip(".")
+    text = re.sub(r"\. Did you mean (.*?)\?$", r" (did you mean \1?)", text)
+    takes_keys = error.ctx and any(p.name == "overrides" for p in error.ctx.command.params)
+    if takes_keys and "no such option" in text.lower():
+        text += "; keys of the configuration are written key=value"
+    return f"{command}: {text[:1].lower()}{text[1:]}; '{command} --help' explains its arguments"
+
+
 def main() -> None:
     """Entry point: user errors become one line each and exit code 2."""
     try:
-        app(prog_name="rl-training")
+        # typer's own reports of a wrong flag take many lines; asked so, it hands over the exit code
+        sys.exit(app(prog_name="rl-training", standalone_mode=False))
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # known to newer versions only
+            error.show()
+        else:
+            print(f"error: {_sentence_about_usage(error)}", file=sys.stderr)
+        sys.exit(2)
     except RLTrainingError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)

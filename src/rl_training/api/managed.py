@@ -18,9 +18,11 @@ from rl_training.api.support import (
     changes,
     check_checkpoints,
     find_checkpoint,
+    how_to_name,
     policy_in_use,
     preparation,
     refuse_changes,
+    refuse_misplaced,
     refused_if_unfit,
     removed_on_failure,
     state_before,
@@ -64,7 +66,7 @@ from rl_training.experiment.tracking import (
 )
 from rl_training.models.carry import Carry
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
-from rl_training.runtime.callbacks import Callback, TrainResult
+from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.collection import Behaviour, StepWatcher, check_draws, collect
 from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
 from rl_training.runtime.trainer import Trainer, checkpoint_header, policy_function
@@ -83,20 +85,18 @@ class ManagedAlgorithm:
     def __init__(
         self,
         env_or_config: str | TrainConfig,
-        *,
+        *misplaced: Any,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         **options: Any,
     ) -> None:
         self._dataset: TransitionDataset | None = None
+        refuse_misplaced(type(self).__name__, env_or_config, misplaced)
         if isinstance(env_or_config, TrainConfig):
             values = env_or_config.to_dict()
         elif isinstance(env_or_config, str):
             values = {"algo": self.algo or options.pop("algo", ""), "env_id": env_or_config}
         else:
-            raise ConfigError(
-                "env_id: give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, "
-                f"not {type(env_or_config).__name__}; the agent makes environments of its own"
-            )
+            raise ConfigError(how_to_name(env_or_config))
         env_kwargs = options.get("env_kwargs", values.get("env_kwargs"))
         if not isinstance(env_kwargs, Mapping):
             env_kwargs = None  # refused with the rest of the configuration, below
@@ -187,7 +187,7 @@ class ManagedAlgorithm:
         total_updates: int | None = None,
         *,
         total_timesteps: int | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Callback | Sequence[Callback] = (),
         progress: bool = True,
         **options: Any,
     ) -> TrainResult:
@@ -196,6 +196,7 @@ class ManagedAlgorithm:
         Options are run-time keys such as `eval_interval`. Called again, it goes on in the
         same run folder, for example with a larger budget.
         """
+        callbacks = checked_callbacks(callbacks)
         if "seeds" in options or self.config.seeds is not None:
             raise ConfigError(
                 "seeds: an agent is one policy, so learn trains one seed; train several with "
@@ -239,7 +240,7 @@ class ManagedAlgorithm:
         cls,
         run_dir: str | Path,
         *,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Callback | Sequence[Callback] = (),
         progress: bool = True,
         **options: Any,
     ) -> Self:
@@ -248,7 +249,7 @@ class ManagedAlgorithm:
         Options may change budgets, evaluation, checkpoint, logging and early stopping;
         anything else is refused. The result is in `agent.result`.
         """
-        run_dir = Path(run_dir)
+        run_dir, callbacks = Path(run_dir), checked_callbacks(callbacks)
         config = TrainConfig(**read_run_config(run_dir))
         if config.seeds is not None:
             raise ConfigError(

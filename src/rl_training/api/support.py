@@ -17,12 +17,14 @@ from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo, CheckpointStore
 from rl_training.experiment.config import CHANGEABLE_ON_RESUME, TrainConfig
+from rl_training.experiment.config_errors import shortened
 from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
     NewerFormatError,
     did_you_mean,
 )
+from rl_training.experiment.foreign_names import name_here
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
@@ -116,6 +118,45 @@ def _another(found: list[CheckpointInfo]) -> str:
     return f" (for that: --checkpoint {last.tick}, or its folder '{last.path}')"
 
 
+SB3_POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+
+
+def refuse_misplaced(kind: str, first: Any, others: tuple[Any, ...]) -> None:
+    """Refuse the positional arguments of other libraries; `kind` is the class that got them."""
+    if isinstance(first, str) and first in SB3_POLICIES:
+        env = repr(others[0]) if others and isinstance(others[0], str) else "'Pendulum-v1'"
+        raise ConfigError(
+            f"env_id: '{first}' is a policy of Stable-Baselines3; here the networks follow from "
+            f"the spaces of the environment, so leave it out: {kind}({env})"
+        )
+    if others:
+        raise ConfigError(
+            f"{kind} takes one argument by position, the environment, and got "
+            f"{shortened(others[0])}, too; give everything else by name, such as dataset= or seed="
+        )
+
+
+def how_to_name(env: Any) -> str:
+    """The way from an environment, its class or a function that makes it to an id."""
+    known = getattr(getattr(env, "spec", None), "id", None)
+    prefix = "env_id: give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, "
+    made = "the agent makes environments of its own"
+    if known is not None:
+        return f"{prefix}not a {type(env).__name__}; {made}, so give its id, {known!r}"
+    if not (callable(env) or hasattr(env, "reset")):
+        return f"{prefix}not {type(env).__name__}"
+    source = env if callable(env) else type(env)
+    name = getattr(source, "__name__", "")
+    if not name.isidentifier():  # a lambda, or an object that can be called
+        name = "make_env"
+    described = f"the class {name}" if isinstance(env, type) else f"a {type(env).__name__}"
+    label = "".join(part.capitalize() for part in name.split("_")) if name.islower() else name
+    return (
+        f"{prefix}not {described}; {made}, so register it first: "
+        f'gymnasium.register("{label}-v0", entry_point={name}), and give "{label}-v0"'
+    )
+
+
 def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: str) -> TrainConfig:
     """Sort loose keyword arguments into run keys and knobs, and check the whole."""
     merged = dict(values)
@@ -124,18 +165,26 @@ def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: st
     known_knobs = algorithm_class(algo).Params.model_fields
     for key, value in options.items():
         if key in TrainConfig.model_fields:
-            merged[key] = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+            merged[key] = _plain(value)
         elif key in known_knobs:
             loose[key] = value
         else:
             known = [*TrainConfig.model_fields, *known_knobs]
-            unknown.append(f"{key}: unknown option for {algo}{did_you_mean(key, known)}")
+            hint = name_here(key, known, {}) or did_you_mean(key, known)
+            unknown.append(f"{key}: unknown option for {algo}{hint}")
     if unknown:
         raise ConfigError("\n".join(unknown))
     given = merged.get("algo_kwargs", {})
     if isinstance(given, Mapping):  # anything else is refused with the rest
         merged["algo_kwargs"] = {**values.get("algo_kwargs", {}), **given, **loose}
     return TrainConfig(**merged)
+
+
+def _plain(value: Any) -> Any:
+    """A value as a config file would hold it, where Python has a type of its own for it."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return str(value) if isinstance(value, (Path, torch.device)) else value
 
 
 def refuse_changes(stored: Mapping[str, Any], wanted: TrainConfig) -> None:

@@ -10,11 +10,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from rl_training.experiment.config_errors import readable_errors
@@ -30,8 +31,19 @@ Rate = Annotated[float, Field(gt=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=LARGEST, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=False)]
 Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Interval = Annotated[int, Field(ge=0)]
+
+
+def _whole_number(value: Any) -> Any:
+    """1e6 and NumPy's integers as plain ones; anything else is left to be refused."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_whole_number), Field(ge=1)]
+Interval = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
 HiddenSizes = Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
 
 

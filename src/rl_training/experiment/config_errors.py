@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rl_training.experiment.errors import did_you_mean
+from rl_training.experiment.foreign_names import name_here
 
 
 def _section_at(model: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
@@ -88,12 +89,17 @@ def _hint(
     """What an unknown key may have meant, or else the keys that are known there."""
     section = _section_at(model, location[:-1])
     known, word = list(section.model_fields) if section else [], str(location[-1])
+    lower = below if len(location) == 1 else {}
+    prefixes = {name: f"{parent}." for parent, names in lower.items() for name in names}
+    if word not in prefixes:
+        foreign = name_here(word, {*known, *prefixes}, prefixes)
+        if foreign:
+            return foreign
     hint = did_you_mean(word, known)
-    if len(location) == 1:
-        for parent, names in below.items():
-            lower = did_you_mean(word, names)
-            if word in names or (lower and not hint):
-                return lower.replace("'", f"'{parent}.", 1)
+    for parent, names in lower.items():
+        guess = did_you_mean(word, names)
+        if word in names or (guess and not hint):
+            return guess.replace("'", f"'{parent}.", 1)
     return hint or (f"; known keys are {', '.join(known)}" if known else "")
 
 

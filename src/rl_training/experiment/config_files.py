@@ -15,6 +15,8 @@ import yaml
 
 from rl_training.experiment.errors import ConfigError, did_you_mean
 
+DEFAULT_CONFIG = "default"
+"""Name of the packaged config of every algorithm that changes no knob."""
 PACKAGED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
 
 
@@ -71,18 +73,26 @@ def packaged_config_names() -> list[str]:
     return sorted(path.relative_to(PACKAGED_CONFIGS).with_suffix("").as_posix() for path in found)
 
 
+def packaged_config(source: str) -> Path | None:
+    """The file of a packaged config, whose name may be written in capitals; `sac` is
+    `sac/default`."""
+    name = source.lower().replace("-", "_")
+    for candidate in (name, f"{name}/{DEFAULT_CONFIG}"):
+        if candidate in packaged_config_names():
+            return PACKAGED_CONFIGS / f"{candidate}.yaml"
+    return None
+
+
 def read_config_values(source: str | Path) -> dict[str, Any]:
     """The values of a packaged config (by name) or of a YAML file (by path)."""
     path = Path(source)
-    packaged = PACKAGED_CONFIGS / f"{source}.yaml"
-    if path.is_file():
-        chosen = path
-    elif str(source) in packaged_config_names():
-        chosen = packaged
-    else:
+    chosen = path if path.is_file() else packaged_config(str(source))
+    if chosen is None:
+        names = packaged_config_names()
+        known = {*names, *(name.partition("/")[0] for name in names)}
         raise ConfigError(
             f"config '{source}' is neither a file nor a packaged config"
-            f"{did_you_mean(str(source), packaged_config_names())}; "
+            f"{did_you_mean(str(source).lower(), known)}; "
             "'rl-training list' shows the packaged ones"
         )
     return read_yaml_file(chosen)

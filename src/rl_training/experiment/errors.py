@@ -7,7 +7,7 @@ expected, and how to mend it. The command line prints it and exits with code 2.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class RLTrainingError(Exception):
@@ -66,6 +66,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def _similarity(name: str, word: str) -> float:
     return difflib.SequenceMatcher(None, name, word).ratio()
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def told(error: BaseException) -> str:

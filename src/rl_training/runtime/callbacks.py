@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.evaluation import EvalResult
 
@@ -72,3 +73,22 @@ class Callback:
 
     def on_end(self, event: TrainResult) -> None:
         """Once, when the run has ended."""
+
+
+def checked_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
+    """The callbacks of a run, given as one object or as several."""
+    several = isinstance(callbacks, Sequence)
+    chosen = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
+    methods = [name for name in vars(Callback) if name.startswith("on_")]
+    for callback in chosen:
+        # a class that was not called has the methods, too
+        if isinstance(callback, type) or not all(hasattr(callback, name) for name in methods):
+            kind = callback.__name__ if isinstance(callback, type) else type(callback).__name__
+            given = f"the class {kind}" if isinstance(callback, type) else f"a {kind}"
+            raise ConfigError(
+                f"callbacks: expected objects of rl_training.Callback, got {given}"
+                f"{' in the list' if several else ''}; write "
+                "class Mine(rl_training.Callback) with a method such as on_eval(self, event), and "
+                "give callbacks=[Mine()]"
+            )
+    return chosen

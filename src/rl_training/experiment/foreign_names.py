@@ -1,0 +1,156 @@
+"""What options of other libraries are called here.
+
+Users come from Stable-Baselines3, d3rlpy and CleanRL. The closest word by spelling would send
+them the wrong way (`learning_rate` is not `learning_starts`), so their names stand in a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from rl_training.experiment.errors import listed
+
+
+class Foreign(NamedTuple):
+    """Names here, in groups of which the first that an algorithm knows counts, or a sentence."""
+
+    groups: tuple[tuple[str, ...], ...] = ()
+    otherwise: str = ""
+
+
+def _here(*names: str, otherwise: str = "") -> Foreign:
+    """One name here, or another where the algorithm does not know the one before it."""
+    return Foreign(tuple((name,) for name in names), otherwise)
+
+
+def _instead(sentence: str) -> Foreign:
+    return Foreign(otherwise=sentence)
+
+
+_RATES = ("policy_lr", "critic_lr", "value_lr", "temperature_lr")
+_NETWORKS = _here(
+    "hidden_sizes",
+    "size",
+    otherwise="layers are ReLU, and nothing but their widths can be chosen",
+)
+_RELU = _instead("hidden layers are ReLU, and there is no such option")
+_CALLBACKS = _instead("give learn(callbacks=[...]) objects of rl_training.Callback")
+_PROGRESS = _instead("learn(progress=False) makes a run silent")
+_BUDGETS = "budgets are total_timesteps online, total_updates or total_epochs offline"
+_TWO_CRITICS = "the algorithm has two critics"
+_DRAWS = "exploration comes from the policy's own draws"
+
+FOREIGN: dict[str, Foreign] = {
+    # learning rates and optimisers
+    "learning_rate": Foreign((("lr",), _RATES)),
+    "actor_learning_rate": _here("policy_lr", "lr"),
+    "actor_lr": _here("policy_lr", "lr"),
+    "critic_learning_rate": _here("critic_lr", "lr"),
+    "value_learning_rate": _here("value_lr", "lr"),
+    "q_lr": _here("critic_lr", "lr"),
+    "temp_learning_rate": _here("temperature_lr"),
+    "alpha_learning_rate": _here("lagrange_lr", "temperature_lr"),
+    "anneal_lr": _here("lr_schedule"),
+    "max_grad_norm": _here("grad_clip"),
+    "optimizer_class": _instead("the optimiser is Adam"),
+    "optim_factory": _instead("the optimiser is Adam"),
+    # networks
+    "policy_kwargs": _NETWORKS,
+    "net_arch": _NETWORKS,
+    "encoder_factory": _NETWORKS,
+    "actor_encoder_factory": _NETWORKS,
+    "critic_encoder_factory": _NETWORKS,
+    "value_encoder_factory": _NETWORKS,
+    "activation": _RELU,
+    "activation_fn": _RELU,
+    "policy": _instead("the networks follow from the spaces of the environment; leave it out"),
+    "n_critics": _here("num_critics", otherwise=_TWO_CRITICS),
+    "q_func_factory": _instead("QR-DQN, IQN and FQF are algorithms of their own"),
+    # returns, targets and losses
+    "gamma": _here("horizon", otherwise="this algorithm looks at no returns"),
+    "discount": _here("gamma", "horizon"),
+    "discount_factor": _here("gamma", "horizon"),
+    "polyak": _here("tau"),
+    "target_update_interval": _here("tau"),
+    "target_network_frequency": _here("target_update_interval", "tau"),
+    "n_steps": _here("rollout_steps", "n_step", otherwise=_BUDGETS),
+    "num_steps": _here("rollout_steps", otherwise=_BUDGETS),
+    "n_epochs": _here("epochs", otherwise=_BUDGETS),
+    "update_epochs": _here("epochs"),
+    "clip_range": _here("clip"),
+    "clip_coef": _here("clip"),
+    "clip_range_vf": _here("value_clip"),
+    "vf_coef": _here("value_coef"),
+    "normalize_advantage": _here("normalize_advantages"),
+    "norm_adv": _here("normalize_advantages"),
+    "lam": _here("beta", "gae_lambda"),
+    "weight_temp": _here("beta"),
+    "conservative_weight": _here("min_q_weight"),
+    "cql_alpha": _here("min_q_weight"),
+    "alpha_threshold": _instead(
+        "lagrange_threshold is min_q_weight times the threshold of d3rlpy and CORL"
+    ),
+    "lagrange_gap": _instead("lagrange_threshold is min_q_weight times the older lagrange_gap"),
+    "lagrange_thresh": _here("lagrange_threshold"),
+    "soft_q_backup": _instead("deterministic_backup=False puts the entropy into the target"),
+    # entropy and exploration
+    "ent_coef": _here("entropy_coef", "fixed_temperature", "alpha", "entropy_scale"),
+    "alpha": _here("fixed_temperature", "min_q_weight"),
+    "initial_temperature": _instead("a tuned temperature starts at 1"),
+    "autotune": _instead("the temperature is tuned unless it is fixed"),
+    "exploration_fraction": _here("epsilon_fraction"),
+    "exploration_initial_eps": _here("epsilon_start"),
+    "exploration_final_eps": _here("epsilon_end"),
+    "start_e": _here("epsilon_start"),
+    "end_e": _here("epsilon_end"),
+    "action_noise": _instead(_DRAWS),
+    "use_sde": _instead(_DRAWS),
+    "sde_sample_freq": _instead(_DRAWS),
+    # replay and the ratio of updates to steps
+    "buffer_size": _here("buffer_capacity"),
+    "replay_buffer_class": _here("prioritized", otherwise="the replay is uniform"),
+    "train_freq": _here("train_frequency"),
+    "gradient_steps": _here("gradient_updates_per_step"),
+    "n_updates": _here("gradient_updates_per_step", otherwise=_BUDGETS),
+    "optimize_memory_usage": _instead("images are stored once without it"),
+    # data
+    "observation_scaler": _instead("dataset.normalize_observations standardises observations"),
+    "reward_scaler": _instead("dataset.rewards has scale, shift, clip and return_range"),
+    "action_scaler": _instead("actions are scaled by the bounds of their space"),
+    # the run
+    "env": _here("env_id"),
+    "n_envs": _here("num_envs"),
+    "n_timesteps": _here("total_timesteps"),
+    "timesteps": _here("total_timesteps"),
+    "max_steps": _here("total_timesteps"),
+    "n_steps_per_epoch": _here("eval_interval"),
+    "eval_freq": _here("eval_interval"),
+    "evaluators": _here("eval_interval"),
+    "n_eval_episodes": _here("eval_episodes"),
+    "save_freq": _here("checkpoint_interval"),
+    "save_interval": _here("checkpoint_interval"),
+    "tensorboard_log": _here("output_dir"),
+    "experiment_name": _here("output_dir"),
+    "use_gpu": _here("device"),
+    "cuda": _here("device"),
+    "callback": _CALLBACKS,
+    "callbacks": _CALLBACKS,
+    "verbose": _PROGRESS,
+    "progress_bar": _PROGRESS,
+    "reset_num_timesteps": _instead("a larger total_timesteps continues the run"),
+}
+
+
+def name_here(word: str, known: Collection[str], prefixes: Mapping[str, str]) -> str:
+    """What an option of another library is called here, as the end of a sentence; or nothing.
+
+    `known` are the options there are; `prefixes` are written before some of them.
+    """
+    foreign = FOREIGN.get(word, Foreign())
+    for group in foreign.groups:
+        names = [f"'{prefixes.get(name, '')}{name}'" for name in group if name in known]
+        if names:
+            called = "its name here is" if len(names) == 1 else "its names here are"
+            return f"; {called} {listed(names)}"
+    return f"; {foreign.otherwise}" if foreign.otherwise else ""

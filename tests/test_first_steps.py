@@ -1,0 +1,249 @@
+"""What people try first, many of them with the habits of another library."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rl_training import BC, DQN, IQL, PPO, SAC, Callback, TrainConfig
+from rl_training.experiment.config import load_config
+from rl_training.experiment.config_files import packaged_config_names
+from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.foreign_names import FOREIGN
+from rl_training.experiment.registry import algorithm_class, algorithm_names
+
+from .conftest import Command
+
+QUICK: dict[str, Any] = {"tensorboard": False, "final_eval": False, "hidden_sizes": [4]}
+
+
+class Reach(gym.Env[Any, Any]):
+    """A task as users write one, which nobody has registered."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+def make_reach() -> Reach:
+    return Reach()
+
+
+# --- names of other libraries --------------------------------------------------------------------
+
+
+def refused(kind: Any, **options: Any) -> str:
+    env = "CartPole-v1" if kind in (DQN, PPO) else "Pendulum-v1"
+    with pytest.raises(ConfigError) as error:
+        kind(env, **options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "answer"),
+    [
+        (SAC, "learning_rate", "its names here are 'policy_lr', 'critic_lr' and 'temperature_lr'"),
+        (PPO, "learning_rate", "its name here is 'lr'"),
+        (SAC, "policy_kwargs", "its name here is 'hidden_sizes'"),
+        (PPO, "n_steps", "its name here is 'rollout_steps'"),
+        (DQN, "n_steps", "its name here is 'n_step'"),
+        (IQL, "n_steps", "total_updates or total_epochs offline"),
+        (PPO, "ent_coef", "its name here is 'entropy_coef'"),
+        (SAC, "ent_coef", "its name here is 'fixed_temperature'"),
+        (SAC, "buffer_size", "its name here is 'buffer_capacity'"),
+        (BC, "gamma", "looks at no returns"),
+        (IQL, "actor_learning_rate", "its name here is 'policy_lr'"),
+        (SAC, "n_critics", "the algorithm has two critics"),
+        (IQL, "encoder_factory", "its name here is 'hidden_sizes'"),
+        (SAC, "activation_fn", "hidden layers are ReLU"),
+        (PPO, "callback", r"learn\(callbacks="),
+        (SAC, "bufer_capacity", "did you mean 'buffer_capacity'"),
+    ],
+)
+def test_options_of_other_libraries(kind: Any, option: str, answer: str) -> None:
+    message = refused(kind, **{option: 1})
+    assert re.match(rf"{option}: unknown option for \w+.*{answer}", message), message
+    assert "\n" not in message
+
+
+def test_names_in_the_table_exist() -> None:
+    """A hint that names an option which no algorithm has would send people in circles."""
+    knobs = {k for name in algorithm_names() for k in algorithm_class(name).Params.model_fields}
+    known = knobs | set(TrainConfig.model_fields)
+    for word, foreign in FOREIGN.items():
+        for group in foreign.groups:
+            assert set(group) <= known, word
+        assert foreign.groups or foreign.otherwise, word
+
+
+def test_keys_of_other_libraries_in_a_config(cli: Command) -> None:
+    outcome = cli("train", "sac/pendulum", "buffer_size=5", "algo_kwargs.ent_coef=0.1", "n_envs=2")
+    assert outcome.code == 2
+    assert outcome.error_lines == [
+        "error: buffer_size: unknown key; its name here is 'algo_kwargs.buffer_capacity'",
+        "error: n_envs: unknown key; its name here is 'num_envs'",
+        "error: algo_kwargs.ent_coef: unknown key; its name here is 'fixed_temperature'",
+    ]
+
+
+# --- environments and positional arguments -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (Reach(), 'gymnasium.register("Reach-v0", entry_point=Reach), and give "Reach-v0"'),
+        (Reach, 'gymnasium.register("Reach-v0", entry_point=Reach), and give "Reach-v0"'),
+        (make_reach, 'gymnasium.register("MakeReach-v0", entry_point=make_reach)'),
+        (lambda: Reach(), 'gymnasium.register("MakeEnv-v0", entry_point=make_env)'),
+        (gym.make("CartPole-v1"), "give its id, 'CartPole-v1'"),
+        (3, "give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, not int"),
+    ],
+)
+def test_an_environment_becomes_an_id(given: Any, line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        SAC(given)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_line_to_paste_works() -> None:
+    with pytest.raises(ConfigError) as error:
+        SAC(Reach())  # type: ignore[arg-type]
+    found = re.search(r'gymnasium\.(register\("(.*?)".*?\))', str(error.value))
+    assert found is not None
+    try:
+        eval(found[1], {"register": gym.register, "Reach": Reach})
+        assert SAC(found[2], hidden_sizes=[4]).algorithm.spaces.obs_dim == 2
+    finally:
+        gym.registry.pop(found[2], None)
+
+
+def test_positional_arguments_of_other_libraries() -> None:
+    with pytest.raises(ConfigError, match=r"policy of Stable.*: SAC\('Pendulum-v1'\)$"):
+        SAC("MlpPolicy", "Pendulum-v1")
+    with pytest.raises(ConfigError, match=r"policy of Stable"):
+        PPO("CnnPolicy")
+    with pytest.raises(ConfigError, match=r"^BC takes one argument .*'pendulum-mixed'.* dataset="):
+        BC("Pendulum-v1", "pendulum-mixed")
+
+
+# --- callbacks -----------------------------------------------------------------------------------
+
+
+class Watch(Callback):
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def on_end(self, event: Any) -> None:
+        self.ended += 1
+
+
+def test_callbacks_one_several_and_wrong(tmp_path: Path) -> None:
+    agent = BC("Pendulum-v1", dataset="pendulum-mixed", output_dir=str(tmp_path / "r"), **QUICK)
+    for wrong in (lambda event: 0, [lambda event: 0], Watch, [Watch], "stop", 3):
+        with pytest.raises(ConfigError, match=r"^callbacks: expected objects of .*callbacks=\[Mi"):
+            agent.learn(5, callbacks=wrong, progress=False)  # type: ignore[arg-type]
+    assert not (tmp_path / "r").exists()
+    watch = Watch()
+    agent.learn(5, callbacks=watch, progress=False)
+    agent.learn(10, callbacks=[watch, watch], progress=False)
+    assert watch.ended == 3
+    with pytest.raises(ConfigError, match=r"^callbacks: "):
+        BC.resume(agent.run_dir or "", callbacks=print)  # type: ignore[arg-type]
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def test_values_as_python_has_them(tmp_path: Path) -> None:
+    config = SAC(
+        "Pendulum-v1",
+        total_timesteps=1e6,
+        seed=np.int64(3),
+        batch_size=np.int64(64),
+        hidden_sizes=[np.int32(8)],
+        output_dir=tmp_path,
+        device=torch.device("cpu"),
+    ).config
+    assert config.total_timesteps == 1_000_000
+    assert type(config.total_timesteps) is type(config.seed) is int
+    assert config.algo_kwargs["hidden_sizes"] == [8]
+    assert (config.output_dir, config.device) == (str(tmp_path), "cpu")
+    assert load_config("sac", ["total_timesteps=2e5"]).total_timesteps == 200_000
+    for value in (1.5, True, "9", float("inf")):
+        assert refused(SAC, total_timesteps=value).startswith("total_timesteps: ")
+
+
+# --- configs by name -----------------------------------------------------------------------------
+
+
+def test_every_algorithm_has_a_default_config_without_knobs() -> None:
+    for name in algorithm_names():
+        config = load_config(f"{name}/default")
+        assert config.params == algorithm_class(name).Params(), name
+        assert load_config(name) == load_config(name.upper()) == config
+        assert config.total_timesteps or config.total_updates, name
+    assert load_config("QR-DQN") == load_config("qr_dqn/default")
+
+
+def test_names_of_configs_may_have_capitals(cli: Command) -> None:
+    assert load_config("SAC/Pendulum") == load_config("sac/pendulum")
+    outcome = cli("train", "SAC/Pendulm")
+    assert outcome.error_lines[0].endswith(
+        "(did you mean 'sac/pendulum'?); 'rl-training list' shows the packaged ones"
+    )
+    assert "ppo/default" in packaged_config_names()
+
+
+def test_a_data_set_by_its_short_form(cli: Command) -> None:
+    shown = cli("show", "iql", "env_id=Hopper-v5", "dataset=log.npz")
+    assert shown.code == 0
+    assert "  kind: npz" in shown.out
+    assert "  path: log.npz" in shown.out
+    assert cli("show", "iql", "dataset=pendulm-mixed").code == 2
+
+
+# --- from the shell, with a module of one's own --------------------------------------------------
+
+REACH = """
+import gymnasium as gym
+import numpy as np
+
+
+class Reach(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+gym.register("Reach-v0", entry_point=Reach, max_episode_steps=20)
+"""
+
+
+def test_a_module_of_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "myreg.py").write_text(REACH, encoding="utf-8")
+    command = [str(Path(sys.executable).parent / "rl-training"), "train", "ppo"]
+    small = ["algo_kwargs.rollout_steps=64", "final_eval=false", "total_timesteps=64"]
+    for env_id, code in (("myreg:Reach-v0", 0), ("nowhere:Reach-v0", 2)):
+        done = subprocess.run(
+            [*command, f"env_id={env_id}", "tensorboard=false", *small],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
