@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ class ResultStore:
             "hardware": hardware(),
             "code": source_digest(),
             "wall_seconds": round(wall_seconds, 1),
-            "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         # one line per key: small to read and to diff
         lines = ",\n".join(f' "{key}": {json.dumps(value)}' for key, value in record.items())

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -41,20 +41,20 @@ ConfigArgument = Annotated[
     ),
 ]
 OverridesArgument = Annotated[
-    Optional[list[str]],  # noqa: UP045  (typer reads the annotation at run time on 3.10)
+    list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
         help="Keys to change, e.g. total_updates=5000 algo_kwargs.beta=0.5",
         show_default=False,
     ),
 ]
-SeedOption = Annotated[Optional[int], typer.Option(help="Seed of the run.")]  # noqa: UP045
+SeedOption = Annotated[int | None, typer.Option(help="Seed of the run.")]
 DeviceOption = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(help="auto, cpu, cuda or cuda:N."),
 ]
 OutputOption = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--output-dir", help="Folder in which the run folder is made."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress output.")]
@@ -62,7 +62,7 @@ WhichOption = Annotated[
     str, typer.Option("--checkpoint", help="Of a run: latest, best, or a tick such as 5000.")
 ]
 EnvOption = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--env", help="Environment of the data: checked against, or acted in."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
@@ -132,7 +132,7 @@ def train(
     device: DeviceOption = None,
     output_dir: OutputOption = None,
     seeds: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(help="Train that many agents at once, with the seed and those after it."),
     ] = None,
     quiet: QuietOption = False,
@@ -232,12 +232,12 @@ def evaluate(
     ] = 20,
     checkpoint: WhichOption = "latest",
     seed: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(help="Seed of the start states; the run's own by default."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     video: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--video", help="FILE.mp4 or FILE.gif for a film of the first episode."),
     ] = None,
     overwrite: OverwriteOption = False,
@@ -279,15 +279,15 @@ def evaluate(
 def predict(
     path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
     observation: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Argument(help="One observation as JSON, e.g. '[1.0, 0.0, 0.0]'; - for stdin."),
     ] = None,
     npz: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--npz", help="File with an array 'observations' of shape (n, width)."),
     ] = None,
     output: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--out", help="With --npz: file for the array 'actions'."),
     ] = None,
     checkpoint: WhichOption = "latest",
@@ -462,7 +462,7 @@ def make(
     target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
     env: EnvOption = None,
     steps: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Steps of random data."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 0,
@@ -493,11 +493,11 @@ def collect(
     path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
     target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
     episodes: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--episodes", "-n", min=1, help="Whole episodes to run."),
     ] = None,
     steps: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Steps to run instead; the last episode is cut."),
     ] = None,
     checkpoint: WhichOption = "latest",
@@ -597,6 +597,7 @@ def doctor() -> None:
     import torch
 
     from rl_training.data.scripted import cache_folder
+    from rl_training.experiment.errors import install_command
     from rl_training.experiment.tracking import versions
 
     table = Table(show_header=False, box=None)
@@ -613,7 +614,7 @@ def doctor() -> None:
         present = importlib.util.find_spec(module) is not None
         table.add_row(
             f"extra {extra}",
-            "installed" if present else f"missing: pip install 'rl-training[{extra}]'",
+            "installed" if present else f"missing: {install_command(extra)}",
         )
     for label, folder in (("runs folder", Path("runs")), ("cache folder", cache_folder())):
         base = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())

@@ -6,12 +6,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
 from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from typing_extensions import Self
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.api.initial import start_from

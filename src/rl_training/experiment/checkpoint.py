@@ -224,7 +224,7 @@ def read_manifest(path: Path) -> CheckpointInfo:
         if version > FORMAT_VERSION:
             raise NewerFormatError(
                 f"checkpoint '{path}' has format {version}, this version of rl-training reads up "
-                f"to {FORMAT_VERSION}; upgrade with: pip install --upgrade rl-training"
+                f"to {FORMAT_VERSION}; install a newer version of rl-training"
             )
         _whole_number(manifest["tick"], least=0)
         score = manifest.get("score")

@@ -12,11 +12,10 @@ import math
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from typing_extensions import Self
 
 from rl_training.experiment.config_errors import readable_errors
 from rl_training.experiment.config_files import apply_overrides, read_config_values

@@ -7,7 +7,9 @@ expected, and how to mend it. The command line prints it and exits with code 2.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
+from importlib import metadata
 
 
 class RLTrainingError(Exception):
@@ -44,12 +46,24 @@ class MissingExtraError(RLTrainingError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed; "
-            f"run: pip install 'rl-training[{extra}]'"
+            f"run: {install_command(extra)}"
         )
         self._given = (package, extra, purpose)
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
         return type(self), self._given  # so that a worker process can hand it over
+
+
+def install_command(extra: str) -> str:
+    """What installs the packages of an extra, wherever this package itself was installed from."""
+    try:
+        declared = metadata.requires("rl-training") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        declared = []
+    marked = (line.partition(";") for line in declared)
+    of_extra = re.compile(rf"""extra\s*==\s*['"]{extra}['"]""")
+    wanted = [needed.strip() for needed, _, marker in marked if of_extra.search(marker)]
+    return "pip install " + " ".join(f"'{one}'" for one in wanted or [f"rl-training[{extra}]"])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

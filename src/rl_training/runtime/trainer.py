@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -132,7 +132,7 @@ def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, An
         "config_hash": config.hash(),
         "spaces": algorithm.spaces.to_dict(),
         "versions": versions(),
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
