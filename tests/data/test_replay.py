@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rl_training.data import priorities as priorities_module
+from rl_training.data import memory
 from rl_training.data.replay import Priorities, ReplayBuffer
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import CheckpointError, ConfigError
@@ -341,7 +341,7 @@ def test_what_does_not_fit_is_refused_with_what_would(
     held = 0 if priorities is None else priorities.tree.nbytes
     assert needed == capacity * 4 * (3 + 3 + 2 + 1 + 1) + held
     free = needed - held - 1
-    monkeypatch.setattr(priorities_module, "available_memory", lambda device: free)
+    monkeypatch.setattr(memory, "available_memory", lambda device: free)
     message = (
         r"^algo_kwargs\.buffer_capacity: a replay of 1,000,000 transitions would take "
         r"0\.0 GB, but 0\.0 GB are free on cpu; ([\d,]+) would fit$"
@@ -356,10 +356,10 @@ def test_what_does_not_fit_is_refused_with_what_would(
 
 
 @pytest.mark.skipif(
-    priorities_module.available_memory(CPU) is None, reason="free memory is not told here"
+    memory.available_memory(CPU) is None, reason="free memory is not told here"
 )
 def test_real_memory_is_asked() -> None:
-    free = priorities_module.available_memory(CPU)
+    free = memory.available_memory(CPU)
     assert free is not None
     assert 10**7 < free < 10**14
     with pytest.raises(ConfigError, match=r"^algo_kwargs\.buffer_capacity: a replay of "):
@@ -369,9 +369,9 @@ def test_real_memory_is_asked() -> None:
 
 
 def test_unknown_memory_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(priorities_module, "available_memory", lambda device: None)
+    monkeypatch.setattr(memory, "available_memory", lambda device: None)
     make(1, 1)
-    assert priorities_module.available_memory(torch.device("meta")) is None
+    assert memory.available_memory(torch.device("meta")) is None
 
 
 def test_too_few_priorities_are_a_mistake() -> None:

@@ -22,7 +22,7 @@ from rl_training import (
     load_transition_dataset,
 )
 from rl_training.algorithms.fitting import FitReport, Fitting
-from rl_training.data import priorities
+from rl_training.data import memory
 from rl_training.data.generation import env_spaces
 from rl_training.experiment.tracking import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
@@ -335,14 +335,15 @@ def test_refused_before_a_folder_exists(
 
 def test_rows_of_a_fit_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay of Pendulum's rows takes 36 bytes each and the model's replay little; a fit to
-    them 32 for inputs and targets, and as many for the orders of each of two members."""
+    them 32 for inputs and targets, and as many for the orders of each of two members. Each would
+    fit alone where the run is refused, because they are needed together."""
     free = 10**7
-    monkeypatch.setattr(priorities, "available_memory", lambda device: free)
+    monkeypatch.setattr(memory, "available_memory", lambda device: free)
     knobs = {**MODEL, "num_members": 2, "num_elites": 1, "learning_starts": 40}
-    rows = free // 97
+    rows = free // 135
     agent = MBPO("Pendulum-v1", output_dir=str(tmp_path), **knobs, buffer_capacity=rows)
     agent.learn(total_timesteps=50, progress=False)
-    options = {**knobs, "buffer_capacity": 2 * rows}
+    options = {**knobs, "buffer_capacity": free // 97}
     agent = MBPO("Pendulum-v1", output_dir=str(tmp_path / "none"), **options)
     with pytest.raises(RLTrainingError, match=r"^algo_kwargs.buffer_capacity: a model's fit to"):
         agent.learn(total_timesteps=50, progress=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rl_training import DQN, PPO, SAC, ManagedAlgorithm, RLTrainingError
-from rl_training.data import priorities
+from rl_training.data import memory
 from rl_training.data.replay import ReplayBuffer
 from rl_training.envs.probe import PROBE_ID
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
@@ -211,7 +211,7 @@ def test_a_replay_that_does_not_fit_says_what_would(
     prioritized: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 10**6
-    monkeypatch.setattr(priorities, "available_memory", lambda device: free)
+    monkeypatch.setattr(memory, "available_memory", lambda device: free)
     options = {"prioritized": prioritized, "buffer_capacity": 10**6}
     agent = probe_agent(DQN, tmp_path, **options)
     with pytest.raises(RLTrainingError, match=r"^algo_kwargs\.buffer_capacity: ") as caught:

@@ -459,9 +459,9 @@ def test_bad_input(
 
 
 def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.data import priorities
+    from rl_training.data import memory
 
-    monkeypatch.setattr(priorities, "available_memory", lambda device: 1_000_000)
+    monkeypatch.setattr(memory, "available_memory", lambda device: 1_000_000)
     agent = agent_in(CATCH_ID, buffer_capacity=100_000, total_timesteps=100)
     with pytest.raises(RLTrainingError, match=r"buffer_capacity: a replay of 100,000 .* would fit"):
         agent.learn(progress=False)

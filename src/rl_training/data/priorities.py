@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.experiment.errors import CheckpointError, ConfigError
+from rl_training.data.memory import Claim, require_memory
+from rl_training.experiment.errors import CheckpointError
 
 FAN_OUT = 32
 """Children per node. A node's children are one row of memory, so a level costs a handful of
@@ -34,7 +35,7 @@ class Priorities:
         beta: float = 0.4,
         eps: float = 1e-6,
     ) -> None:
-        require_memory("the priorities", capacity, self.memory_needed(capacity), device)
+        require_memory(device, Claim("the priorities", capacity, self.memory_needed(capacity)))
         self.capacity, self.alpha, self.eps = capacity, alpha, eps
         widths = _level_widths(capacity)
         # One flat tensor of doubles, top level first: what is in use is then a prefix, and sums
@@ -169,45 +170,3 @@ def prefix(tensor: Tensor, length: int) -> Tensor:
     """The first rows for a checkpoint: a copy, since a view would be saved with all that lies
     behind it; the tensor itself where that is all of it."""
     return tensor if length == len(tensor) else tensor[:length].clone()
-
-
-def available_memory(device: torch.device) -> int | None:
-    """Bytes that could be taken on `device` now, or None where nobody says."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type != "cpu":
-        return None
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
-
-
-def require_memory(
-    what: str,
-    capacity: int,
-    needed: int,
-    device: torch.device,
-    held: int = 0,
-    key: str = "algo_kwargs.buffer_capacity",
-) -> None:
-    """Refuse a replay that does not fit, before it is allocated.
-
-    `held` bytes of `needed` are already taken and count as free; `key` is what to lower.
-    """
-    free = available_memory(device)
-    if free is None or needed <= free + held:
-        return
-    free += held
-    # A fifth is left for the networks and the rest of the run; two digits are precise enough.
-    fits = int(0.8 * free / (needed / capacity))
-    unit = 10 ** max(len(str(fits)) - 2, 0)
-    raise ConfigError(
-        f"{key}: {what} of {capacity:,} transitions would take "
-        f"{needed / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are free on {device}; "
-        f"{fits // unit * unit:,} would fit"
-    )

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rl_training.data.batch import Batch
 from rl_training.data.frames import FrameStore
-from rl_training.data.priorities import Priorities, prefix, require_memory
+from rl_training.data.memory import Claim, require_memory
+from rl_training.data.priorities import Priorities, prefix
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import CheckpointError, ConfigError
 
@@ -63,7 +64,7 @@ class ReplayBuffer:
         held = 0 if priorities is None else priorities.memory_needed(priorities.capacity)
         prioritised = priorities is not None
         needed = self.memory_needed(self.capacity, spaces, num_envs, n_step, prioritised)
-        require_memory("a replay", self.capacity, needed, device, held)
+        require_memory(device, Claim("a replay", self.capacity, needed), held=held)
         self.num_envs, self.n_step, self.gamma = num_envs, n_step, gamma
         self.priorities = priorities
         self.discrete = spaces.is_discrete

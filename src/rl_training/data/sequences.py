@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.priorities import require_memory
+from rl_training.data.memory import Claim, require_memory
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
 
@@ -77,7 +77,7 @@ class SequenceReplay:
                 f"environments; set at least {2 * num_envs:,}"
             )
         needed = self.memory_needed(self.capacity, spaces, deter, latents)
-        require_memory("a replay", self.capacity, needed, device)
+        require_memory(device, Claim("a replay", self.capacity, needed))
         self.num_envs, self.spaces = num_envs, spaces
         n, discrete = self.capacity, spaces.is_discrete
         image = torch.uint8 if spaces.is_image else torch.float32

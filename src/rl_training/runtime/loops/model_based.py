@@ -20,8 +20,8 @@ from rl_training.algorithms.fitting import FitEpoch, Fitting
 from rl_training.algorithms.functional import Metrics
 from rl_training.data.batch import Batch, interleaved
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.memory import Claim, require_memory
 from rl_training.data.model_replay import ModelReplay
-from rl_training.data.priorities import require_memory
 from rl_training.envs.terminations import termination_for
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
@@ -29,7 +29,7 @@ from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
-from rl_training.runtime.loops.off_policy import OffPolicyLoop, refuse_idle_learning
+from rl_training.runtime.loops.off_policy import OffPolicyLoop, refuse_idle_learning, replay_claim
 from rl_training.runtime.loops.offline import OfflineData, OfflineLoop
 from rl_training.runtime.profile import Part
 
@@ -39,11 +39,14 @@ CAPACITY = "algo_kwargs.model_buffer_capacity"
 class Imagination:
     """The model of an algorithm at work: its fits, its rollouts, and what they have left.
 
-    `interval` are the ticks between two rounds of rollouts. What is reported is that of the
-    newest fit and the newest round, and part of the checkpoint like the transitions.
+    `interval` are the ticks between two rounds of rollouts; `beside` is the memory that the rest
+    of the run claims. What is reported is that of the newest fit and the newest round, and part
+    of the checkpoint like the transitions.
     """
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm, interval: int) -> None:
+    def __init__(
+        self, config: TrainConfig, algorithm: Algorithm, interval: int, *beside: Claim
+    ) -> None:
         self.algorithm: Any = algorithm
         self.params = p = algorithm.params
         self.rounds_per_epoch = math.ceil(p.epoch_length / interval)
@@ -60,20 +63,18 @@ class Imagination:
                 f"{p.rollout_batch_size * p.longest:,}"
             )
         needed = ModelReplay.memory_needed(capacity, algorithm.spaces)
-        require_memory("a model replay", capacity, needed, device, key=CAPACITY)
+        model_replay = Claim("a model replay", capacity, needed, CAPACITY)
+        require_memory(device, model_replay, _rollouts_claim(algorithm), *beside)
         self.replay = ModelReplay(capacity, algorithm.spaces, device, gamma=p.gamma)
         self.newest: dict[str, float] = {}
         self.fitting: Fitting | None = None
 
-    def fit_beside(self, engine: Engine, capacity: int, key: str) -> None:
-        """Fit to at most `capacity` transitions, the value of the config's `key`; on a GPU as
-        captured as the updates of `engine`.
+    def fit_beside(self, engine: Engine, capacity: int) -> None:
+        """Fit to at most `capacity` transitions; on a GPU as captured as the updates of `engine`.
 
         On the CPU a fit is too short to be compiled for.
         """
         algorithm = self.algorithm
-        needed = Fitting.memory_needed(algorithm.dynamics, capacity)
-        require_memory("a model's fit to data", capacity, needed, self.device, key=key)
         optimizer = algorithm.optimizers["dynamics"]
         self.fitting = Fitting(algorithm.dynamics, optimizer, self.params, capacity)
         mode = engine.mode if "graph" in engine.mode else "eager"
@@ -165,6 +166,18 @@ class Imagination:
         return [Part(self, "fit", "model"), Part(self, "imagine", "rollouts")]
 
 
+def _fit_claim(algorithm: Any, capacity: int, key: str) -> Claim:
+    needed = Fitting.memory_needed(algorithm.dynamics, capacity)
+    return Claim("a model's fit to data", capacity, needed, key)
+
+
+def _rollouts_claim(algorithm: Algorithm) -> Claim:
+    """A step of all rollouts: what it begins with, and what the model makes of it."""
+    spaces, rows = algorithm.spaces, int(algorithm.params.rollout_batch_size)
+    needed = 2 * 4 * rows * (2 * spaces.obs_dim + spaces.action_dim + 3)
+    return Claim("a step of the rollouts", rows, needed, "algo_kwargs.rollout_batch_size")
+
+
 class ModelBasedLoop(OffPolicyLoop):
     """Fits and rollouts come at `learning_starts` and every `model_interval` steps after it.
 
@@ -176,9 +189,11 @@ class ModelBasedLoop(OffPolicyLoop):
         refuse_idle_learning(config, p)
         at_first = -(-p.learning_starts // config.num_envs) * config.num_envs
         p.refuse_small_data(at_first, "algo_kwargs.learning_starts")
-        self.imagination = Imagination(config, algorithm, p.model_interval)
+        replay = replay_claim(config, algorithm)
+        fit = _fit_claim(algorithm, p.buffer_capacity, replay.key)
+        self.imagination = Imagination(config, algorithm, p.model_interval, replay, fit)
         super().__init__(config, algorithm)
-        self.imagination.fit_beside(self.engine, p.buffer_capacity, "algo_kwargs.buffer_capacity")
+        self.imagination.fit_beside(self.engine, p.buffer_capacity)
         self.tell: Callable[[str], None] = lambda text: None
 
     def _learn(self) -> None:
@@ -213,10 +228,11 @@ class OfflineModelLoop(OfflineLoop):
         data = OfflineData(config, [algorithm], dataset)
         self.table = data.table
         self.params.refuse_small_data(len(data.table), "dataset")
-        self.imagination = Imagination(config, algorithm, self.params.rollout_interval)
+        fit = _fit_claim(algorithm, len(self.table), "dataset")
+        self.imagination = Imagination(config, algorithm, self.params.rollout_interval, fit)
         learner = OneAgent(algorithm, lambda _: self.imagination.mixed(self.table.sample))
         super().__init__(data, Engine(learner, config.engine, data.total))
-        self.imagination.fit_beside(self.engine, len(self.table), "dataset")
+        self.imagination.fit_beside(self.engine, len(self.table))
         self.tell: Callable[[str], None] = lambda text: None
 
     def advance(self, ticks: int) -> Metrics:

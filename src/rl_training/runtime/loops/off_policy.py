@@ -9,7 +9,8 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.priorities import Priorities, require_memory
+from rl_training.data.memory import Claim, require_memory
+from rl_training.data.priorities import Priorities
 from rl_training.data.replay import ReplayBuffer
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
@@ -178,16 +179,24 @@ def refuse_idle_learning(config: TrainConfig, params: Any) -> None:
         )
 
 
+def replay_claim(config: TrainConfig, algorithm: Algorithm) -> Claim:
+    """The memory of the replay that a run is going to have, with its priorities."""
+    p, num_envs = algorithm.params, config.num_envs
+    n_step, prioritized = getattr(p, "n_step", 1), getattr(p, "prioritized", False)
+    capacity = p.buffer_capacity // num_envs * num_envs
+    needed = ReplayBuffer.memory_needed(capacity, algorithm.spaces, num_envs, n_step, prioritized)
+    return Claim("a replay", capacity, needed)
+
+
 def _replay(config: TrainConfig, algorithm: Algorithm) -> ReplayBuffer:
     p, spaces, num_envs = algorithm.params, algorithm.spaces, config.num_envs
-    n_step, prioritized = getattr(p, "n_step", 1), getattr(p, "prioritized", False)
-    device = algorithm.update_count.device
-    capacity = p.buffer_capacity // num_envs * num_envs
+    n_step, device = getattr(p, "n_step", 1), algorithm.update_count.device
+    claim = replay_claim(config, algorithm)
     # Rows and priorities at once: what would fit is then true for both.
-    needed = ReplayBuffer.memory_needed(capacity, spaces, num_envs, n_step, prioritized)
-    require_memory("a replay", capacity, needed, device)
+    require_memory(device, claim)
     priorities = None
-    if prioritized:
+    if getattr(p, "prioritized", False):
+        capacity = claim.rows
         priorities = Priorities(capacity, device, alpha=p.priority_alpha, beta=p.priority_beta)
     return ReplayBuffer(
         p.buffer_capacity,
