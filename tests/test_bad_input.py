@@ -472,10 +472,6 @@ DATA_MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("'actions'", "discrete", "Box"),
     ),
     "empty": ({name: array[:0] for name, array in transitions().items()}, ("empty",)),
-    "both flags": (
-        transitions(terminations=transitions()["truncations"]),
-        ("'terminations' and 'truncations'", "both set at row 9"),
-    ),
     "no whole episode": (
         transitions(truncations=np.zeros(ROWS, bool)),
         ("no whole episode", "returns-to-go"),

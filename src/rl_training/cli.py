@@ -438,7 +438,13 @@ def inspect(
 ) -> None:
     """Say what a data set is and what can be trained on it."""
     from rl_training.data.sources import load_transition_dataset
-    from rl_training.data.summary import inspect_file, render, render_file_report, summarize
+    from rl_training.data.summary import (
+        Requirements,
+        inspect_file,
+        render,
+        render_file_report,
+        summarize,
+    )
     from rl_training.experiment.errors import DataError
     from rl_training.experiment.registry import algorithm_class, algorithm_names
 
@@ -446,12 +452,16 @@ def inspect(
     for name in algorithm_names():
         cls = algorithm_class(name)
         if cls.loop in ("offline", "offline_to_online", "model_based_offline", "imitation"):
-            requirements[name] = (cls.action_kinds, cls.needs_returns)
+            requirements[name] = Requirements(
+                cls.action_kinds, cls.needs_returns, cls.needs_rewards, cls.summary
+            )
     try:
-        dataset = load_transition_dataset(source, env_id=env)
+        dataset = load_transition_dataset(source, env_id=env, needs_rewards=False)
     except DataError:
         if Path(source).is_file():
-            out.print(render_file_report(inspect_file(source, env_id=env)))
+            report = inspect_file(source, env_id=env)
+            if report.arrays:
+                out.print(render_file_report(report))
         raise
     out.print(render(summarize(dataset, requirements)))
 

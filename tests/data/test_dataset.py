@@ -203,11 +203,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         r"'actions' has shape \(5, 2\), expected \(5, 1\)",
     ),
     (
-        "both flags",
-        {"truncations": np.array([0, 0, 1, 0, 1], bool)},
-        "'terminations' and 'truncations' are both set at row 2; keep",
-    ),
-    (
         "flags that count",
         {"terminations": np.array([0, 0, 2, 0, 0])},
         "'terminations' holds 2 at row 2, expected only 0 and 1",

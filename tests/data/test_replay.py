@@ -355,9 +355,7 @@ def test_what_does_not_fit_is_refused_with_what_would(
     ReplayBuffer(capacity, 1, BOX, CPU, gamma=GAMMA, priorities=priorities)
 
 
-@pytest.mark.skipif(
-    memory.available_memory(CPU) is None, reason="free memory is not told here"
-)
+@pytest.mark.skipif(memory.available_memory(CPU) is None, reason="free memory is not told here")
 def test_real_memory_is_asked() -> None:
     free = memory.available_memory(CPU)
     assert free is not None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
+import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import numpy as np
 import pytest
 from minari.data_collector import EpisodeBuffer
 
+from rl_training.data import memory
+from rl_training.data.convert import save_dataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import DatasetConfig
@@ -247,6 +252,128 @@ def test_unknown_sources() -> None:
         load_transition_dataset(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("source", ["arrays", "npz", "hdf5", "minari"])
+def test_both_flags_on_one_row_are_a_termination(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces, source: str
+) -> None:
+    whole = load_transition_dataset(arrays, spaces=box_spaces)
+    arrays["truncations"] = np.array([0, 0, 1, 0, 1], bool)
+    given: Any = arrays
+    if source in ("npz", "hdf5"):
+        given = (_npz if source == "npz" else _hdf5)(tmp_path / f"x.{source}", arrays)
+    elif source == "minari":
+        both = dataclasses.replace(whole, truncations=arrays["truncations"])
+        given = save_dataset(both, "minari:toy/both-v0")
+    dataset = load_transition_dataset(given, spaces=box_spaces)
+    assert dataset.fingerprint() == whole.fingerprint()
+    note = "1 rows are marked as both terminated and truncated; the termination counts"
+    assert dataset.notes == (note,)
+
+
+def test_what_flags_alone_lack(arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    truncations, terminations = arrays.pop("truncations"), arrays["terminations"]
+    with pytest.raises(DataError, match="add zeros as truncations if no episode was cut$"):
+        load_transition_dataset(arrays, spaces=box_spaces)
+    arrays["dones"] = arrays.pop("terminations") | truncations
+    with pytest.raises(DataError, match=r"'dones' does not say .* terminations = dones & ~trunc"):
+        load_transition_dataset(arrays, spaces=box_spaces)
+    arrays["truncations"] = truncations
+    del arrays["dones"]
+    with pytest.raises(DataError, match="add zeros as terminations if the task never ends by"):
+        load_transition_dataset(arrays, spaces=box_spaces)
+    load_transition_dataset({**arrays, "terminations": terminations}, spaces=box_spaces)
+
+
+def test_an_index_of_states_is_no_magnitude(arrays: dict[str, Any]) -> None:
+    arrays["observations"] = arrays["next_observations"] = np.arange(5)
+    with pytest.raises(DataError, match=r"store them one-hot, e\.g\. numpy\.eye") as caught:
+        load_transition_dataset(arrays)
+    assert "reshape" not in str(caught.value)
+    arrays["observations"] = np.arange(5.0)
+    with pytest.raises(DataError, match=r"reshape it, e\.g\. with \.reshape\(5, -1\)"):
+        load_transition_dataset(arrays)
+
+
+def test_values_that_would_be_changed_in_silence(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces
+) -> None:
+    mask = np.arange(5) == 2
+    rows = [np.ma.array(row, mask=[False, i == 2]) for i, row in enumerate(arrays["observations"])]
+    for name, value, words in (
+        ("rewards", np.ma.array(arrays["rewards"], mask=mask), "'rewards' has masked values"),
+        ("observations", rows, "'observations' has masked values"),
+        ("observations", arrays["observations"] + 1j, "'observations' has dtype complex"),
+        ("terminations", 0.5 * mask, "'terminations' holds 0.5 at row 2"),
+        ("terminations", np.where(mask, "True", "False"), "'terminations' has dtype <U5"),
+    ):
+        with pytest.raises(DataError, match=words):
+            load_transition_dataset({**arrays, name: value}, spaces=box_spaces)
+    unmasked = np.ma.array(arrays["rewards"], mask=False)
+    load_transition_dataset({**arrays, "rewards": unmasked}, spaces=box_spaces)
+    path = _npz(tmp_path / "x.npz", {**arrays, "observations": arrays["observations"] + 1j})
+    with pytest.raises(DataError, match="'observations' has dtype complex"):
+        load_transition_dataset(path, spaces=box_spaces)
+
+
+def test_hostile_headers(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    """A shape that is none, and more than there can be."""
+    for shape, words in (
+        ("(True,)", "array 'rewards' is damaged"),
+        ("(1000000000000000,)", "array 'rewards' is damaged"),
+        ("(-5,)", "array 'rewards' is damaged"),
+    ):
+        path = _npz(tmp_path / "x.npz", arrays)
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117)
+        member = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header.encode() + b"\n"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w") as file:
+                    if name == "rewards":
+                        file.write(member + array.tobytes())
+                    else:
+                        np.lib.format.write_array(file, array)
+        with pytest.raises(DataError, match=words):
+            load_transition_dataset(path, spaces=box_spaces)
+
+
+def test_declared_sizes_are_checked_before_reading(
+    tmp_path: Path, arrays: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda device: 10**6)
+    many = {name: np.repeat(array, 50_000, axis=0) for name, array in arrays.items()}
+    for path in (_npz(tmp_path / "x.npz", many), _hdf5(tmp_path / "x.h5", many)):
+        with pytest.raises(DataError, match=r"the arrays would take 0\.0 GB, but 0\.0 GB are free"):
+            load_transition_dataset(path)
+
+
+def test_an_hdf5_array_that_was_never_written(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    for chunks in (None, (1 << 20,)):
+        path = _hdf5(tmp_path / "sparse.h5", arrays)
+        with h5py.File(path, "a") as file:
+            del file["rewards"]
+            file.create_dataset("rewards", (1 << 28,), "f4", chunks=chunks)
+        start = time.perf_counter()
+        with pytest.raises(DataError, match=r"'rewards' declares 1\.1 GB, of which .* 0 bytes"):
+            load_transition_dataset(path)
+        assert time.perf_counter() - start < 5.0
+
+
+def test_damaged_hdf5_files_are_refused_in_a_sentence(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces
+) -> None:
+    """Inserted bytes make h5py raise many things, also while keys are listed."""
+    whole = _hdf5(tmp_path / "whole.h5", arrays).read_bytes()
+    path, refused = tmp_path / "damaged.h5", 0
+    for place in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:place] + b"\x00\x07\xff" + whole[place:])
+        try:
+            load_transition_dataset(path, spaces=box_spaces)
+        except DataError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 20
+
+
 # --- Minari ----------------------------------------------------------------------------------
 
 
@@ -303,10 +430,48 @@ def test_minari_flags() -> None:
     dataset = load_transition_dataset("minari:toy/open-v0")
     assert np.flatnonzero(dataset.truncations).tolist() == [2, 5]
     assert "2 episodes have no end flag" in dataset.notes[0]
+    _record([3], "toy/half-v0", terminations=np.array([0.0, 0.5, 1.0]))
+    with pytest.raises(DataError, match="'terminations' holds 0.5 at row 1"):
+        load_transition_dataset("minari:toy/half-v0")
     short = np.zeros((3, 1), np.float32)
     _record([3], "toy/short-v0", observations=short)
     with pytest.raises(DataError, match="episode 0 has 3 observations for 3 steps, expected 4"):
         load_transition_dataset("minari:toy/short-v0")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_minari_episodes_that_do_not_fit_together(tmp_path: Path) -> None:
+    """Written into the file, since Minari itself would refuse to."""
+    changes: tuple[tuple[str, Any, str], ...] = (
+        ("observations", np.zeros((4, 2), np.float32), r"observations of episode 1 have the shape"),
+        ("truncations", np.array([b"False"] * 3), r"truncations of episode 1 are \|S5, those of"),
+        ("actions", np.zeros((2, 1), np.float32), r"episode 1 has 2 actions for 3 rewards"),
+    )
+    for index, (name, value, words) in enumerate(changes):
+        _record([3, 3], f"toy/odd-v{index}")
+        (stored,) = (tmp_path / "minari" / f"toy/odd-v{index}").rglob("*.hdf5")
+        with h5py.File(stored, "a") as file:
+            del file[f"episode_1/{name}"]
+            file[f"episode_1/{name}"] = value
+        with pytest.raises(DataError, match=words):
+            load_transition_dataset(f"minari:toy/odd-v{index}")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_minari_sizes_are_checked_before_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _record([3, 3])
+    (stored,) = (tmp_path / "minari").rglob("*.hdf5")
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "available_memory", lambda device: 10)
+        with pytest.raises(DataError, match="the arrays would take"):
+            load_transition_dataset("minari:toy/steps-v0")
+    with h5py.File(stored, "a") as file:
+        del file["episode_0/rewards"]
+        file.create_dataset("episode_0/rewards", (1 << 28,), "f4", chunks=(1 << 20,))
+    with pytest.raises(DataError, match=r"declares 1\.1 GB, of which the file holds 0 bytes"):
+        load_transition_dataset("minari:toy/steps-v0")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

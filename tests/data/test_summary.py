@@ -16,24 +16,27 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
 from rl_training.data.summary import (
+    Requirements,
     action_coverage,
     count_duplicate_rows,
+    histogram,
     inspect_file,
     render,
     render_file_report,
     summarize,
 )
 
+BOTH = frozenset({"box", "discrete"})
 REQUIREMENTS = {
-    "bc": (frozenset({"box", "discrete"}), False),
-    "awr": (frozenset({"box", "discrete"}), True),
-    "iql": (frozenset({"box"}), False),
+    "bc": Requirements(BOTH, False, False, "clones"),
+    "awr": Requirements(BOTH, True, True, "weighs"),
+    "iql": Requirements(frozenset({"box"}), False, True, "bootstraps"),
 }
 
 
-def _printed(renderable: Any) -> str:
+def _printed(renderable: Any, width: int = 160) -> str:
     text = StringIO()
-    Console(file=text, width=160).print(renderable)
+    Console(file=text, width=width).print(renderable)
     return text.getvalue()
 
 
@@ -56,6 +59,11 @@ def test_numbers_by_hand(arrays: dict[str, Any], box_spaces: Spaces) -> None:
     assert summary.action_coverage == (0.25,)
     assert sum(count for _, _, count in summary.return_histogram) == 2
     assert [item.possible for item in summary.trainable] == [True, True, True]
+    assert summary.trainable[1].reason == "weighs"
+    assert (summary.reward_mean, summary.reward_quantiles["25%"]) == (3.0, 2.0)
+    assert np.isclose(summary.reward_std or 0.0, np.sqrt(2.0))
+    assert summary.actions_at_edge == (0.4,)
+    assert summary.action_noise is None  # of too few rows
     json.dumps(dataclasses.asdict(summary))
 
 
@@ -123,6 +131,9 @@ def test_render(arrays: dict[str, Any], box_spaces: Spaces) -> None:
         "episodes         2",
         "Box(1,) from [-2] to [2]",
         "6.00 ..         6.25 ######",
+        "at edge",
+        "40%",
+        "hint: 40% of the actions are at the edge",
         "7.50",
         "coverage",
         "25%",
@@ -162,8 +173,36 @@ def test_inspect_reports_what_is_wrong(
     assert found["rewards"] == (2, 0)
     assert found["observations"] == (0, 2)
     text = _printed(render_file_report(report))
-    assert "problem: npz file" in text
-    assert "'observations' holds infinity" in text
+    assert "infinite" in text
+    assert "problem" not in text  # which the error says that follows
+    assert "'observations' holds infinity" in str(report.problem)
     missing = inspect_file(tmp_path / "absent.npz")
     assert missing.arrays == ()
     assert "does not exist" in str(missing.problem)
+
+
+def test_no_number_is_broken_in_two(arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    arrays["rewards"] = np.array([-1025.59, 1e-7, -123456.78, 3.3e30, 0.5], np.float32)
+    summary = summarize(load_transition_dataset(arrays, spaces=box_spaces), REQUIREMENTS)
+    lines = _printed(render(summary), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line.split()}
+    for name in ("min", "5%", "25%", "50%", "75%", "95%", "max", "mean"):
+        assert len(rows[name]) == 2, (name, rows[name])
+        float(rows[name][0])
+
+
+def test_histograms_of_returns_that_hardly_differ() -> None:
+    for values in ([1e30, 1e30], [1e30, np.nextafter(1e30, 2e30)], [7.0], [5e37, -5e37]):
+        bins = histogram(np.array(values))
+        assert sum(count for _, _, count in bins) == len(values)
+    assert len(histogram(np.arange(24.0))) == 12
+
+
+def test_data_without_rewards_can_be_looked_at(arrays: dict[str, Any], box_spaces: Spaces) -> None:
+    del arrays["rewards"]
+    data = load_transition_dataset(arrays, spaces=box_spaces, needs_rewards=False)
+    summary = summarize(data, REQUIREMENTS)
+    assert [item.possible for item in summary.trainable] == [True, False, False]
+    assert "needs rewards, there are none" in _printed(render(summary))
+    json.dumps(dataclasses.asdict(summary))

@@ -81,6 +81,7 @@ class AWACAlgorithm(Algorithm):
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
+    softer_weights: ClassVar[str] = "raise algo_kwargs.beta, or lower dataset.rewards.scale"
 
     def __init__(
         self, spaces: Spaces, params: AWACParams, normalize_observations: bool = False

@@ -85,6 +85,7 @@ class AWRAlgorithm(Algorithm):
     paper: ClassVar[str] = "Peng et al. 2019"
     summary: ClassVar[str] = "clone good actions more, by return above the value"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
+    softer_weights: ClassVar[str] = "raise algo_kwargs.beta"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     needs_returns: ClassVar[bool] = True
 

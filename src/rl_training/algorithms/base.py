@@ -181,6 +181,8 @@ class Algorithm(nn.Module):
     pieces: ClassVar[tuple[str, ...]] = ()
     """Methods that are compiled one by one, where an update repeats them; else it is compiled
     whole."""
+    softer_weights: ClassVar[str] = ""
+    """What to do where the advantage weights collapse; algorithms that log `weight_metrics`."""
     outside_update: ClassVar[tuple[str, ...]] = ()
     """Optimisers that `update` does not step, because the loop trains what they are for."""
 

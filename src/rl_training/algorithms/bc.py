@@ -50,6 +50,7 @@ class BCAlgorithm(Algorithm):
     paper: ClassVar[str] = "Pomerleau 1989"
     summary: ClassVar[str] = "clone the behaviour in the data"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss",)
+    needs_rewards: ClassVar[bool] = False
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
 
     def __init__(

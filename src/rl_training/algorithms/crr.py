@@ -92,6 +92,7 @@ class CRRAlgorithm(Algorithm):
     paper: ClassVar[str] = "Wang et al. 2020"
     summary: ClassVar[str] = "clone actions that a critic rates above the policy's own"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
+    softer_weights: ClassVar[str] = "raise algo_kwargs.beta, or lower dataset.rewards.scale"
 
     def __init__(
         self, spaces: Spaces, params: CRRParams, normalize_observations: bool = False

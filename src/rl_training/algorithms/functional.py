@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -65,6 +66,20 @@ def weight_metrics(weight: Tensor, cap: float) -> Metrics:
         "weight_effective": weight.sum().square()
         / (weight.square().sum() * weight.shape[0]).clamp(min=1e-12),
     }
+
+
+LEAST_EFFECTIVE, MOST_CAPPED = 0.03, 0.1
+"""Shares of the batch beyond which `weight_metrics` show that the weights have collapsed."""
+
+
+def collapsed_weights(metrics: Mapping[str, float]) -> str | None:
+    """How the weights of a logged update have collapsed, in words; None if they have not."""
+    effective, capped = metrics.get("weight_effective", 1.0), metrics.get("weight_capped", 0.0)
+    if capped > MOST_CAPPED:
+        return f"{capped:.0%} of the advantage weights are at algo_kwargs.max_weight"
+    if effective < LEAST_EFFECTIVE:
+        return f"{effective:.1%} of the batch carry nearly all of the advantage weight"
+    return None
 
 
 @torch.no_grad()

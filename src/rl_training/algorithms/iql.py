@@ -116,6 +116,7 @@ class IQLAlgorithm(Algorithm):
     paper: ClassVar[str] = "Kostrikov et al. 2021"
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
     losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")
+    softer_weights: ClassVar[str] = "lower algo_kwargs.beta or dataset.rewards.scale"
 
     def __init__(
         self, spaces: Spaces, params: IQLParams, normalize_observations: bool = False

@@ -86,6 +86,7 @@ class MARWILAlgorithm(Algorithm):
     paper: ClassVar[str] = "Wang et al. 2018"
     summary: ClassVar[str] = "clone good actions more, by self-scaled advantage"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
+    softer_weights: ClassVar[str] = "lower algo_kwargs.beta"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     needs_returns: ClassVar[bool] = True
 

@@ -14,6 +14,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.api.initial import start_from
 from rl_training.api.support import (
     Array,
+    announce,
     changes,
     check_checkpoints,
     find_checkpoint,
@@ -230,8 +231,7 @@ class ManagedAlgorithm:
                     config = config.replace(dataset=section)
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
-            console.say(f"run folder: {run_dir}")
-            console.say(f"engine: {loop.engine.mode} ({loop.engine.reason})")
+            announce(console, run_dir, loop)
             return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.api.support import (
+    announce,
     check_checkpoints,
     preparation,
     refuse_changes,
@@ -70,8 +71,7 @@ def learn_seeds(
                 section = preparation(config.dataset.model_dump(mode="json"))
                 config = config.replace(dataset=section | store_in(run_dir, first._dataset))
             _write_configs(run_dir, config)
-        console.say(f"run folder: {run_dir}")
-        console.say(f"engine: {loops[0].engine.mode} ({loops[0].engine.reason})")
+        announce(console, run_dir, loops[0])
         return SeedsTrainer(config, agents, loops, run_dir, console).run()
 
 

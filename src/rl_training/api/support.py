@@ -34,6 +34,7 @@ from rl_training.experiment.tracking import (
     resume_command,
 )
 from rl_training.models.carry import Carry, begun, num_rows
+from rl_training.runtime.loops import Loop
 
 Array = np.ndarray[Any, Any]
 
@@ -59,6 +60,14 @@ def store_in(run_dir: Path, dataset: TransitionDataset) -> dict[str, Any]:
     if len(stored) == 1:
         return {"kind": "npz", "path": stored[0]["path"]}
     return {"mix": stored}
+
+
+def announce(console: Console, run_dir: Path, loop: Loop) -> None:
+    """Say where a run that begins is written, how it is executed and what its data lack."""
+    console.say(f"run folder: {run_dir}")
+    console.say(f"engine: {loop.engine.mode} ({loop.engine.reason})")
+    for note in loop.data_notes:
+        console.say(f"note on the data: {note}")
 
 
 def find_checkpoint(path: Path, which: str = "latest") -> Path:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.files import optional_module
+from rl_training.data.memory import require_data_memory
 from rl_training.data.spaces import Spaces
 from rl_training.data.validation import RawTransitions, select_keys
-from rl_training.experiment.errors import DataError, EnvironmentSetupError, did_you_mean
+from rl_training.experiment.errors import (
+    DataError,
+    EnvironmentSetupError,
+    RLTrainingError,
+    did_you_mean,
+)
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 
-_DAMAGE = (
-    OSError,
-    EOFError,
-    ValueError,
-    KeyError,
-    SyntaxError,
-    MemoryError,  # a header that promises more than the file can hold
-    NotImplementedError,  # a way of compressing that zipfile does not know
-    RuntimeError,  # an encrypted member
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+SPARSE_FROM_BYTES = 1 << 26
+MOST_COMPRESSED = 1100
+"""Times that gzip makes an array smaller at most; what is smaller was never written."""
+
+
+@contextmanager
+def _damage(sentence: str) -> Iterator[None]:
+    """Whatever a library raises over a damaged or hostile file becomes `sentence`."""
+    try:
+        yield
+    except RLTrainingError:
+        raise
+    except Exception:  # noqa: BLE001  (NumPy, zipfile and h5py fail in many ways)
+        raise DataError(sentence) from None
 
 
 def read_arrays(
@@ -43,13 +48,16 @@ def read_arrays(
     keys = select_keys(list(arrays), name, needs_rewards)
     copies: dict[str, NDArray[Any]] = {}
     for ours, theirs in keys.items():
-        try:
-            copies[ours] = np.array(_on_host(arrays[theirs]))
-        except (ValueError, TypeError):  # rows of unequal length; a type that NumPy lacks
+        if _has_masked_values(arrays[theirs]):
             raise DataError(
-                f"{name}: array '{theirs}' cannot be read as an array of numbers; give rows of "
-                "equal length, of a type that NumPy has"
-            ) from None
+                f"{name}: array '{theirs}' has masked values, which stand for nothing; fill them, "
+                "or leave out their rows"
+            )
+        with _damage(
+            f"{name}: array '{theirs}' cannot be read as an array of numbers; give rows of "
+            "equal length, of a type that NumPy has"
+        ):
+            copies[ours] = np.array(_on_host(arrays[theirs]))
     return RawTransitions(label=name, name=name, arrays=copies, keys=keys)
 
 
@@ -96,73 +104,95 @@ def _require_file(path: Path, kind: str) -> None:
             "correct the path (dataset.path in a config)"
         )
     if not path.is_file():
-        raise DataError(f"'{path}' is a folder, expected a {kind} file; correct the path")
+        what = "folder" if path.is_dir() else "device or pipe"
+        raise DataError(f"'{path}' is a {what}, expected a {kind} file; correct the path")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"{kind} file '{path}' may not be read; change its permissions")
 
 
-def _npz_arrays(path: Path, choose: Any) -> dict[str, NDArray[Any]]:
+Chooser = Callable[[list[str]], list[str]]
+"""From the arrays that a file holds to those that are wanted."""
+
+
+def _npz_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
     _require_file(path, "npz")
-    try:
+    label = f"npz file '{path}'"
+    unknown = (
+        f"'{path}' is not an npz file, or is damaged; write it with numpy.savez, "
+        "or set dataset.kind to what it is"
+    )
+    with _damage(unknown):
         archive = np.load(path, allow_pickle=False)
-    except (*_DAMAGE, pickle.UnpicklingError):
-        archive = None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise DataError(
-            f"'{path}' is not an npz file, or is damaged; write it with numpy.savez, "
-            "or set dataset.kind to what it is"
-        )
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataError(unknown)
+        stored = list(archive.files)
     with archive:
-        arrays = {}
-        for key in choose(archive.files) if choose else archive.files:
-            try:
-                stored: Any = archive[key]
-                if not isinstance(stored, np.ndarray):
-                    raise ValueError("not an array")
-                arrays[key] = stored
-            except _DAMAGE as error:
-                if "pickle" in str(error):
-                    raise DataError(
-                        f"npz file '{path}': array '{key}' holds pickled Python objects, which "
-                        "are not loaded because that could run code; store plain numbers"
-                    ) from None
+        chosen = choose(stored) if choose else stored
+        with _damage(unknown):
+            members = [] if archive.zip is None else archive.zip.infolist()
+            sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in members}
+        require_data_memory(label, sum(sizes.get(key, 0) for key in chosen))
+        return {key: _npz_array(archive, key, label) for key in chosen}
+
+
+def _npz_array(archive: Any, key: str, label: str) -> NDArray[Any]:
+    with _damage(f"{label}: array '{key}' is damaged; write the file again"):
+        try:
+            stored = archive[key]
+        except ValueError as error:
+            if "pickle" in str(error):
                 raise DataError(
-                    f"npz file '{path}': array '{key}' is damaged; write the file again"
+                    f"{label}: array '{key}' holds pickled Python objects, which "
+                    "are not loaded because that could run code; store plain numbers"
                 ) from None
-    return arrays
+            raise
+        if not isinstance(stored, np.ndarray) or any(type(n) is not int for n in stored.shape):
+            raise ValueError("not an array")
+        return stored
 
 
-def _hdf5_arrays(path: Path, choose: Any) -> dict[str, NDArray[Any]]:
+def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
     _require_file(path, "hdf5")
+    label = f"hdf5 file '{path}'"
     h5py = optional_module("h5py", "hdf5", "reading an hdf5 file")
-    try:
-        file = h5py.File(path, "r")
-    except OSError:
-        raise DataError(
-            f"'{path}' is not an hdf5 file, or is damaged; write it again, "
-            "or set dataset.kind to what it is"
-        ) from None
-    with file:
+    unknown = (
+        f"'{path}' is not an hdf5 file, or is damaged; write it again, "
+        "or set dataset.kind to what it is"
+    )
+    with _damage(unknown), h5py.File(path, "r") as file:
         present = [key for key in file if _is_array(file, key, h5py)]
+        chosen = choose(present) if choose else present
+        for key in chosen:
+            with _damage(f"{label}: array '{key}' cannot be read; write the file again"):
+                _check_stored_here(file, key, label)
+        require_data_memory(label, sum(file[key].nbytes for key in chosen))
         arrays = {}
-        for key in choose(present) if choose else present:
-            stored = file[key]
-            if stored.external or stored.is_virtual or stored.file.filename != file.filename:
-                raise DataError(
-                    f"hdf5 file '{path}': array '{key}' lies in another file, which is not opened; "
-                    "store the numbers in this one"
-                )
-            try:
-                arrays[key] = np.asarray(stored[()])
-            except _DAMAGE:
-                raise DataError(
-                    f"hdf5 file '{path}': array '{key}' cannot be read; write the file again"
-                ) from None
-    return arrays
+        for key in chosen:
+            with _damage(f"{label}: array '{key}' cannot be read; write the file again"):
+                arrays[key] = np.asarray(file[key][()])
+        return arrays
+
+
+def _check_stored_here(file: Any, key: str, label: str) -> None:
+    """Refuse an array whose numbers lie in another file, or were never written."""
+    stored = file[key]
+    if stored.external or stored.is_virtual or stored.file.filename != file.filename:
+        raise DataError(
+            f"{label}: array '{key}' lies in another file, which is not opened; "
+            "store the numbers in this one"
+        )
+    declared, held = int(stored.nbytes), int(stored.id.get_storage_size())
+    if declared >= SPARSE_FROM_BYTES and held * MOST_COMPRESSED < declared:
+        raise DataError(
+            f"{label}: array '{key}' declares {declared / 1e9:,.1f} GB, of which the file holds "
+            f"{held:,} bytes; write the file again"
+        )
 
 
 def _is_array(file: Any, key: str, h5py: Any) -> bool:
     try:
         return isinstance(file.get(key), h5py.Dataset)
-    except _DAMAGE:
+    except Exception:  # noqa: BLE001
         return False  # a link that leads nowhere, or to itself
 
 
@@ -178,6 +208,7 @@ def read_minari(dataset_id: str) -> RawTransitions:
     try:
         dataset = minari.load_dataset(dataset_id, download=False)
         _check_minari_spaces(dataset, label)
+        _check_minari_size(Path(dataset.storage.data_path), label)
         episodes = [_minari_episode(episode, label) for episode in dataset.iterate_episodes()]
     except DataError:
         raise
@@ -194,23 +225,54 @@ def read_minari(dataset_id: str) -> RawTransitions:
         ) from None
     if not episodes:
         raise DataError(f"{label}: the data set is empty; give at least one episode")
-    arrays = {name: np.concatenate([part[name] for part in episodes]) for name in episodes[0]}
-    ends = np.cumsum([len(part["rewards"]) for part in episodes]) - 1
-    open_ends = ends[~(arrays["terminations"] | arrays["truncations"])[ends]]
-    arrays["truncations"][open_ends] = True
+    arrays = {name: _joined(name, episodes, label) for name in episodes[0]}
     env_spec = dataset.env_spec
     return RawTransitions(
         label=label,
         name=f"minari:{dataset_id}",
         arrays=arrays,
-        notes=(f"{len(open_ends)} episodes have no end flag; marked as truncated",)
-        if len(open_ends)
-        else (),
         spaces=_known_spaces(dataset.observation_space, dataset.action_space),
         env_id=env_spec.id if env_spec is not None else None,
-        termination_wins=True,
-        has_whole_episode=True,
+        episode_ends=np.cumsum([len(part["rewards"]) for part in episodes]) - 1,
     )
+
+
+def _joined(name: str, episodes: list[dict[str, NDArray[Any]]], label: str) -> NDArray[Any]:
+    """One array of all episodes, which have to agree in it."""
+    first = episodes[0][name]
+    for number, episode in enumerate(episodes):
+        part = episode[name]
+        if part.ndim == 0 or part.shape[1:] != first.shape[1:]:
+            raise DataError(
+                f"{label}: {name} of episode {number} have the shape {part.shape}, those of the "
+                f"first {first.shape}; record them again with minari.DataCollector"
+            )
+        if len(part) != len(episode["rewards"]):
+            raise DataError(
+                f"{label}: episode {number} has {len(part)} {name} for "
+                f"{len(episode['rewards'])} rewards; record it again with minari.DataCollector"
+            )
+        if part.dtype.kind != first.dtype.kind:  # joined, numbers and texts would all be texts
+            raise DataError(
+                f"{label}: {name} of episode {number} are {part.dtype}, those of the first "
+                f"{first.dtype}; record them again with minari.DataCollector"
+            )
+    return np.concatenate([part[name] for part in episodes])
+
+
+def _check_minari_size(folder: Path, label: str) -> None:
+    """Refuse arrays that declare more than there is memory, or lie elsewhere."""
+    h5py = optional_module("h5py", "minari", "reading a Minari data set")
+    total = 0
+    for path in sorted(folder.glob("*.hdf5")):
+        with h5py.File(path, "r") as file:
+            names: list[str] = []
+            file.visit(names.append)  # which follows no link into other files
+            for name in names:
+                if isinstance(file[name], h5py.Dataset):
+                    _check_stored_here(file, name, label)
+                    total += int(file[name].nbytes)
+    require_data_memory(label, total)
 
 
 def _local_minari_ids(minari: Any) -> list[str]:
@@ -244,8 +306,8 @@ def _minari_episode(episode: Any, label: str) -> dict[str, NDArray[Any]]:
         "actions": np.asarray(episode.actions),
         "rewards": np.asarray(episode.rewards),
         "next_observations": observations[1:],
-        "terminations": np.asarray(episode.terminations).astype(np.bool_),
-        "truncations": np.asarray(episode.truncations).astype(np.bool_),
+        "terminations": np.asarray(episode.terminations),
+        "truncations": np.asarray(episode.truncations),
     }
 
 
@@ -254,6 +316,11 @@ def _known_spaces(observation_space: Any, action_space: Any) -> Spaces | None:
         return Spaces.from_gymnasium(observation_space, action_space)
     except EnvironmentSetupError:
         return None  # unbounded actions, say: the data's own range serves instead
+
+
+def _has_masked_values(value: Any) -> bool:
+    rows = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in rows)
 
 
 def _on_host(value: Any) -> Any:

@@ -78,7 +78,9 @@ class Spaces:
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
             raise EnvironmentSetupError(
                 f"action space {action_space} is not supported: every bound must be finite and "
-                "low < high; wrap it with gymnasium.wrappers.RescaleAction"
+                "low < high; register a version of the environment with bounds, for example "
+                "gymnasium.wrappers.TransformAction(env, lambda action: action, "
+                f"gymnasium.spaces.Box(-1.0, 1.0, {action_space.shape}))"
             )
         return cls(
             action_kind="box",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.measures import ActionNoise, action_noise, at_edge, hints
 from rl_training.data.readers import read_file_arrays
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
@@ -36,9 +37,18 @@ class ColumnSummary:
     std: float
 
 
+class Requirements(NamedTuple):
+    """What an algorithm asks of data."""
+
+    action_kinds: frozenset[str]  # of "box" and "discrete"
+    needs_returns: bool
+    needs_rewards: bool
+    summary: str  # what it does, in one line
+
+
 @dataclass(frozen=True)
 class Trainability:
-    """Whether an algorithm can be trained on the data, and why not."""
+    """Whether an algorithm can be trained on the data; what it does with them, or why not."""
 
     algorithm: str
     possible: bool
@@ -54,9 +64,12 @@ class DatasetSummary:
     steps: int
     episodes: int
     parts: tuple[tuple[int, float], ...]
-    return_quantiles: dict[str, float]
-    return_mean: float
+    return_quantiles: dict[str, float]  # empty without rewards
+    return_mean: float | None
     return_histogram: tuple[tuple[float, float, int], ...]  # (from, to, episodes)
+    reward_quantiles: dict[str, float]  # of single steps
+    reward_mean: float | None
+    reward_std: float | None
     length_min: int
     length_mean: float
     length_max: int
@@ -67,20 +80,25 @@ class DatasetSummary:
     action_coverage: tuple[float, ...]
     """Box: share of each component's range visited, in 20 bins; Discrete: share of each action."""
     action_kind: str
+    actions_at_edge: tuple[float, ...]
+    """Box: share of the rows with each component at an end of its range."""
+    action_noise: ActionNoise | None
     duplicate_rows: int
+    hints: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     trainable: tuple[Trainability, ...] = field(default=())
 
 
 def summarize(
     dataset: TransitionDataset,
-    requirements: Mapping[str, tuple[frozenset[str], bool]] | None = None,
+    requirements: Mapping[str, Requirements] | None = None,
 ) -> DatasetSummary:
-    """Summary of `dataset`; `requirements` are, for each algorithm, the action kinds that
-    it takes ("box", "discrete") and whether it needs whole episodes."""
-    returns, lengths = dataset.episode_returns(), dataset.episode_lengths()
-    counts, edges = np.histogram(returns, bins=HISTOGRAM_BINS if np.ptp(returns) > 0 else 1)
-    discrete = dataset.spaces.is_discrete
+    """Summary of `dataset`, and on which of the algorithms in `requirements` it can be used."""
+    lengths = dataset.episode_lengths()
+    rewarded = dataset.has_rewards
+    returns = dataset.episode_returns() if rewarded else np.zeros(0)
+    rewards = dataset.rewards.astype(np.float64) if rewarded else np.zeros(0)
+    discrete, noise = dataset.spaces.is_discrete, action_noise(dataset)
     return DatasetSummary(
         name=dataset.name,
         spaces=f"observations ({dataset.spaces.obs_dim},), actions "
@@ -88,13 +106,12 @@ def summarize(
         steps=len(dataset),
         episodes=dataset.num_episodes,
         parts=dataset.parts,
-        return_quantiles={
-            name: float(np.quantile(returns, share)) for name, share in QUANTILES.items()
-        },
-        return_mean=float(returns.mean()),
-        return_histogram=tuple(
-            (float(edges[i]), float(edges[i + 1]), int(count)) for i, count in enumerate(counts)
-        ),
+        return_quantiles=_quantiles(returns),
+        return_mean=float(returns.mean()) if rewarded else None,
+        return_histogram=histogram(returns) if rewarded else (),
+        reward_quantiles=_quantiles(rewards),
+        reward_mean=float(rewards.mean()) if rewarded else None,
+        reward_std=float(rewards.std()) if rewarded else None,
         length_min=int(lengths.min()),
         length_mean=float(lengths.mean()),
         length_max=int(lengths.max()),
@@ -104,29 +121,49 @@ def summarize(
         actions=() if discrete else _columns(dataset.actions),
         action_coverage=action_coverage(dataset),
         action_kind=dataset.spaces.action_kind,
+        actions_at_edge=at_edge(dataset),
+        action_noise=noise,
         duplicate_rows=count_duplicate_rows(dataset),
+        hints=hints(dataset, noise),
         notes=dataset.notes,
         trainable=tuple(
-            trainability(dataset, name, kinds, needs_episodes)
-            for name, (kinds, needs_episodes) in (requirements or {}).items()
+            trainability(dataset, name, needs) for name, needs in (requirements or {}).items()
         ),
     )
 
 
-def trainability(
-    dataset: TransitionDataset, algorithm: str, kinds: frozenset[str], needs_episodes: bool
-) -> Trainability:
+def trainability(dataset: TransitionDataset, algorithm: str, needs: Requirements) -> Trainability:
     """Whether an algorithm with these requirements can be trained on `dataset`."""
     kind = dataset.spaces.action_kind
-    if kind not in kinds:
-        return Trainability(
-            algorithm, False, f"takes {' and '.join(sorted(kinds))} actions, these are {kind}"
-        )
-    if needs_episodes and not dataset.has_whole_episode:
+    if kind not in needs.action_kinds:
+        kinds = " and ".join(sorted(needs.action_kinds))
+        return Trainability(algorithm, False, f"takes {kinds} actions, these are {kind}")
+    if needs.needs_rewards and not dataset.has_rewards:
+        return Trainability(algorithm, False, "needs rewards, there are none")
+    if needs.needs_returns and not dataset.has_whole_episode:
         return Trainability(
             algorithm, False, "needs returns, but no row is marked as an episode's end"
         )
-    return Trainability(algorithm, True, "")
+    return Trainability(algorithm, True, needs.summary)
+
+
+def histogram(values: NDArray[np.float64]) -> tuple[tuple[float, float, int], ...]:
+    """(from, to, count) of equal bins; one bin where the values are too close for more."""
+    low, high = float(values.min()), float(values.max())
+    edges = np.linspace(low, high, HISTOGRAM_BINS + 1)
+    if not (np.diff(edges) > 0.0).all():
+        return ((low, high, len(values)),)
+    counts, _ = np.histogram(values, bins=edges)
+    return tuple(
+        (float(edges[i]), float(edges[i + 1]), int(count)) for i, count in enumerate(counts)
+    )
+
+
+def _quantiles(values: NDArray[np.float64]) -> dict[str, float]:
+    if not len(values):
+        return {}
+    found = np.quantile(values, list(QUANTILES.values()))
+    return {name: float(value) for name, value in zip(QUANTILES, found, strict=True)}
 
 
 def action_coverage(dataset: TransitionDataset) -> tuple[float, ...]:
@@ -208,7 +245,9 @@ def inspect_file(
     """Look into an npz or hdf5 file without insisting that it is valid."""
     problem = None
     try:
-        load_transition_dataset(path, env_id=env_id, env_kwargs=env_kwargs, spaces=spaces)
+        load_transition_dataset(
+            path, env_id=env_id, env_kwargs=env_kwargs, spaces=spaces, needs_rewards=False
+        )
     except RLTrainingError as error:
         problem = str(error)
     try:
@@ -232,33 +271,29 @@ def render(summary: DatasetSummary) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    blocks: list[RenderableType] = [_overview(summary), _returns_table(summary)]
-    blocks.append(_columns_table("observation", summary.observations, None))
+    blocks: list[RenderableType] = [_overview(summary)]
+    if summary.return_quantiles:
+        blocks.append(_returns_table(summary))
+    blocks.append(_columns_table("observation", summary.observations))
     if summary.action_kind == "box":
-        blocks.append(_columns_table("action", summary.actions, summary.action_coverage))
+        shares = {"coverage": summary.action_coverage, "at edge": summary.actions_at_edge}
+        blocks.append(_columns_table("action", summary.actions, shares))
     else:
         blocks.append(_shares_table(summary.action_coverage))
     if summary.trainable:
         blocks.append(_trainable_table(summary.trainable))
-    if summary.notes:
-        blocks.append(Text("\n".join(f"note: {note}" for note in summary.notes)))
+    lines = [*(f"hint: {hint}" for hint in summary.hints)]
+    lines += [f"note: {note}" for note in summary.notes]
+    if lines:
+        blocks.append(Text("\n".join(lines)))
     spaced = [item for block in blocks for item in (block, Text(""))]
     return Group(*spaced[:-1])
 
 
 def render_file_report(report: FileReport) -> RenderableType:
-    """The report as a table of arrays and the sentence of refusal."""
-    from rich.console import Group
-    from rich.text import Text
-
-    blocks: list[RenderableType] = []
-    if report.arrays:
-        rows = [
-            (a.key, str(a.shape), a.dtype, str(a.nans), str(a.infinities)) for a in report.arrays
-        ]
-        blocks.append(_table(("array", "shape", "dtype", "NaN", "infinite"), rows))
-    blocks.append(Text(f"problem: {report.problem}" if report.problem else "no problem found"))
-    return Group(*blocks)
+    """The arrays as a table; the sentence of refusal is left to the caller."""
+    rows = [(a.key, str(a.shape), a.dtype, str(a.nans), str(a.infinities)) for a in report.arrays]
+    return _table(("array", "shape", "dtype", "NaN", "infinite"), rows)
 
 
 def _table(
@@ -291,6 +326,15 @@ def _overview(summary: DatasetSummary) -> RenderableType:
         ("duplicate rows", str(summary.duplicate_rows)),
         ("NaN or infinite", "0"),
     ]
+    if summary.action_noise is not None:
+        noise = summary.action_noise
+        rows.append(
+            (
+                "actions",
+                f"{noise.verdict}: {noise.share:.0%} of their variance remains between nearest "
+                f"observations, {noise.repeated:.0%} of the rows act as their nearest neighbour",
+            )
+        )
     if len(summary.parts) > 1:
         mixed = ", ".join(f"{size} rows x weight {weight:g}" for size, weight in summary.parts)
         rows.append(("mixed from", mixed))
@@ -301,26 +345,41 @@ def _returns_table(summary: DatasetSummary) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    headers = ("return", *summary.return_quantiles, "mean")
-    values = (*summary.return_quantiles.values(), summary.return_mean)
-    table = _table(headers, [("", *(f"{value:.2f}" for value in values))])
+    # One row per quantile: side by side they do not fit into 80 columns.
+    rows = [
+        (name, _short(value), _short(summary.reward_quantiles[name]))
+        for name, value in summary.return_quantiles.items()
+    ]
+    rows.append(("mean", _short(summary.return_mean), _short(summary.reward_mean)))
+    rows.append(("std", "", _short(summary.reward_std)))
+    table = _table(("", "return of an episode", "reward of a step"), rows)
     most = max(count for _, _, count in summary.return_histogram)
     lines = [
-        f"{low:12.2f} .. {high:12.2f} {'#' * -(-40 * count // most):<40} {count}"
+        f"{_short(low):>12} .. {_short(high):>12} {'#' * -(-40 * count // most):<40} {count}"
         for low, high, count in summary.return_histogram
     ]
     return Group(table, Text("\n".join(lines), no_wrap=True))
 
 
+def _short(value: float | None) -> str:
+    """A number with the digits that count: two decimals, or six digits of larger ones."""
+    if value is None:
+        return ""
+    return f"{value:.2f}" if 0.1 <= abs(value) < 1e6 or value == 0.0 else f"{value:.3g}"
+
+
 def _columns_table(
-    what: str, columns: tuple[ColumnSummary, ...], coverage: tuple[float, ...] | None
+    what: str,
+    columns: tuple[ColumnSummary, ...],
+    shares: Mapping[str, tuple[float, ...]] | None = None,
 ) -> RenderableType:
-    headers = (what, "min", "max", "mean", "std") + (("coverage",) if coverage else ())
+    shares = shares or {}
+    headers = (what, "min", "max", "mean", "std", *shares)
     rows = []
     for index, column in enumerate(columns[:SHOWN_COLUMNS]):
         numbers = (column.low, column.high, column.mean, column.std)
         row = (str(index), *(f"{value:.4g}" for value in numbers))
-        rows.append((*row, f"{coverage[index]:.0%}") if coverage else row)
+        rows.append((*row, *(f"{share[index]:.0%}" for share in shares.values())))
     if len(columns) > SHOWN_COLUMNS:
         rows.append((f"and {len(columns) - SHOWN_COLUMNS} more", *[""] * (len(headers) - 1)))
     return _table(headers, rows)
@@ -335,4 +394,4 @@ def _shares_table(shares: tuple[float, ...]) -> RenderableType:
 
 def _trainable_table(trainable: tuple[Trainability, ...]) -> RenderableType:
     rows = [(item.algorithm, "yes" if item.possible else "no", item.reason) for item in trainable]
-    return _table(("algorithm", "trainable", "why not"), rows, words=True)
+    return _table(("algorithm", "trainable", "what it does, or why not"), rows, words=True)

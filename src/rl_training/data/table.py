@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.memory import require_data_memory
 from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
 from rl_training.experiment.errors import DataError
 
@@ -60,6 +61,8 @@ class TransitionTable:
                 columns.append(bootstrap_discounts(*ends, gamma)[:, None])
                 self.final_row = torch.from_numpy(final_rows(*ends)).to(device)
         self.widths = [column.shape[1] for column in columns]
+        size = 4 * len(dataset) * sum(self.widths)
+        require_data_memory(f"data set '{dataset.name}'", size, device)
         packed = np.concatenate(columns, axis=1, dtype=np.float32)
         self.rows = torch.from_numpy(packed).to(device)
         self.next_obs_columns = slice(self.widths[0], self.widths[0] + self.widths[1])

@@ -45,8 +45,7 @@ class RawTransitions:
     notes: tuple[str, ...] = ()
     spaces: Spaces | None = None  # where the source knows them
     env_id: str | None = None
-    termination_wins: bool = False  # both flags on one row: a termination, not an error
-    has_whole_episode: bool | None = None  # None: decided from the flags
+    episode_ends: NDArray[np.int64] | None = None  # last rows, where the source keeps episodes
 
     def key(self, array_name: str) -> str:
         return self.keys.get(array_name, array_name)
@@ -85,8 +84,25 @@ def select_keys(present: Sequence[str], label: str, needs_rewards: bool = True) 
             f"{label}: missing {plural} {words}; present are "
             f"{', '.join(map(repr, present)) or 'none'}, needed are "
             f"{', '.join(NEEDED[name] for name in needed[:-1])} and {NEEDED[needed[-1]]}"
+            f"{_advice(missing, present)}"
         )
     return chosen
+
+
+def _advice(missing: Sequence[str], present: Sequence[str]) -> str:
+    """What to do about missing flags."""
+    both = next((key for key in ("dones", "done") if key in present), None)
+    if both and {"terminations", "truncations"} & set(missing):
+        return (
+            f"; '{both}' does not say whether the task ended or the episode was cut, so store "
+            f"truncations = {both} & (step == time limit), which are zeros if nothing was cut, and "
+            f"terminations = {both} & ~truncations"
+        )
+    if "truncations" in missing and "terminations" not in missing:
+        return "; add zeros as truncations if no episode was cut"
+    if "terminations" in missing and "truncations" not in missing:
+        return "; add zeros as terminations if the task never ends by itself"
+    return ""
 
 
 def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
@@ -102,7 +118,9 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
     else:
         rewards = np.full(len(observations), np.nan, np.float32)
         notes.append("there are no rewards")
-    terminations, truncations = _flags(raw)
+    terminations, truncations = _flags(raw, notes)
+    if raw.episode_ends is not None:
+        _close_episodes(raw.episode_ends, terminations, truncations, notes)
     flagged = bool(episode_end_flags(terminations, truncations).any())
     if not flagged:
         truncations[-1] = True
@@ -131,7 +149,7 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
         truncations=truncations[rows],
         name=raw.name,
         spaces=spaces,
-        has_whole_episode=flagged if raw.has_whole_episode is None else raw.has_whole_episode,
+        has_whole_episode=flagged,
         env_id=raw.env_id,
         has_rewards=has_rewards,
     )
@@ -224,7 +242,7 @@ def _check_lengths(raw: RawTransitions) -> None:
         listed = ", ".join(f"{key} {length}" for key, length in lengths.items())
         raise DataError(
             f"{raw.label}: arrays have unequal numbers of rows ({listed}); "
-            "cut or mend them so that each has one entry per transition"
+            "cut or repair them so that each has one entry per transition"
         )
     if next(iter(lengths.values())) == 0:
         raise DataError(f"{raw.label}: the arrays are empty; give at least one transition")
@@ -270,9 +288,16 @@ def _column(raw: RawTransitions, name: str) -> NDArray[Any]:
 def _vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
     array = _numbers(raw, name)
     if array.ndim != 2 or array.shape[1] == 0:
+        if array.ndim == 1 and array.dtype.kind in "iu":
+            mend = (
+                "if these are indices of states, store them one-hot, e.g. "
+                "numpy.eye(number_of_states)[indices], because an index is no magnitude"
+            )
+        else:
+            mend = f"reshape it, e.g. with .reshape({array.shape[0]}, -1)"
         raise DataError(
             f"{raw.label}: array '{raw.key(name)}' has shape {array.shape}, expected "
-            f"(rows, width); reshape it, e.g. with .reshape({array.shape[0]}, -1)"
+            f"(rows, width); {mend}"
         )
     return _finite(raw, name, array)
 
@@ -339,7 +364,7 @@ def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
     return values
 
 
-def _flags(raw: RawTransitions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _flags(raw: RawTransitions, notes: list[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     flags = []
     for name in ("terminations", "truncations"):
         array = _column(raw, name)
@@ -352,16 +377,27 @@ def _flags(raw: RawTransitions) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
             )
         flags.append(array.astype(np.bool_))
     terminations, truncations = flags
-    both = terminations & truncations
-    if both.any():
-        if not raw.termination_wins:
-            raise DataError(
-                f"{raw.label}: '{raw.key('terminations')}' and '{raw.key('truncations')}' are "
-                f"both set at row {int(np.flatnonzero(both)[0])}; keep the termination where the "
-                "task ended there, else the truncation"
-            )
+    # Gymnasium's time limit gives both where a task ends on its last step.
+    both = int(np.count_nonzero(terminations & truncations))
+    if both:
         truncations &= ~terminations
+        notes.append(
+            f"{both} rows are marked as both terminated and truncated; the termination counts"
+        )
     return terminations, truncations
+
+
+def _close_episodes(
+    ends: NDArray[np.int64],
+    terminations: NDArray[np.bool_],
+    truncations: NDArray[np.bool_],
+    notes: list[str],
+) -> None:
+    """Truncate the episodes of a source that end without a flag."""
+    open_ends = ends[~episode_end_flags(terminations, truncations)[ends]]
+    if len(open_ends):
+        truncations[open_ends] = True
+        notes.append(f"{len(open_ends)} episodes have no end flag; marked as truncated")
 
 
 def _successors(

@@ -24,6 +24,8 @@ class TrainResult:
     last_eval: EvalResult | None
     best_score: float | None
     best_tick: int | None
+    data_notes: tuple[str, ...] = ()
+    """What had to be assumed about the data, one sentence each; as `dataset.notes`."""
 
     @property
     def return_mean(self) -> float | None:

@@ -273,6 +273,7 @@ class SeedsTrainer:
                 "last": last.to_dict() if last else None,
                 "best": best.to_dict() if best else None,
                 "failures": {str(seed): text for seed, text in result.failures.items()},
+                "data_notes": list(next(iter(self.trainers.values())).loop.data_notes),
                 "wall_seconds": round(result.wall_seconds, 3),
                 "profile": self.profile.to_dict() if self.profile else None,
                 "config_hash": self.config.hash(),

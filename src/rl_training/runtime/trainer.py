@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.functional import Metrics
+from rl_training.algorithms.functional import Metrics, collapsed_weights
 from rl_training.envs.vector import EnvironmentFailure
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
@@ -174,6 +174,7 @@ class Trainer:
         self.profile: Profile | None = None
         self.profile_from = 0  # the tick at which it began
         self.profile_shown = False
+        self.warned_of_collapse = False
         self.stop_reason: str | None = None
         self.interrupted = False
         self.began, self.elapsed_before = time.monotonic(), 0.0
@@ -325,7 +326,9 @@ class Trainer:
     # --- the things that happen -----------------------------------------------------------------
 
     def _log_training(self, metrics: Metrics) -> None:
-        values: dict[str, Any] = {f"train/{k}": float(value) for k, value in metrics.items()}
+        numbers = {key: float(value) for key, value in metrics.items()}
+        self._warn_of_collapse(numbers)
+        values: dict[str, Any] = {f"train/{key}": value for key, value in numbers.items()}
         values |= self.loop.report()
         for name, optimizer in self.algorithm.optimizers.items():
             values[f"lr/{name}"] = float(optimizer.lr)
@@ -335,6 +338,15 @@ class Trainer:
             self.loop.tick,
             {**self.loop.progress.to_dict(), **values, "time/elapsed_seconds": elapsed},
         )
+
+    def _warn_of_collapse(self, metrics: dict[str, float]) -> None:
+        collapse = None if self.warned_of_collapse else collapsed_weights(metrics)
+        if collapse:
+            self.warned_of_collapse = True
+            self.console.say(
+                f"warning: at {self.loop.tick:,} {self.loop.unit} {collapse}, so the policy learns "
+                f"from few rows; {self.algorithm.softer_weights}"
+            )
 
     def _evaluate(self) -> None:
         tick = self.loop.tick
@@ -529,6 +541,7 @@ class Trainer:
             last_eval=self.last_eval,
             best_score=self.best_score if self.best_tick >= 0 else None,
             best_tick=self.best_tick if self.best_tick >= 0 else None,
+            data_notes=self.loop.data_notes,
         )
 
     def _write_result(self, status: str) -> None:
@@ -542,6 +555,7 @@ class Trainer:
                 "last_eval": self.last_eval.metrics() if self.last_eval else None,
                 "last_eval_tick": self.last_eval_tick,
                 "best": {"tick": result.best_tick, "score": result.best_score},
+                "data_notes": list(result.data_notes),
                 "wall_seconds": round(result.wall_seconds, 3),
                 "profile": self.profile.to_dict() if self.profile else None,
                 "config_hash": self.config.hash(),

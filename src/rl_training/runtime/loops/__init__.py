@@ -39,6 +39,8 @@ class Loop(Protocol):
     engine: Engine
     unit: str
     """What its clock counts, in words."""
+    data_notes: tuple[str, ...]
+    """What had to be assumed about the data it learns from, one sentence each."""
 
     @property
     def tick(self) -> int:

@@ -52,6 +52,7 @@ class Demonstrations:
         self.rows = int(p.batch_size * p.discriminator_steps)
         """Pairs of either side in one round of the discriminator."""
         self.fingerprint = DataFingerprint(kept)
+        self.notes = dataset.notes
         self._table = TransitionTable(
             kept, algorithm.update_count.device, gamma=algorithm.gamma, with_returns=False
         )
@@ -69,7 +70,7 @@ class PPOImitationLoop(OnPolicyLoop):
     def __init__(
         self, config: TrainConfig, algorithm: GAILAlgorithm, demos: Demonstrations
     ) -> None:
-        self.imitator, self.demos = algorithm, demos
+        self.imitator, self.demos, self.data_notes = algorithm, demos, demos.notes
         super().__init__(config, algorithm.generator)
         rollouts = self.total // self.rollout_size
         self.samples = Samples(self.rollout_size, algorithm)
@@ -118,7 +119,7 @@ class SACImitationLoop(OffPolicyLoop):
     def __init__(
         self, config: TrainConfig, algorithm: GAILAlgorithm, demos: Demonstrations
     ) -> None:
-        self.imitator, self.demos = algorithm, demos
+        self.imitator, self.demos, self.data_notes = algorithm, demos, demos.notes
         super().__init__(config, algorithm.generator)
         self.bias = TerminationBias(algorithm.params.reward_form, demos.reach_an_end)
 

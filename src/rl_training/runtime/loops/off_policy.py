@@ -27,6 +27,7 @@ class OffPolicyLoop:
     """The clock counts environment steps; every vector step takes `num_envs` of them."""
 
     unit = "env steps"
+    data_notes: tuple[str, ...] = ()
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
         self.algorithm, self.params, self.total = algorithm, algorithm.params, step_budget(config)

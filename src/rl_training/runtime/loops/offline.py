@@ -44,6 +44,7 @@ class OfflineData:
                 agent.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
         self.batch_size = int(first.params.batch_size)
         self.fingerprint = DataFingerprint(dataset)
+        self.notes = dataset.notes
         epoch = math.ceil(len(self.table) / self.batch_size)
         self.total = config.total_updates or (config.total_epochs or 0) * epoch
 
@@ -58,6 +59,7 @@ class OfflineLoop:
 
     def __init__(self, data: OfflineData, engine: Engine) -> None:
         self.data, self.engine, self.total = data, engine, data.total
+        self.data_notes = data.notes
         self.progress = Progress()
 
     @property

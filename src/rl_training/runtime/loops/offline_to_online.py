@@ -47,6 +47,7 @@ class OfflineToOnlineLoop(OffPolicyLoop):
             self._episode_returns = prior.episode_returns()
             processed = apply_reward_processing(prior, self.processing)
             self.data = OfflineData(config, [algorithm], processed)
+            self.data_notes = prior.notes
         super().__init__(config, algorithm)
         self.total += self.pretraining_total
         if self.pretraining_total:

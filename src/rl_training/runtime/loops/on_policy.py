@@ -44,6 +44,7 @@ class OnPolicyLoop:
     """The clock counts environment steps and moves by whole rollouts."""
 
     unit = "env steps"
+    data_notes: tuple[str, ...] = ()
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
         self.total = step_budget(config)
