@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench test-versions fuzz kills soak clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,5 +26,17 @@ lint: $(STAMP)  ## ruff and the strict type checker
 bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about two hours)
 	$(BIN)/python -m benchmarks.run
 
+test-versions: $(STAMP)  ## a part of the tests with every Python found, the lowest and newest PyTorch and Gymnasium
+	$(BIN)/python tests/versions.py
+
+fuzz: $(STAMP)  ## 2,000 mutated configs, 500 damaged checkpoints, malformed data, misbehaving environments
+	$(BIN)/python -m tests.fuzz
+
+kills: $(STAMP)  ## 300 kills over all algorithms, resumed and compared bit for bit
+	$(BIN)/python -m tests.reliability.kills --count 300
+
+soak: $(STAMP)  ## ten hours in one process; memory, threads and open files must not grow
+	$(BIN)/python -m tests.reliability.soak --minutes 600
+
 clean:
-	rm -rf $(VENV) .venv-peers* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-versions .venv-peers* .pytest_cache .mypy_cache .ruff_cache

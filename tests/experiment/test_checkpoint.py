@@ -347,6 +347,18 @@ def test_damaged_manifests_are_left_out_and_named(tmp_path: Path) -> None:
     assert (tmp_path / "5-notes").exists(), "what is not a checkpoint is not ours to remove"
 
 
+def test_a_manifest_of_another_tick_is_damage(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=3, keep_best=False)
+    for tick in (10, 20):
+        store.save(tick, {"a": {"x": tick}}, {})
+    older, newer = (path / MANIFEST for path in sorted(tmp_path.iterdir()))
+    newer.write_bytes(older.read_bytes())
+    assert [info.tick for info in store.all()] == [10]
+    ((tick, problem),) = store.unreadable().items()
+    assert tick == 20
+    assert "manifest.json is that of tick 10" in str(problem)
+
+
 def test_best_is_the_best_evaluated_though_no_interval_hits_it(
     cli: Command, tmp_path: Path
 ) -> None:

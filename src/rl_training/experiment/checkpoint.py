@@ -248,6 +248,11 @@ def _whole_number(value: Any, *, least: int) -> int:
     return value
 
 
+def _tick_of(path: Path) -> int:
+    """By the name of a folder of a store."""
+    return int(path.name.removeprefix(REPLACED))
+
+
 def _damaged(path: Path, file_name: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"checkpoint '{path}' is damaged: {file_name} {what}; use an earlier checkpoint"
@@ -358,13 +363,15 @@ class CheckpointStore:
             if result is None or changed is None or before != changed:
                 try:
                     result = read_manifest(path)
+                    if result.tick != _tick_of(path):
+                        raise _damaged(path, MANIFEST, f"is that of tick {result.tick}")
                 except CheckpointError as error:
                     result = error
             self._known[path] = (changed, result)
             if isinstance(result, CheckpointInfo):
                 found.append(result)
             else:
-                refused[int(path.name.removeprefix(REPLACED))] = result
+                refused[_tick_of(path)] = result
         return sorted(found, key=lambda info: info.tick), refused
 
     def _folders(self) -> list[Path]:

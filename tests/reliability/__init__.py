@@ -1,0 +1,1 @@
+"""Harnesses that kill, damage and wear out runs; each is a command and a short test."""
