@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train AWR on scripted data beside behaviour cloning (about 2 minutes)
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## lint and run every test on two processes
+test: $(STAMP)  ## run every test on two processes
 	$(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)  ## ruff and the strict type checker

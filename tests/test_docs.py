@@ -108,6 +108,22 @@ def test_the_table_of_keys_is_the_truth() -> None:
     assert documented_defaults(section(text, "Every key")) == dict(config_keys(TrainConfig))
 
 
+def test_the_optimisers_are_listed() -> None:
+    """Of every algorithm: they are what `lr_schedule.optimizers` may name."""
+    from .contract.small_runs import small_config, small_learner
+
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    table = section(page, "Learning-rate schedules")
+    rows = re.findall(r"^\| ([A-Z][\w, -]+) \| (`.*) \|$", table, re.M)
+    listed = {name.replace("-", ""): row for names, row in rows for name in names.split(", ")}
+    for algo in registry.algorithm_names():
+        learner, _ = small_learner(small_config(algo))
+        named = set(re.findall(r"`(\w+)`", listed[learner.name()]))
+        extra = {"lagrange_threshold", "multiplier"} if algo == "cql" else set()
+        extra |= {"critics", "temperature"} if algo == "gail" else set()
+        assert named - extra == set(learner.optimizers), algo
+
+
 def test_keys_that_may_change_on_resume_are_listed() -> None:
     text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     named = re.findall(r"`(\w+)`", section(text, "What may change on resume").split("```")[0])

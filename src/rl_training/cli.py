@@ -238,7 +238,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     video: Annotated[
         Path | None,
-        typer.Option("--video", help="FILE.mp4 or FILE.gif for a film of the first episode."),
+        typer.Option("--video", help="FILE.mp4 or FILE.gif for a video of the first episode."),
     ] = None,
     overwrite: OverwriteOption = False,
     stochastic: StochasticOption = False,
@@ -272,7 +272,7 @@ def evaluate(
     out.print(f"{result}, checkpoint {chosen}", soft_wrap=True)
     if filmed is not None:
         earned = f"return {filmed.returns[0]:,.1f} in {filmed.lengths[0]:,} steps"
-        out.print(f"filmed the first episode, {earned}: {video}", soft_wrap=True)
+        out.print(f"video of the first episode, {earned}: {video}", soft_wrap=True)
 
 
 @app.command()
@@ -358,27 +358,35 @@ def list_all(
     from rl_training.experiment.config_files import packaged_config_names
     from rl_training.experiment.registry import algorithm_class, algorithm_names
 
-    out.print("Algorithms:")
-    algorithms = Table(box=None, pad_edge=False, padding=(0, 0, 0, 2))
-    for column in ("name", "lane", "actions", "what it does"):
-        algorithms.add_column(column)
+    algorithms = _plain_table("name", "learns", "actions", "what it does")
+    configs, data = _plain_table(), _plain_table()
     for name in algorithm_names():
         cls = algorithm_class(name)
         kinds = ", ".join(sorted(kind.capitalize() for kind in cls.action_kinds))
-        algorithms.add_row(name, cls.loop, kinds, f"{cls.summary} ({cls.paper})")
-    out.print(algorithms)
-    out.print("\nConfigs: " + ", ".join(packaged_config_names()))
-    out.print("\nData sets:")
+        learns = cls.loop.replace("_", " ")
+        algorithms.add_row(name, learns, kinds, f"{cls.summary} ({cls.paper})")
+        own = [config for config in packaged_config_names() if config.startswith(f"{name}/")]
+        configs.add_row(", ".join(own))
     for name, recipe in SCRIPTED.items():
         made_of = " and ".join(f"{part.count} {part.behaviour}" for part in recipe.segments)
-        out.print(f"  {name:22} {recipe.env_id}: {made_of} episodes")
-    out.print("  random, or your own: FILE.npz, FILE.hdf5, minari:ID")
+        data.add_row(name, f"{recipe.env_id}: {made_of} episodes")
+    data.add_row("random", "random actions in the run's environment")
+    data.add_row("your own", "FILE.npz, FILE.hdf5, minari:ID")
+    parts = (("Algorithms", algorithms), ("\nConfigs", configs), ("\nData sets", data))
+    for title, table in parts:
+        out.print(f"{title}:")
+        out.print(table)
     out.print(f"\nRuns in {runs}:", soft_wrap=True)
     found = list(_runs(runs))
     for line in found:
         out.print(f"  {line}", soft_wrap=True)
     if not found:
         out.print("  none yet")
+
+
+def _plain_table(*names: str) -> Table:
+    """Indented columns without lines, whose cells wrap within themselves."""
+    return Table(*names, box=None, show_header=bool(names), padding=(0, 0, 0, 2))
 
 
 def _runs(folder: Path) -> Iterator[str]:

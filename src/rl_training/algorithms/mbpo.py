@@ -37,7 +37,7 @@ class MBPOAlgorithm(SACAlgorithm):
     Params: ClassVar[Any] = MBPOParams
     loop: ClassVar[str] = "model_based"
     paper: ClassVar[str] = "Janner et al. 2019"
-    summary: ClassVar[str] = "SAC in short rollouts of a learned model, where steps are dear"
+    summary: ClassVar[str] = "SAC in short rollouts of a learned model, where steps are expensive"
     outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
     asks_all_members: ClassVar[bool] = False
     """Whether an imagined step needs the spread of every member's prediction."""

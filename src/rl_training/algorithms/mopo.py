@@ -48,7 +48,7 @@ class MOPOAlgorithm(MBPOAlgorithm):
     Params: ClassVar[Any] = MOPOParams
     loop: ClassVar[str] = "model_based_offline"
     paper: ClassVar[str] = "Yu et al. 2020"
-    summary: ClassVar[str] = "SAC in a model of the data that pays for its own doubt"
+    summary: ClassVar[str] = "SAC in a model of the data that pays for its uncertainty"
     asks_all_members: ClassVar[bool] = True
 
     @classmethod

@@ -370,7 +370,7 @@ class ManagedAlgorithm:
         overwrite: bool = False,
         deterministic: bool = True,
     ) -> EvalResult:
-        """Film the first episode of `evaluate` into an .mp4 or .gif; what it earned.
+        """Write a video, .mp4 or .gif, of the first episode of `evaluate`; what it earned.
 
         With drawn actions it begins like that episode, but is another one.
         """

@@ -1,7 +1,7 @@
 """Errors meant for the person at the keyboard.
 
 Each message is one sentence that names the offending key or file, says what was
-expected, and how to mend it. The command line prints it and exits with code 2.
+expected, and how to correct it. The command line prints it and exits with code 2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import metadata
 
 
 class RLTrainingError(Exception):
-    """Base of every error that a user can mend."""
+    """Base of every error that a user can correct."""
 
 
 class ConfigError(RLTrainingError):

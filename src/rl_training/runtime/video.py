@@ -1,4 +1,4 @@
-"""A film of one episode: the first that an evaluation runs."""
+"""A video of one episode: the first that an evaluation runs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _rendering_env(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, A
     env.close()
     if "rgb_array" not in modes:
         raise EnvironmentSetupError(
-            f"video: environment '{env_id}' cannot be filmed, because it does not render "
+            f"video: environment '{env_id}' cannot be recorded, because it does not render "
             f"'rgb_array' (its render modes: {', '.join(map(str, modes)) or 'none'}); "
             "evaluate without a video"
         )
