@@ -5,6 +5,7 @@ All gates, with every algorithm and several seeds, are in benchmarks/learning.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from rl_training.data.sequences import SequenceBatch, SequenceReplay
 from rl_training.envs.catch import CATCH_ID
 from rl_training.runtime.controls import derive_seed
 
+from .test_readme import EXAMPLES, run
+
 LEARNS, FAILS = -250.0, -500.0
 
 
@@ -32,6 +35,21 @@ def test_awr_recovers_the_expert(options: dict[str, object]) -> None:
     agent = AWR.from_config("awr/pendulum", **options)
     agent.learn(progress=False)
     assert agent.evaluate(20).return_mean >= LEARNS
+
+
+def test_the_readmes_first_example_returns_what_it_says(tmp_path: Path) -> None:
+    """Better than its data by far, and near the figure that stands beside it."""
+    (code,) = (code for language, code in EXAMPLES if language == "python")
+    (data,) = re.findall(r": (-\d+) on average", code)
+    stated = [float(number) for number in re.findall(r"# about (-\d+)", code)]
+    printed = [
+        float(x)
+        for x in re.findall(r"^(?:return )?(-\d+\.\d+)", run("python", code, tmp_path), re.M)
+    ]
+    assert len(printed) == len(stated) == 2
+    # other versions and machines round differently, which in 10,000 updates makes another policy
+    assert max(abs(one - other) for one, other in zip(printed, stated, strict=True)) < 150
+    assert min(printed) > float(data) + 200
 
 
 def test_behaviour_cloning_does_not(options: dict[str, object]) -> None:
