@@ -126,7 +126,7 @@ def _peer_job(options: Options, seed: int, rates: str) -> Job:
     inputs = {
         "config": config.to_dict(),
         "demonstrations": _shown(options, config),
-        **peer_inputs(options, seed, config.eval_episodes),
+        **peer_inputs(options, config.eval_episodes),
     }
     name, python = _peer_name(rates), IMITATION.python
     return Job(NAME, name, seed, PEER, spec, inputs, IMITATION, python, cost=200)

@@ -141,7 +141,7 @@ def _peer_job(options: Options, seed: int, algo: str) -> Job:
         "dataset": {"name": dataset.name, "fingerprint": dataset.fingerprint()},
         **evaluation(options),
     }
-    inputs = {"data": str(data), **peer_inputs(options, seed, config.eval_episodes)}
+    inputs = {"data": str(data), **peer_inputs(options, config.eval_episodes)}
     cost = 6 + config.total_updates / PEER_UPDATES_PER_SECOND[algo]
     name = f"d3rlpy-{algo}"
     return Job(NAME, name, seed, PEER, spec, inputs, SHARED, SHARED.python, cost)

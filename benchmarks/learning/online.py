@@ -150,7 +150,7 @@ def _peer_job(options: Options, seed: int, name: str) -> Job:
     """The same sizes, schedules, budget and start states through Stable-Baselines3."""
     config = _config(options, name)
     spec = {"stable-baselines3": SB3_VERSION, "config": _stated(config), **evaluation(options)}
-    inputs = {"config": config.to_dict(), **peer_inputs(options, seed, config.eval_episodes)}
+    inputs = {"config": config.to_dict(), **peer_inputs(options, config.eval_episodes)}
     cost = GATES[name].seconds * PEER_SLOWER
     return Job(NAME, _peer_name(name), seed, PEER, spec, inputs, SHARED, SHARED.python, cost)
 

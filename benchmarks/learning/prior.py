@@ -41,5 +41,6 @@ def _made(spec: Mapping[str, Any]) -> TransitionDataset:
             name=config.algo,
             episodes=spec.get("episodes"),
             steps=spec.get("steps"),
+            max_steps=config.eval_max_steps,
             seed=config.seed,
         )

@@ -54,18 +54,20 @@ def on_gpu(
     return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
 
 
-def peer_inputs(options: Options, seed: int, eval_episodes: int) -> dict[str, list[int]]:
+def peer_inputs(options: Options, eval_episodes: int) -> dict[str, list[int]]:
     """The start states that ours is evaluated from, at the end and during training."""
+    from rl_training.runtime.evaluation import SELECTION_STATES
+
     return {
         "reset_seeds": _reset_seeds(EVAL_SEED, evaluation(options)["final_episodes"]),
-        "curve_seeds": _reset_seeds(seed, eval_episodes),
+        "curve_seeds": _reset_seeds(SELECTION_STATES, eval_episodes),
     }
 
 
 def _reset_seeds(seed: int, episodes: int) -> list[int]:
-    from rl_training.runtime.evaluation import Evaluator
+    from rl_training.runtime.evaluation import start_seed
 
-    return [Evaluator("", {}, seed).episode_seed(i) for i in range(episodes)]
+    return [start_seed(seed, i) for i in range(episodes)]
 
 
 # --- report ----------------------------------------------------------------------------------

@@ -192,6 +192,9 @@ def _report(result: Any) -> None:
         out.print(f"last evaluation: {result.last_eval}")
     if result.best_tick is not None:
         out.print(f"best evaluation: {result.best_score:,.1f} at {result.best_tick:,}")
+    for which, held_out in (("last", result.held_out), ("best", result.best_held_out)):
+        if held_out is not None:
+            out.print(f"held-out start states, {which} policy: {held_out}")
     out.print(f"run folder: {result.run_dir}", soft_wrap=True)
     _end_if_interrupted(result)
 
@@ -215,9 +218,14 @@ def _report_seeds(result: Any) -> None:
     for seed in result.failures:
         table.add_row(str(seed), "failed", "", "")
     out.print(table)
-    for name, summary in (("last", result.last), ("best", result.best)):
+    for name, summary in (
+        ("last evaluations", result.last),
+        ("best evaluations", result.best),
+        ("held-out start states, last policies", result.held_out),
+        ("held-out start states, best policies", result.best_held_out),
+    ):
         if summary is not None:
-            out.print(f"{name} evaluations: {summary}", soft_wrap=True)
+            out.print(f"{name}: {summary}", soft_wrap=True)
     out.print(f"run folder: {result.run_dir}", soft_wrap=True)
     _end_if_interrupted(result)
 
@@ -233,7 +241,7 @@ def evaluate(
     checkpoint: WhichOption = "latest",
     seed: Annotated[
         int | None,
-        typer.Option(help="Seed of the start states; the run's own by default."),
+        typer.Option(help="Seed of the start states; by default those held out from training."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     video: Annotated[
@@ -270,6 +278,9 @@ def evaluate(
     table.add_row(*(f"{metrics[f'eval/{name}']:,.1f}" for name in names))
     out.print(table)
     out.print(f"{result}, checkpoint {chosen}", soft_wrap=True)
+    note = result.note()
+    if note:
+        out.print(f"note: {note}", soft_wrap=True)
     if filmed is not None:
         earned = f"return {filmed.returns[0]:,.1f} in {filmed.lengths[0]:,} steps"
         out.print(f"video of the first episode, {earned}: {video}", soft_wrap=True)

@@ -13,7 +13,7 @@ import pytest
 from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Collector, _ActionLog, _ActionMap, episode_seed
 from rl_training.envs.probe import PROBE_ID, ProbeEnv
-from rl_training.envs.vector import EnvironmentFailure
+from rl_training.experiment.errors import EnvironmentFailure
 from tests.envs import streams
 
 SCHEDULES = [

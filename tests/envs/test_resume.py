@@ -14,8 +14,7 @@ import torch
 
 from rl_training.envs.collector import Collector, episode_seed
 from rl_training.envs.probe import PROBE_ID
-from rl_training.envs.vector import EnvironmentFailure
-from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.errors import CheckpointError, EnvironmentFailure
 from tests.envs import streams
 
 SEED = 11
@@ -175,12 +174,10 @@ def _registered() -> Any:
         del gym.registry[f"test/{cls.__name__}-v0"]
 
 
-@pytest.mark.parametrize(("mode", "system"), [("sync", True), ("sync", False), ("async", True)])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("hidden", [False, True])
-def test_an_environment_that_does_not_repeat_itself_begins_afresh(
-    mode: Any, system: bool, hidden: bool
-) -> None:
-    kwargs = {"hidden": hidden, "system": system}
+def test_an_environment_that_does_not_repeat_itself_begins_afresh(mode: Any, hidden: bool) -> None:
+    kwargs = {"hidden": hidden}
     first = Collector("test/Unseeded-v0", kwargs, 2, SEED, mode)
     stream = streams.actions(first.spaces, 2, 30)
     streams.collect(first, stream[:17])
@@ -189,8 +186,9 @@ def test_an_environment_that_does_not_repeat_itself_begins_afresh(
     second = Collector("test/Unseeded-v0", kwargs, 2, SEED, mode)
     second.load_training_state(state)
     assert second.exact is False
-    assert len(second.notes) == 2
-    assert second.notes[1] == (
+    assert len(second.notes) == 3
+    assert "depends on more than its seed and its actions" in second.notes[0]
+    assert second.notes[2] == (
         "environment 1 of 'test/Unseeded-v0' did not repeat the 17 steps of its interrupted "
         f"episode (seed {episode_seed(SEED, 1, 0)}), so it is not deterministic; a fresh episode "
         "was begun, and from here on the run differs from an uninterrupted one"
@@ -206,18 +204,25 @@ def test_an_environment_that_does_not_repeat_itself_begins_afresh(
     second.close()
 
 
-def test_a_worker_process_makes_even_the_global_generator_repeat_itself() -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_environments_that_draw_from_the_global_generator_repeat_themselves(mode: Any) -> None:
+    """Each has generators of its own, and the caller's are left alone."""
     kwargs = {"system": False}
-    first = Collector("test/Unseeded-v0", kwargs, 2, SEED, "async")
-    assert first.obs[0, 0] != first.obs[1, 0], "workers must not draw the same numbers"
+    np.random.seed(3)
+    _, following = np.random.random(2)
+    np.random.seed(3)
+    first = Collector("test/Unseeded-v0", kwargs, 2, SEED, mode)
+    assert first.obs[0, 0] != first.obs[1, 0], "two environments must not draw the same numbers"
     stream = streams.actions(first.spaces, 2, 30)
     streams.collect(first, stream[:17])
-    second = Collector("test/Unseeded-v0", kwargs, 2, SEED, "async")
+    np.random.random()  # as other code in this process may
+    second = Collector("test/Unseeded-v0", kwargs, 2, SEED, mode)
     second.load_training_state(first.training_state())
     assert second.exact
     streams.assert_same(streams.collect(first, stream[17:]), streams.collect(second, stream[17:]))
     first.close()
     second.close()
+    assert np.random.random() == following
 
 
 def test_what_was_not_exact_once_stays_so() -> None:
@@ -240,7 +245,7 @@ def test_only_the_environments_that_differ_begin_afresh(mode: Any) -> None:
     second.load_training_state(state)
     odd = [seed % 2 for seed in state["seeds"]]
     assert 0 < sum(odd) < num_envs
-    assert len(second.notes) == sum(odd)
+    assert len(second.notes) == sum(odd) + 1, "and one of the trial before"
     lengths = [len(taken) for taken in second.training_state()["actions"]]
     assert lengths == [0 if is_odd else 9 for is_odd in odd]
     first.close()

@@ -14,8 +14,12 @@ import pytest
 from rl_training.data.spaces import Spaces
 from rl_training.envs import vector
 from rl_training.envs.probe import PROBE_ID, ProbeEnv
-from rl_training.envs.vector import EnvironmentFailure, VectorEnvs, make_vector_env
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.envs.vector import VectorEnvs, make_vector_env
+from rl_training.experiment.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    EnvironmentSetupError,
+)
 from tests.envs import streams
 
 MODES = ("sync", "async")

@@ -22,9 +22,8 @@ import yaml
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.envs.collector import episode_seed
 from rl_training.envs.probe import PROBE_ID, ProbeEnv
-from rl_training.envs.vector import EnvironmentFailure
 from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint
-from rl_training.experiment.errors import CheckpointError, TrainingDivergedError
+from rl_training.experiment.errors import CheckpointError, EnvironmentFailure, TrainingDivergedError
 from rl_training.runtime.callbacks import StepEvent
 from rl_training.runtime.controls import derive_seed
 from tests.conftest import Command

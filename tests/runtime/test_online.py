@@ -54,9 +54,9 @@ def test_train_env_kwargs_are_for_training_only(cls: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("cls", "kwargs", "sentence"),
     [
-        (DQN, {"action_dim": 7}, "have action_dim 7, but the policy was made for 2"),
-        (SAC, {"high": 4.0}, "have action_high (4.0, 4.0), but the policy was made for (3.0, 3.0)"),
-        (PPO, {"actions": "box"}, "have obs_dim 5, but the policy was made for 4"),
+        (DQN, {"action_dim": 7}, "and 7 Discrete actions from 0, but the policy was made for"),
+        (SAC, {"high": 4.0}, "actions from -2 to 4, but the policy was made for"),
+        (PPO, {"actions": "box"}, "has observations (5,) float32 and Box(2,) actions"),
     ],
 )
 def test_spaces_have_to_agree(
@@ -100,7 +100,7 @@ def test_an_agent_for_another_task_is_refused(tmp_path: Path) -> None:
     agent = DQN.load(tmp_path / "agent")
     other = {"actions": "discrete", "action_dim": 5}
     agent.config = agent.config.replace(env_kwargs=other)  # as if the environment had changed
-    with pytest.raises(RLTrainingError, match=r"^env_kwargs: .*action_dim 5.* made for 2"):
+    with pytest.raises(RLTrainingError, match=r"^env_id: .* 5 Discrete .* made for .* 2 Disc"):
         agent.learn(progress=False)
 
 

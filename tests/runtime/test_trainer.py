@@ -15,6 +15,7 @@ from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import load_config
 from rl_training.runtime.build import build_loop, choose_threads
 from rl_training.runtime.callbacks import EvalEvent, SaveEvent, StepEvent, TrainResult
+from rl_training.runtime.evaluation import SELECTION_STATES
 from rl_training.runtime.loops.offline import OfflineLoop
 
 
@@ -87,7 +88,8 @@ def test_keep_last_and_the_true_best(tmp_path: Path) -> None:
     assert len(kept) <= 3
     assert result.best_tick == best
     assert result.best_score == scores[best]
-    assert BC.load(result.run_dir, checkpoint="best").evaluate(1).return_mean == scores[best]
+    best_agent = BC.load(result.run_dir, checkpoint="best")
+    assert best_agent.evaluate(1, seed=SELECTION_STATES).return_mean == scores[best]
 
 
 def test_callbacks_see_typed_events_can_stop_and_cannot_disturb(tmp_path: Path) -> None:

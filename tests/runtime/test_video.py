@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rl_training import DQN, SAC
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
-from rl_training.runtime.evaluation import Evaluator
+from rl_training.runtime.evaluation import HELD_OUT_STATES, start_seed
 
 ffmpeg = pytest.importorskip("imageio_ffmpeg")
 pytest.importorskip("pygame")
@@ -117,7 +117,7 @@ def test_the_film_shows_evaluation_episode_0(tmp_path: Path, suffix: str) -> Non
     assert agent.evaluate(1, seed=5) != filmed, "another seed would be another episode"
 
     env = gym.make("CartPole-v1", render_mode="rgb_array")
-    observation, _ = env.reset(seed=Evaluator("CartPole-v1", {}, 4).episode_seed(0))
+    observation, _ = env.reset(seed=start_seed(HELD_OUT_STATES, 0))
     wanted, done = [env.render()], False
     while not done:
         observation, _, ended, cut, _ = env.step(int(agent.predict(observation)[0]))

@@ -22,7 +22,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.models.carry import begun, rows_of
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.collection import BehavingPolicy, Behaviour
-from rl_training.runtime.evaluation import Evaluator
+from rl_training.runtime.evaluation import start_seed
 from tests.conftest import Command
 from tests.contract.small_runs import LOOP_KNOBS
 from tests.test_bad_input import assert_refused
@@ -283,10 +283,9 @@ def test_episodes_are_evaluated_together_as_one_by_one(trained: Dreamer) -> None
     """They end at different times, and each goes on with its own memory."""
     result = trained.evaluate(6, seed=3)
     assert len(set(result.lengths)) > 1
-    seeds = Evaluator("CartPole-v1", {}, 3)
     env = gym.make("CartPole-v1")
     for episode, length in enumerate(result.lengths):
-        obs, _ = env.reset(seed=seeds.episode_seed(episode))
+        obs, _ = env.reset(seed=start_seed(3, episode))
         state, steps, ended = None, 0, False
         while not ended:
             action, state = trained.predict(obs, state)

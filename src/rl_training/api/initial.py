@@ -17,11 +17,7 @@ def start_from(algorithm: Algorithm, source: Algorithm, path: str) -> None:
     own, given = algorithm.policy, source.policy
     assert isinstance(own, BoxPolicy)
     what = f"init_from: the {source.name()} policy in '{path}'"
-    if source.spaces != algorithm.spaces:
-        raise ConfigError(
-            f"{what} was made for {_task(source)}, but the task has {_task(algorithm)}; start "
-            "from a run in the same environment"
-        )
+    source.spaces.refuse_other(algorithm.spaces, "the task", f"init_from: '{path}'")
     if not isinstance(given, BoxPolicy):
         raise ConfigError(
             f"{what} has no Gaussian, which {algorithm.name()} needs; start from a run of "
@@ -47,10 +43,3 @@ def start_from(algorithm: Algorithm, source: Algorithm, path: str) -> None:
             algorithm.update_count.zero_()
     else:
         own.become(given)
-
-
-def _task(algorithm: Algorithm) -> str:
-    spaces = algorithm.spaces
-    if spaces.is_discrete:
-        return spaces.describe()
-    return f"{spaces.describe()} in {list(spaces.action_low)}..{list(spaces.action_high)}"

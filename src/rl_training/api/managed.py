@@ -68,7 +68,7 @@ from rl_training.models.carry import Carry
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.collection import Behaviour, StepWatcher, check_draws, collect
-from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
+from rl_training.runtime.evaluation import HELD_OUT_STATES, ActFunction, EvalResult, Evaluator
 from rl_training.runtime.trainer import Trainer, checkpoint_header, policy_function
 from rl_training.runtime.video import record_episode
 
@@ -81,6 +81,7 @@ class ManagedAlgorithm:
     """
 
     algo: ClassVar[str] = ""
+    _loaded = False
 
     def __init__(
         self,
@@ -218,6 +219,9 @@ class ManagedAlgorithm:
                 f"learn cannot change what the agent was made with ({'; '.join(changed)}); "
                 "give it when making the agent"
             )
+        if self._loaded:  # its spaces come from the checkpoint
+            found = env_spaces(config.env_id, config.env_kwargs)
+            self.algorithm.spaces.refuse_other(found, f"environment '{config.env_id}'")
         console = ProgressConsole() if progress else SilentConsole()
         with run_scope(config, self.algorithm.spaces):
             # everything that can be refused is refused before the folder exists
@@ -278,7 +282,7 @@ class ManagedAlgorithm:
         with run_scope(config, self.algorithm.spaces):
             loop = build_loop(config, self.algorithm)
             trainer = Trainer(config, self.algorithm, loop, run_dir, console, callbacks)
-            check_checkpoints(trainer.store, config, console)
+            check_checkpoints(trainer.store, config, self.algorithm.spaces, console)
             with refused_if_unfit(run_dir):
                 trainer.restore()
             started_anew = trainer.resumed_at == -1
@@ -306,12 +310,17 @@ class ManagedAlgorithm:
     ) -> EvalResult:
         """Whole episodes in environments of their own, of the likeliest actions or of drawn ones.
 
-        `seed` decides the start states and the draws; the run's own by default.
+        `seed` decides the start states and the draws. By default they are held out: no
+        evaluation during training, by which `best` is chosen, uses them, and they are the same
+        for every run of the task.
         """
         c = self.config
         if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
             raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
-        evaluator = Evaluator(c.env_id, c.env_kwargs, c.seed if seed is None else seed)
+        states = HELD_OUT_STATES if seed is None else seed
+        evaluator = Evaluator(
+            c.env_id, c.env_kwargs, self.algorithm.spaces, [states], c.eval_max_steps
+        )
         try:
             return evaluator.run(self._acting(deterministic), episodes or c.eval_episodes)
         finally:
@@ -358,6 +367,7 @@ class ManagedAlgorithm:
             name=c.algo,
             episodes=episodes,
             steps=steps,
+            max_steps=c.eval_max_steps,
             seed=seed,
             on_step=on_step,
         )
@@ -379,8 +389,10 @@ class ManagedAlgorithm:
             self._acting(deterministic),
             c.env_id,
             c.env_kwargs,
-            c.seed if seed is None else seed,
+            self.algorithm.spaces,
+            HELD_OUT_STATES if seed is None else seed,
             Path(path),
+            max_steps=c.eval_max_steps,
             overwrite=overwrite,
         )
 
@@ -478,5 +490,6 @@ def _agent_for(
         spaces = env_spaces(config.env_id, config.env_kwargs)
     else:
         spaces = Spaces.from_dict(info.manifest["spaces"])
+    agent._loaded = info is not None
     agent._adopt(build_algorithm(config, spaces))
     return agent

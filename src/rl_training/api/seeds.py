@@ -93,7 +93,7 @@ def resume_seeds(run_dir: str | Path, *, progress: bool = True, **options: Any) 
         loops = offline_loops(config, agents, training_data(config, agents[0], None))
         trainer = SeedsTrainer(config, agents, loops, run_dir, console)
         for part in trainer.trainers.values():
-            check_checkpoints(part.store, part.config, console)
+            check_checkpoints(part.store, part.config, spaces, console)
         with refused_if_unfit(run_dir):
             trainer.restore()
         with written_or_said(run_dir / CONFIG_FILE):

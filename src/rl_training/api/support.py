@@ -15,6 +15,7 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.spaces import Spaces
 from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo, CheckpointStore
 from rl_training.experiment.config import CHANGEABLE_ON_RESUME, TrainConfig
 from rl_training.experiment.config_errors import shortened
@@ -240,8 +241,11 @@ def _parts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, Mapping) for part in value)
 
 
-def check_checkpoints(store: CheckpointStore, config: TrainConfig, console: Console) -> None:
-    """Refuse to resume from checkpoints that are not this run's; name those left out."""
+def check_checkpoints(
+    store: CheckpointStore, config: TrainConfig, spaces: Spaces, console: Console
+) -> None:
+    """Refuse to resume from checkpoints that are not this run's, or were made for other spaces
+    than the task has; name those left out."""
     for problem in store.unreadable().values():
         if isinstance(problem, NewerFormatError):
             raise problem
@@ -256,6 +260,8 @@ def check_checkpoints(store: CheckpointStore, config: TrainConfig, console: Cons
                 )
             # parsed, so that keys which did not exist then have their default
             refuse_changes(TrainConfig(**info.manifest["config"]).to_dict(), config)
+            made_for = Spaces.from_dict(info.manifest["spaces"])
+            made_for.refuse_other(spaces, f"environment '{config.env_id}'")
 
 
 @contextmanager

@@ -11,6 +11,15 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.env_contract import (
+    CORRECT,
+    FOREIGN_ERRORS,
+    CheckedEnv,
+    EnvContract,
+    close_env,
+    what_it_did,
+)
+from rl_training.data.global_random import seed_global_generators, untouched_randomness
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import (
     EnvironmentSetupError,
@@ -59,22 +68,33 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
             f"env_kwargs: environment '{env_id}' does not accept {dict(env_kwargs)} "
             f"({_first_line(error)}); remove or correct the keys"
         ) from None
-    except Exception as error:  # noqa: BLE001  (foreign code may raise anything)
+    except FOREIGN_ERRORS as error:
         raise EnvironmentSetupError(_failed(env_id, error)) from None
     for warning in caught:  # held back until now: a refusal is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return env
 
 
-def env_spaces(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
-    """Spaces of an environment that is made and closed for the purpose."""
-    env = make_env(env_id, env_kwargs)
+def spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:
+    """The spaces of an environment, or a sentence about why they are none of ours."""
     try:
         return Spaces.of(env)
     except EnvironmentSetupError as error:
         raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
+    except FOREIGN_ERRORS as error:
+        raise EnvironmentSetupError(
+            f"env_id: environment '{env_id}' {what_it_did(error)} when asked for its spaces; "
+            f"{CORRECT}"
+        ) from error
+
+
+def env_spaces(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
+    """Spaces of an environment that is made and closed for the purpose."""
+    env = make_env(env_id, env_kwargs)
+    try:
+        return spaces_of(env, env_id)
     finally:
-        env.close()
+        close_env(env)
 
 
 def uniform_controller(spaces: Spaces) -> Controller:
@@ -94,6 +114,7 @@ def roll_out(
     first_episode: int = 0,
     episodes: int | None = None,
     steps: int | None = None,
+    max_steps: int | None = None,
     on_step: Callable[[float, bool], None] | None = None,
     on_reset: Callable[[], None] | None = None,
 ) -> dict[str, NDArray[Any]]:
@@ -101,8 +122,9 @@ def roll_out(
 
     Episode i is decided by (seed, i) alone, whatever came before it, so that a data set
     with more episodes begins with the same ones. An episode that `steps` interrupts is
-    left open, for `build_dataset` to close. `on_step` gets each reward, and whether the
-    episode ended with it; `on_reset` is called at the beginning of each.
+    left open, for `build_dataset` to close; one of `max_steps` steps is cut there, as by a
+    time limit. `on_step` gets each reward, and whether the episode ended with it; `on_reset`
+    is called at the beginning of each.
     """
     if (episodes is None) == (steps is None):
         raise ValueError("give either episodes or steps")
@@ -112,27 +134,32 @@ def roll_out(
     following: list[Any] = []
     terminations: list[bool] = []
     truncations: list[bool] = []
-    index = first_episode
-    while len(rewards) < steps if steps is not None else index - first_episode < (episodes or 0):
-        env_seed, controller_seed = np.random.SeedSequence([seed, index]).generate_state(2)
-        generator = np.random.default_rng(int(controller_seed))
-        observation, _ = env.reset(seed=int(env_seed))
-        if on_reset is not None:
-            on_reset()
-        done = False
-        while not done and (steps is None or len(rewards) < steps):
-            action = controller(observation, generator)
-            successor, reward, terminated, truncated, _ = env.step(action)
-            observations.append(np.array(observation, dtype=np.float32))
-            actions.append(action)
-            rewards.append(float(reward))
-            following.append(np.array(successor, dtype=np.float32))
-            terminations.append(bool(terminated))
-            truncations.append(bool(truncated) and not terminated)
-            observation, done = successor, terminated or truncated
-            if on_step is not None:
-                on_step(rewards[-1], bool(done))
-        index += 1
+    name = env.spec.id if env.spec else type(env.unwrapped).__name__
+    checked = CheckedEnv(env, name, EnvContract(spaces_of(env, name)))
+    index, last = first_episode, first_episode + (episodes or 0)
+    with untouched_randomness():
+        while len(rewards) < steps if steps is not None else index < last:
+            env_seed, controller_seed = np.random.SeedSequence([seed, index]).generate_state(2)
+            generator = np.random.default_rng(int(controller_seed))
+            seed_global_generators(int(env_seed))
+            observation = checked.reset(int(env_seed), f"episode {index} of the data")
+            if on_reset is not None:
+                on_reset()
+            done = False
+            while not done and (steps is None or len(rewards) < steps):
+                action = controller(observation, generator)
+                successor, reward, terminated, truncated = checked.step(action)
+                observations.append(np.array(observation, dtype=np.float32))
+                actions.append(action)
+                rewards.append(float(reward))
+                following.append(np.array(successor, dtype=np.float32))
+                cut = bool(truncated) or checked.length == max_steps
+                terminations.append(bool(terminated))
+                truncations.append(cut and not terminated)
+                observation, done = successor, bool(terminated) or cut
+                if on_step is not None:
+                    on_step(rewards[-1], done)
+            index += 1
     return {
         "observations": np.stack(observations),
         "actions": np.asarray(actions),
@@ -150,11 +177,11 @@ def _register_atari(env_id: str) -> None:
         raise MissingExtraError("ale-py", "atari", f"environment '{env_id}'") from None
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _failed(env_id: str, error: Exception) -> str:
+def _failed(env_id: str, error: BaseException) -> str:
     return (
         f"env_id: environment '{env_id}' cannot be made: {_first_line(error)}; "
         "correct env_id or env_kwargs, or install what it needs"

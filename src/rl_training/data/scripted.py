@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES
+from rl_training.data.env_contract import close_env
 from rl_training.data.generation import Controller, make_env, roll_out, uniform_controller
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import DataError, did_you_mean
@@ -169,7 +170,7 @@ def _generate(recipe: Recipe, seed: int) -> dict[str, NDArray[Any]]:
             for segment in recipe.segments
         ]
     finally:
-        env.close()
+        close_env(env)
     return {name: np.concatenate([part[name] for part in segments]) for name in ARRAY_NAMES}
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.generation import env_spaces, make_env, roll_out, uniform_controller
+from rl_training.data.env_contract import close_env
+from rl_training.data.generation import (
+    env_spaces,
+    make_env,
+    roll_out,
+    spaces_of,
+    uniform_controller,
+)
 from rl_training.data.readers import (
     HDF5_SUFFIXES,
     read_arrays,
@@ -198,7 +205,7 @@ def _read_random(
         )
     env = make_env(env_id, env_kwargs)
     try:
-        spaces = Spaces.of(env)
+        spaces = spaces_of(env, env_id)
         if spaces.is_image:
             raise EnvironmentSetupError(
                 f"env_id: '{env_id}' has image observations, which data sets cannot hold yet; "
@@ -211,7 +218,7 @@ def _read_random(
             steps=part.steps or DEFAULT_RANDOM_STEPS,
         )
     finally:
-        env.close()
+        close_env(env)
     return RawTransitions(
         label=f"random data in '{env_id}'",
         name=f"random:{env_id}",

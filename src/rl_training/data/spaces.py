@@ -39,19 +39,20 @@ class Spaces:
             stack = int(env.get_wrapper_attr("stack_size"))
         except AttributeError:
             stack = 1
-        return cls.from_gymnasium(env.observation_space, env.action_space, stack)
+        seen, done = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
+        return cls.from_gymnasium(seen, done, stack)
 
     @classmethod
     def from_gymnasium(
         cls,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        observation_space: gym.Space[Any] | None,
+        action_space: gym.Space[Any] | None,
         frame_stack: int = 1,
     ) -> Spaces:
         image_shape = _image_shape(observation_space, frame_stack)
-        shape = observation_space.shape or ()
+        shape: tuple[int, ...] = getattr(observation_space, "shape", None) or ()
         if not image_shape and (
-            not isinstance(observation_space, gym.spaces.Box) or len(shape) != 1
+            not isinstance(observation_space, gym.spaces.Box) or len(shape) != 1 or not shape[0]
         ):
             raise EnvironmentSetupError(
                 f"observation space {observation_space} is not supported: expected a flat "
@@ -68,7 +69,11 @@ class Spaces:
                 action_start=int(action_space.start),
                 **seen,
             )
-        if not isinstance(action_space, gym.spaces.Box) or len(action_space.shape) != 1:
+        if (
+            not isinstance(action_space, gym.spaces.Box)
+            or len(action_space.shape) != 1
+            or not action_space.shape[0]
+        ):
             raise EnvironmentSetupError(
                 f"action space {action_space} is not supported: expected Discrete(n) or a flat "
                 "Box of shape (n,); register a version of the environment whose action wrapper "
@@ -141,8 +146,34 @@ class Spaces:
             f"{'images' if self.is_image else 'observations'} {self.obs_shape}, {actions} actions"
         )
 
+    def in_full(self) -> str:
+        """All that two tasks may differ in: shapes, types, frames, bounds, numbers of actions."""
+        frames = f" of {self.frame_stack} frames" if self.frame_stack > 1 else ""
+        seen = f"{self.obs_shape} {np.dtype(self.obs_dtype)}{frames}"
+        if self.is_discrete:
+            done = f"{self.action_dim} Discrete actions from {self.action_start}"
+        else:
+            low, high = _bounds(self.action_low), _bounds(self.action_high)
+            done = f"Box({self.action_dim},) actions from {low} to {high}"
+        return f"{'images' if self.is_image else 'observations'} {seen} and {done}"
 
-def _image_shape(space: gym.Space[Any], frame_stack: int) -> tuple[int, ...]:
+    def refuse_other(self, found: Spaces, where: str, key: str = "env_id") -> None:
+        """Refuse a task with spaces other than these, for which a policy was made."""
+        if found != self:
+            raise EnvironmentSetupError(
+                f"{key}: {where} has {found.in_full()}, but the policy was made for "
+                f"{self.in_full()}; use the environment, its arguments and the version of its "
+                "package that the policy was trained with, or train a new policy"
+            )
+
+
+def _bounds(values: tuple[float, ...]) -> str:
+    """One number where all components have it."""
+    same = len(set(values)) == 1
+    return f"{values[0]:g}" if same else "[" + ", ".join(f"{x:g}" for x in values) + "]"
+
+
+def _image_shape(space: gym.Space[Any] | None, frame_stack: int) -> tuple[int, ...]:
     """Shape of image observations, (): none. A frame has two axes, or three with its channels."""
     if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
         return ()

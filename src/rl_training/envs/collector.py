@@ -56,8 +56,10 @@ class Collector:
     """Steps `num_envs` environments for ever, each episode with its own seed.
 
     What happens is decided by the arguments and the actions alone. Arrays handed out are
-    never written to again. `exact` turns False, with a sentence in `notes`, once a resume
-    could not bring an environment back to where it was, and stays so in later checkpoints.
+    never written to again. `inexact_because` says why a resumed run will differ from, or is
+    no longer, an uninterrupted one: an episode does not repeat exactly, or a resume could not
+    bring an environment back to where it was; it stays so in later checkpoints. `notes` are for
+    the person who starts the run.
     """
 
     def __init__(
@@ -72,8 +74,9 @@ class Collector:
         self.spaces: Spaces = self._envs.spaces
         self.num_envs = num_envs
         self.env_steps = 0
-        self.exact = True
-        self.notes: list[str] = []
+        tried = self._envs.repeatability
+        self.inexact_because: str | None = tried.inexact
+        self.notes: list[str] = [note for note in (tried.inexact, tried.untried) if note]
         # environments whose interrupted episode could not be brought back
         self.restarted: NDArray[Any] = np.zeros(num_envs, np.bool_)
         self._seed = seed
@@ -87,6 +90,11 @@ class Collector:
         self._action_shape = shape
         self._envs.reset(np.ones(num_envs, np.bool_), self._seeds)
         self.obs: NDArray[Any] = self._envs.obs
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing says that a resumed run is another one."""
+        return self.inexact_because is None
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Act in every environment, then begin new episodes where one has ended.
@@ -134,6 +142,7 @@ class Collector:
             "obs": torch.from_numpy(self.obs.copy()),
             "finished": [list(record) for record in self._finished],
             "exact": self.exact,
+            "inexact_because": self.inexact_because,
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -161,15 +170,16 @@ class Collector:
                 or result.episode_return != self._returns[i]
             )
             if lost[i]:
-                self.notes.append(
+                note = (
                     f"environment {i} of '{self._envs.env_id}' did not repeat the "
                     f"{len(actions[i])} steps of its interrupted episode (seed {self._seeds[i]}), "
                     "so it is not deterministic; a fresh episode was begun, and from here on the "
                     "run differs from an uninterrupted one"
                 )
+                self.notes.append(note)
+                self.inexact_because = note
         self.restarted = lost
         if lost.any():
-            self.exact = False
             self._note_begun(lost, self._begin_episodes(lost))
         self.obs = self._envs.obs
 
@@ -177,7 +187,9 @@ class Collector:
         """Put back what an earlier `training_state` says, but not the environments: it can be
         saved again, and no step can be taken."""
         self.env_steps = int(state["env_steps"])
-        self.exact = bool(state["exact"])
+        if not state["exact"]:  # runs of earlier versions do not say why
+            because = state.get("inexact_because")
+            self.inexact_because = because or "an earlier resume of the run was not exact"
         self._episodes = [int(index) for index in state["episodes"]]
         self._seeds = [int(seed) for seed in state["seeds"]]
         self._finished = [EpisodeRecord(*record) for record in state["finished"]]

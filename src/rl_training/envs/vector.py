@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import select
 import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from multiprocessing.connection import wait
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -23,13 +22,25 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 
-from rl_training.data.generation import make_env
+from rl_training.data.env_contract import (
+    CORRECT,
+    FINITE,
+    FOREIGN_ERRORS,
+    EnvContract,
+    all_finite,
+    close_env,
+    numbers,
+    what_it_did,
+)
+from rl_training.data.generation import env_spaces, make_env, spaces_of
+from rl_training.data.global_random import OwnGenerators, seed_global_generators
 from rl_training.data.spaces import Spaces
+from rl_training.envs.repeatability import Repeatability, repeatability
 from rl_training.experiment.errors import (
     ConfigError,
+    EnvironmentFailure,
     EnvironmentSetupError,
     RLTrainingError,
-    told,
 )
 
 Vectorization = Literal["sync", "async"]
@@ -37,10 +48,6 @@ StepArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 ANSWER_LIMIT_S = 600
 """Seconds without an answer to a step or a reset after which a worker counts as stuck."""
-
-
-class EnvironmentFailure(RLTrainingError):  # noqa: N818  (what it is, to a reader of the log)
-    """An environment raised, returned what is no number or no observation, or died."""
 
 
 class Replayed(NamedTuple):
@@ -62,6 +69,8 @@ class VectorEnvs(ABC):
         self.env_id = env_id
         self.spaces = spaces
         self.num_envs = num_envs
+        self.contract = EnvContract(spaces)
+        self.repeatability = Repeatability()
         self.obs: NDArray[Any] = np.zeros((num_envs, *spaces.obs_shape), spaces.obs_dtype)
         # For sentences about failures: one shared clock costs less than E counters.
         self._clock = 0
@@ -97,7 +106,7 @@ class VectorEnvs(ABC):
                 self._began[i] = self._clock
         obs = self.obs.copy()
         self._reset(mask, obs)
-        if not _all_finite(obs):
+        if not all_finite(obs):
             self._fail_not_finite(obs, np.zeros(self.num_envs, np.float32), None)
         self.obs = obs
 
@@ -125,22 +134,22 @@ class VectorEnvs(ABC):
         good = np.isfinite(obs).reshape(self.num_envs, -1).all(1)
         i = int(np.argmin(good & np.isfinite(reward)))
         if not good[i]:
-            what = f"returned the observation {_numbers(obs[i])}"
+            what = f"returned the observation {numbers(obs[i])}"
         else:
             what = f"returned the reward {reward[i]}"
         if actions is not None and not np.isfinite(actions[i]).all():
-            self._fail(i, f"was given the action {_numbers(actions[i])}", "the policy has diverged")
-        self._fail(i, what, "every number has to be finite; correct the environment")
+            self._fail(i, f"was given the action {numbers(actions[i])}", "the policy has diverged")
+        self._fail(i, what, FINITE)
 
     def _fail(
-        self, i: int, what: str, mend: str | None = None, cause: Exception | None = None
+        self, i: int, what: str, mend: str = CORRECT, cause: BaseException | None = None
     ) -> NoReturn:
         seed, step = self._seeds[i], self._clock - self._began[i]
         with suppress(Exception):
             self.close()
         raise EnvironmentFailure(
             f"env_id: environment {i} of '{self.env_id}' (episode seed {seed}, step {step}) "
-            f"{what}; {mend or 'correct the environment, or env_kwargs'}"
+            f"{what}; {mend}"
         ) from cause
 
 
@@ -161,11 +170,13 @@ def make_vector_env(
     raise ConfigError(f"vectorization: '{vectorization}' is unknown; use 'sync' or 'async'")
 
 
-def _spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:
-    try:
-        return Spaces.of(env)
-    except EnvironmentSetupError as error:
-        raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
+def _same_spaces(found: Spaces, first: Spaces, env_id: str) -> None:
+    """Refuse copies of an environment that differ in their spaces."""
+    if found != first:
+        raise EnvironmentSetupError(
+            f"env_id: one copy of '{env_id}' has {first.in_full()}, another {found.in_full()}; "
+            "make the environment choose the same spaces every time"
+        )
 
 
 class _SyncEnvs(VectorEnvs):
@@ -173,23 +184,30 @@ class _SyncEnvs(VectorEnvs):
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
         self._envs: list[gym.Env[Any, Any]] = []
+        tried = repeatability(env_id, env_kwargs)
         try:
             for _ in range(num_envs):
                 self._envs.append(make_env(env_id, env_kwargs))
-            spaces = _spaces_of(self._envs[0], env_id)
+                spaces = spaces_of(self._envs[-1], env_id)
+                if len(self._envs) == 1:
+                    super().__init__(env_id, spaces, num_envs)
+                _same_spaces(spaces, self.spaces, env_id)
         except RLTrainingError:
             self.close()
             raise
-        super().__init__(env_id, spaces, num_envs)
+        self.repeatability = tried
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in self._envs]
-        self._shape, self._dtype = spaces.obs_shape, np.dtype(spaces.obs_dtype)
-        self._discrete = spaces.is_discrete
+        # Environments that draw from the generators of the process get generators of their own,
+        # as each has in a process of its own; others are spared the cost.
+        self._generators = [OwnGenerators() for _ in self._envs] if tried.draws else []
+        for i, generators in enumerate(self._generators):
+            self._step_functions[i] = generators.around(self._step_functions[i])
+        self._discrete = self.spaces.is_discrete
 
     def step(self, actions: NDArray[Any]) -> StepArrays:
         self._clock += 1
-        num_envs, shape, dtype = self.num_envs, self._shape, self._dtype
-        images = dtype == np.uint8
-        obs = np.empty((num_envs, *shape), dtype)
+        num_envs, check = self.num_envs, self.contract.step
+        obs = np.empty((num_envs, *self.contract.shape), self.contract.dtype)
         reward = np.empty(num_envs, np.float32)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
@@ -198,22 +216,14 @@ class _SyncEnvs(VectorEnvs):
         i = 0
         try:
             for i, step in enumerate(self._step_functions):
-                row, value, ends, cut, _ = step(rows[i])
-                if (
-                    type(row) is not np.ndarray
-                    or row.shape != shape
-                    or (images and row.dtype != dtype)
-                ):
-                    row = _as_observation(row, shape, dtype)
-                obs[i] = row
-                reward[i] = value
+                obs[i], reward[i], ends, cut = check(step, rows[i])
                 if ends:
                     terminated[i] = True
                 elif cut:
                     truncated[i] = True
-        except Exception as error:  # noqa: BLE001  (foreign code may raise anything)
-            self._fail(i, _raised(error), cause=error)
-        if not (_all_finite(obs) and _all_finite(reward)):
+        except FOREIGN_ERRORS as error:
+            self._fail(i, what_it_did(error), cause=error)
+        if not (all_finite(obs) and all_finite(reward)):
             self._fail_not_finite(obs, reward, actions)
         self.obs = obs
         return obs, reward, terminated, truncated
@@ -223,21 +233,28 @@ class _SyncEnvs(VectorEnvs):
         try:
             for i, due in enumerate(mask.tolist()):
                 if due:
-                    first, _ = self._envs[i].reset(seed=self._seeds[i])
-                    obs[i] = _as_observation(first, self._shape, self._dtype)
-        except Exception as error:  # noqa: BLE001
-            self._fail(i, _raised(error), cause=error)
+                    with self._generators_of(i, self._seeds[i]):
+                        obs[i] = self.contract.reset(self._envs[i], self._seeds[i])
+        except FOREIGN_ERRORS as error:
+            self._fail(i, what_it_did(error), cause=error)
+
+    def _generators_of(self, i: int, seed: int) -> AbstractContextManager[None]:
+        """Where an environment has generators of its own: seeded, and in place."""
+        if not self._generators:
+            return nullcontext()
+        self._generators[i].begin_episode(seed)
+        return self._generators[i].in_place()
 
     def _replay(self, actions: Sequence[NDArray[Any]]) -> list[Replayed | None]:
-        return [
-            _replay_episode(env, seed, taken, self._shape, self._dtype)
-            for env, seed, taken in zip(self._envs, self._seeds, actions, strict=True)
-        ]
+        replayed = []
+        for i, env in enumerate(self._envs):
+            with self._generators_of(i, self._seeds[i]):
+                replayed.append(_replay_episode(env, self._seeds[i], actions[i], self.contract))
+        return replayed
 
     def close(self) -> None:
         while self._envs:
-            with suppress(Exception):  # one that has failed may fail here as well
-                self._envs.pop().close()
+            close_env(self._envs.pop())
 
 
 class _AsyncEnvs(VectorEnvs):
@@ -245,13 +262,8 @@ class _AsyncEnvs(VectorEnvs):
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
         self._vector: AsyncVectorEnv[Any, Any] | None = None
-        make = _WorkerFactory(env_id, dict(env_kwargs or {}))
-        env = make_env(env_id, env_kwargs)
-        try:
-            spaces = _spaces_of(env, env_id)
-        finally:
-            env.close()
-        super().__init__(env_id, spaces, num_envs)
+        super().__init__(env_id, env_spaces(env_id, env_kwargs), num_envs)
+        make = _WorkerFactory(env_id, dict(env_kwargs or {}), self.spaces)
         try:
             self._vector = AsyncVectorEnv(
                 [make] * num_envs,
@@ -272,6 +284,18 @@ class _AsyncEnvs(VectorEnvs):
             poller = select.poll()
             poller.register(pipe.fileno(), select.POLLIN)
             self._pollers.append(poller)
+        self.repeatability = self._tried()
+
+    def _tried(self) -> Repeatability:
+        """Tried by one of the workers, because the environment may not live through it."""
+        vector = self._workers
+
+        def ask() -> None:
+            vector.set_attr("tries", [i == 0 for i in range(self.num_envs)])
+            vector.call_async("repeatability")
+
+        found: Repeatability = self._answers(ask, vector.call_wait, steps=1)[0]
+        return found
 
     @property
     def _workers(self) -> AsyncVectorEnv[Any, Any]:
@@ -289,7 +313,7 @@ class _AsyncEnvs(VectorEnvs):
         shared, rewards, terminated, truncated, infos = self._answers(ask, vector.step_wait)
         self._raise_reported(infos)
         obs, reward = shared.copy(), rewards.astype(np.float32)
-        if not (_all_finite(obs) and _all_finite(reward)):
+        if not (all_finite(obs) and all_finite(reward)):
             self._fail_not_finite(obs, reward, actions)
         self.obs = obs
         return obs, reward, terminated, truncated & ~terminated
@@ -368,20 +392,37 @@ class _AsyncEnvs(VectorEnvs):
 class _WorkerFactory:
     """Makes the environment of one worker."""
 
-    def __init__(self, env_id: str, env_kwargs: dict[str, Any]) -> None:
-        self._env_id, self._env_kwargs = env_id, env_kwargs
+    def __init__(self, env_id: str, env_kwargs: dict[str, Any], spaces: Spaces) -> None:
+        self._env_id, self._env_kwargs, self._spaces = env_id, env_kwargs, spaces
         self._parent = os.getpid()
 
     def __call__(self) -> gym.Env[Any, Any]:
-        if os.getpid() != self._parent:  # Gymnasium also makes one in the parent, for its spaces
-            # Ctrl-C reaches the whole process group, but it is the parent that saves and
-            # ends; and a handler inherited from the parent must not swallow `terminate`.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            if "torch" in sys.modules:
-                # The thread pool does not survive a fork: with one thread it is not asked.
-                sys.modules["torch"].set_num_threads(1)
-        return _WorkerEnv(make_env(self._env_id, self._env_kwargs))
+        if os.getpid() == self._parent:  # Gymnasium makes one here as well, for its spaces
+            return _WorkerEnv(_Absent(), self._spaces)
+        # Ctrl-C reaches the whole process group, but it is the parent that saves and
+        # ends; and a handler inherited from the parent must not swallow `terminate`.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if "torch" in sys.modules:
+            # The thread pool does not survive a fork: with one thread it is not asked.
+            sys.modules["torch"].set_num_threads(1)
+        env: gym.Env[Any, Any]
+        try:
+            env = make_env(self._env_id, self._env_kwargs)
+            _same_spaces(spaces_of(env, self._env_id), self._spaces, self._env_id)
+        except BaseException as error:  # noqa: BLE001  (told at the first reset)
+            env = _Absent(error)
+        return _WorkerEnv(env, self._spaces, (self._env_id, self._env_kwargs))
+
+
+class _Absent(gym.Env[Any, Any]):
+    """Stands where no environment could be made, or is needed."""
+
+    def __init__(self, why: BaseException | None = None) -> None:
+        self._why = why or RuntimeError("there is no environment in this process")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        raise self._why
 
 
 class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -391,104 +432,80 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
     would not say which environment raised.
     """
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        spaces: Spaces,
+        task: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
         super().__init__(env)
-        spaces = Spaces.of(env)
-        self._shape, self._dtype = spaces.obs_shape, np.dtype(spaces.obs_dtype)
+        self._contract, self._task = EnvContract(spaces), task
         low, high = (0, 255) if spaces.is_image else (-np.inf, np.inf)
-        self.observation_space = gym.spaces.Box(low, high, self._shape, spaces.obs_dtype)
-        self._discrete = isinstance(env.action_space, gym.spaces.Discrete)
+        self.observation_space = gym.spaces.Box(low, high, spaces.obs_shape, spaces.obs_dtype)
+        self.action_space = _action_space(spaces)
+        self._discrete = spaces.is_discrete
+        self._nothing = np.zeros(spaces.obs_shape, spaces.obs_dtype)
         self.episode: tuple[int, NDArray[Any]] = (0, np.zeros(0))
+        self.tries = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        _seed_global_generators(seed)
+        seed = seed or 0
+        # A fork begins with its parent's state: all workers would draw the same numbers.
+        seed_global_generators(seed)
         try:
-            return _as_observation(self.env.reset(seed=seed)[0], self._shape, self._dtype), {}
-        except Exception as error:  # noqa: BLE001
-            return np.zeros(self._shape, self._dtype), {"failure": _raised(error)}
+            return self._contract.reset(self.env, seed), {}
+        except BaseException as error:  # noqa: BLE001  (Ctrl-C does not reach a worker)
+            return self._nothing, {"failure": what_it_did(error)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
-            obs, reward, terminated, truncated, _ = self.env.step(
-                int(action) if self._discrete else action
+            obs, reward, terminated, truncated = self._contract.step(
+                self.env.step, int(action) if self._discrete else action
             )
-            obs, reward = _as_observation(obs, self._shape, self._dtype), float(reward)
-        except Exception as error:  # noqa: BLE001
-            report = {"failure": _raised(error)}
-            return np.zeros(self._shape, self._dtype), 0.0, False, False, report
-        return obs, reward, bool(terminated), bool(truncated), {}  # infos are not looked at
+        except BaseException as error:  # noqa: BLE001
+            return self._nothing, 0.0, False, False, {"failure": what_it_did(error)}
+        # infos are not looked at
+        return obs, float(reward), bool(terminated), bool(truncated), {}
 
     def replay_episode(self) -> Replayed | None:
         """`episode` is set just before: Gymnasium can set a value in each worker, but calls
         all of them with the same arguments."""
-        _seed_global_generators(self.episode[0])
-        return _replay_episode(self.env, *self.episode, self._shape, self._dtype)
+        seed_global_generators(self.episode[0])
+        return _replay_episode(self.env, *self.episode, self._contract)
+
+    def repeatability(self) -> Repeatability:
+        """Tried where `tries` was set."""
+        return repeatability(*self._task) if self.tries else Repeatability()
+
+    def close(self) -> None:
+        close_env(self.env)
 
 
-def _seed_global_generators(seed: int | None) -> None:
-    """For environments that draw from them against the rules: a fork begins with its
-    parent's state, so all workers would draw the same numbers, and a replay others."""
-    random.seed(seed)
-    np.random.seed(None if seed is None else seed % 2**32)
-    if seed is not None and "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+def _action_space(spaces: Spaces) -> gym.Space[Any]:
+    if spaces.is_discrete:
+        return gym.spaces.Discrete(spaces.action_dim, start=spaces.action_start)
+    low, high = (np.asarray(x, np.float32) for x in (spaces.action_low, spaces.action_high))
+    return gym.spaces.Box(low, high, dtype=np.float32)
 
 
 def _replay_episode(
-    env: gym.Env[Any, Any],
-    seed: int,
-    actions: NDArray[Any],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
+    env: gym.Env[Any, Any], seed: int, actions: NDArray[Any], contract: EnvContract
 ) -> Replayed | None:
     rows: Any = actions.tolist() if actions.ndim == 1 else actions
     total, ended = 0.0, False
     try:
-        obs = env.reset(seed=seed)[0]
+        obs = contract.reset(env, seed)
         for action in rows:
             if ended:
                 return None
-            obs, reward, terminated, truncated, _ = env.step(action)
+            obs, reward, terminated, truncated = contract.step(env.step, action)
             total += float(np.float32(reward))  # as the collector adds them up
             ended = bool(terminated or truncated)
-        return None if ended else Replayed(_as_observation(obs, shape, dtype).copy(), total)
-    except Exception:  # noqa: BLE001  (it did not raise the first time)
+        return None if ended else Replayed(obs.astype(contract.dtype), total)
+    except FOREIGN_ERRORS:  # it did not raise the first time
         return None
-
-
-def _numbers(array: NDArray[Any]) -> str:
-    """At most a few of them, on one line."""
-    return np.array2string(array, threshold=8, max_line_width=1000)
-
-
-def _all_finite(array: NDArray[Any]) -> bool:
-    if array.dtype == np.uint8:
-        return True
-    # Searching the bytes takes half the time of `all` on the few numbers of a step.
-    return 0 not in np.isfinite(array).tobytes()
-
-
-def _as_observation(obs: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    array = np.asarray(obs)
-    if array.shape != shape:
-        raise _WrongObservationError(
-            f"returned an observation of shape {array.shape}, expected {shape}"
-        )
-    if dtype == np.uint8 and array.dtype != dtype:  # other numbers would be cut to bytes
-        raise _WrongObservationError(f"returned an observation of {array.dtype}, expected uint8")
-    return array.astype(dtype, copy=False)
-
-
-class _WrongObservationError(Exception):
-    """Said as it is, not as something the environment raised."""
-
-
-def _raised(error: Exception) -> str:
-    if isinstance(error, _WrongObservationError):
-        return str(error)
-    return f"raised {told(error)}"
 
 
 def _end_of(exit_code: int | None) -> str:

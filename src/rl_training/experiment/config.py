@@ -264,6 +264,8 @@ class TrainConfig(Section):
     """Evaluate every so many updates or environment steps; 0 evaluates only at the end."""
     eval_episodes: Count = 10
     """Episodes per evaluation."""
+    eval_max_steps: Count = 100_000
+    """Steps after which an evaluation cuts an episode that has not ended, and says so."""
     final_eval: bool = True
     """Evaluate when the run ends."""
     checkpoint_interval: Interval = 0
@@ -366,6 +368,7 @@ CHANGEABLE_ON_RESUME = frozenset(
         "total_timesteps",
         "eval_interval",
         "eval_episodes",
+        "eval_max_steps",
         "final_eval",
         "checkpoint_interval",
         "keep_last",

@@ -28,6 +28,10 @@ class EnvironmentSetupError(RLTrainingError):
     """An environment that cannot be built, or whose spaces are not supported."""
 
 
+class EnvironmentFailure(RLTrainingError):  # noqa: N818  (what it is, to a reader of the log)
+    """An environment raised, returned what is no number or no observation, or died."""
+
+
 class CheckpointError(RLTrainingError):
     """A checkpoint that is missing, damaged, foreign or cannot be written."""
 

@@ -13,6 +13,7 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.global_random import seed_global_generators, untouched_randomness
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
@@ -20,7 +21,6 @@ from rl_training.experiment.config import DatasetConfig, RewardProcessing, Train
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.controls import derive_seed
-from rl_training.runtime.evaluation import untouched_randomness
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.imitation import imitation_loop
 from rl_training.runtime.loops.model_based import ModelBasedLoop, OfflineModelLoop
@@ -180,7 +180,7 @@ def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     torch.set_flush_denormal(True)
     try:
         with untouched_randomness():
-            torch.manual_seed(derive_seed(config.seed, "train"))
+            seed_global_generators(derive_seed(config.seed, "train"))
             yield
     finally:
         torch.set_num_threads(threads)

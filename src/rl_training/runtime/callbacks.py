@@ -26,6 +26,10 @@ class TrainResult:
     best_tick: int | None
     data_notes: tuple[str, ...] = ()
     """What had to be assumed about the data, one sentence each; as `dataset.notes`."""
+    held_out: EvalResult | None = None
+    """The last policy from start states that no evaluation during training used."""
+    best_held_out: EvalResult | None = None
+    """The policy of the best checkpoint from the same states."""
 
     @property
     def return_mean(self) -> float | None:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.generation import make_env, roll_out, uniform_controller
+from rl_training.data.env_contract import close_env
+from rl_training.data.generation import make_env, roll_out, spaces_of, uniform_controller
 from rl_training.data.validation import RawTransitions, build_dataset
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.tracking import ProgressConsole
 from rl_training.models.policies import DeterministicPolicy
 from rl_training.models.value_networks import GreedyPolicy
-from rl_training.runtime.evaluation import untouched_randomness
 
 Predict = Callable[[NDArray[Any], bool, Any], tuple[NDArray[Any], Any]]
 """One observation, whether to take the mode, and the policy's state, None at the beginning of an
@@ -115,12 +115,14 @@ def collect(
     name: str,
     episodes: int | None,
     steps: int | None,
+    max_steps: int,
     seed: int,
     on_step: StepWatcher | None = None,
 ) -> TransitionDataset:
     """A data set of whole `episodes`, or of exactly `steps` steps, the last episode cut there.
 
-    Episode i is decided by (seed, i) alone. Torch's random streams are left as they were.
+    An episode that has not ended after `max_steps` steps is cut as by a time limit. Episode i
+    is decided by (seed, i) alone. The global random streams are left as they were.
     """
     check_amount(episodes, steps, seed)
     spaces = algorithm.spaces
@@ -132,18 +134,19 @@ def collect(
     controller = BehavingPolicy(predict, behaviour, algorithm)
     env = make_env(env_id, env_kwargs)
     try:
-        with untouched_randomness():
-            arrays = roll_out(
-                env,
-                controller,
-                seed=seed,
-                episodes=episodes,
-                steps=steps,
-                on_step=on_step,
-                on_reset=controller.begin_episode,
-            )
+        spaces.refuse_other(spaces_of(env, env_id), f"environment '{env_id}'")
+        arrays = roll_out(
+            env,
+            controller,
+            seed=seed,
+            episodes=episodes,
+            steps=steps,
+            max_steps=max_steps,
+            on_step=on_step,
+            on_reset=controller.begin_episode,
+        )
     finally:
-        env.close()
+        close_env(env)
     raw = RawTransitions(
         label=f"data of {name} in '{env_id}'",
         name=f"{name}:{env_id}",

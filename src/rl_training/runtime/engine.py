@@ -13,10 +13,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rl_training.algorithms.functional import Metrics
+from rl_training.data.global_random import untouched_randomness
 from rl_training.execution import tracing
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner
-from rl_training.runtime.evaluation import untouched_randomness
 
 COMPILE_FROM_UPDATES = 50_000
 """From here on compiling pays. On the CPU it was seen to save up to a third of the time (BC, IQL,

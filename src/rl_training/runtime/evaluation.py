@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import torch
 
-from rl_training.data.generation import make_env
-from rl_training.envs.vector import EnvironmentFailure
-from rl_training.experiment.errors import RLTrainingError, told
+from rl_training.data.env_contract import CheckedEnv, EnvContract, close_env
+from rl_training.data.generation import make_env, spaces_of
+from rl_training.data.global_random import seed_global_generators, untouched_randomness
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.errors import RLTrainingError
 from rl_training.models.carry import Carry, rows_of
 from rl_training.runtime.controls import derive_seed
 
@@ -37,6 +36,8 @@ class EvalResult:
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    cut: tuple[bool, ...] = ()
+    """Episodes that had not ended after the most steps that an evaluation takes."""
 
     @property
     def episodes(self) -> int:
@@ -60,18 +61,22 @@ class EvalResult:
         }
 
     def __str__(self) -> str:
+        cut = f", {sum(self.cut)} of them cut at {max(self.lengths):,} steps"
         return (
             f"return {self.return_mean:,.1f} ± {self.return_std:,.1f} "
             f"over {self.episodes} episode{'s' if self.episodes > 1 else ''}"
+            f"{cut if any(self.cut) else ''}"
         )
 
-
-@contextmanager
-def untouched_randomness() -> Iterator[None]:
-    """Leave torch's random streams as they were, whatever happens inside."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    def note(self) -> str | None:
+        """What a reader of the returns has to know beside them."""
+        if not any(self.cut):
+            return None
+        return (
+            f"{sum(self.cut)} of {self.episodes} evaluation episodes had not ended after "
+            f"{max(self.lengths):,} steps and were cut there; give the environment a time limit "
+            "(env_kwargs.max_episode_steps), or set eval_max_steps"
+        )
 
 
 class AbandonedEvaluationError(Exception):
@@ -85,24 +90,54 @@ class Episode(NamedTuple):
     number: int
 
 
+SELECTION_STATES = derive_seed(0, "start states of evaluations during training")
+"""The seed of the start states on which a run compares its policies, for every run the same."""
+HELD_OUT_STATES = derive_seed(0, "held-out start states")
+"""The seed of the start states on which policies are reported, which chose none of them."""
+
+
+def start_seed(seed: int, episode: int) -> int:
+    """With what the environment is reset for an episode of an evaluation."""
+    return derive_seed(seed, "eval", episode) % 2**31
+
+
+class Outcome(NamedTuple):
+    """How an episode went."""
+
+    episode_return: float
+    length: int
+    cut: bool
+
+
 class Evaluator:
     """Runs episodes of one task with fixed seeds, many at a time, of one policy or several.
 
-    Each policy has a seed of its own, on which the start states of its episodes depend.
+    Each policy has a seed of its own, on which the start states of its episodes depend. The
+    environments must have the `spaces` for which the policies were made. An episode that has
+    not ended after `max_steps` steps is cut there.
     """
 
-    def __init__(self, env_id: str, env_kwargs: dict[str, Any], *seeds: int) -> None:
-        self.env_id, self.env_kwargs, self.seeds = env_id, env_kwargs, seeds
-        self._envs: list[gym.Env[Any, Any]] = []
+    def __init__(
+        self,
+        env_id: str,
+        env_kwargs: Mapping[str, Any],
+        spaces: Spaces,
+        seeds: Sequence[int],
+        max_steps: int,
+    ) -> None:
+        self.env_id, self.env_kwargs, self.seeds = env_id, env_kwargs, list(seeds)
+        self.max_steps = max_steps
+        self._spaces, self._contract = spaces, EnvContract(spaces)
+        self._envs: list[CheckedEnv] = []
         self._abandoned = False
+
+    def start_from(self, seed: int, policy: int = 0) -> None:
+        """Let the episodes of a policy start from the states of another seed."""
+        self.seeds[policy] = seed
 
     def abandon(self) -> None:
         """Let this evaluation, or any later one, raise AbandonedEvaluationError."""
         self._abandoned = True
-
-    def episode_seed(self, episode: int, policy: int = 0) -> int:
-        """With what the environment is reset for an episode."""
-        return derive_seed(self.seeds[policy], "eval", episode) % 2**31
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
         """`episodes` whole episodes; episode i always starts from the same state."""
@@ -115,9 +150,9 @@ class Evaluator:
 
         What a policy draws depends on the first policy's seed and on nothing before.
         """
-        results: dict[Episode, tuple[float, int]] = {}
+        results: dict[Episode, Outcome] = {}
         with untouched_randomness():
-            torch.manual_seed(derive_seed(self.seeds[0], "eval draws"))
+            seed_global_generators(derive_seed(self.seeds[0], "eval draws"))
             for first in range(0, episodes, PARALLEL_EPISODES):
                 numbers = range(first, min(first + PARALLEL_EPISODES, episodes))
                 results |= self._run_wave(act, [Episode(p, n) for p in policies for n in numbers])
@@ -126,18 +161,16 @@ class Evaluator:
             for p in policies
         }
 
-    def _run_wave(
-        self, act: ManyActFunction, episodes: list[Episode]
-    ) -> dict[Episode, tuple[float, int]]:
+    def _run_wave(self, act: ManyActFunction, episodes: list[Episode]) -> dict[Episode, Outcome]:
         while len(self._envs) < len(episodes):
-            self._envs.append(make_env(self.env_id, self.env_kwargs))
+            self.add_env(make_env(self.env_id, self.env_kwargs))
         running = dict(zip(episodes, self._envs, strict=False))
-        returns, lengths = dict.fromkeys(episodes, 0.0), dict.fromkeys(episodes, 0)
+        returns, cut = dict.fromkeys(episodes, 0.0), dict.fromkeys(episodes, False)
         obs: dict[Episode, Any] = {}
         for i, env in running.items():
-            with self._failures(i, 0):
-                obs[i] = env.reset(seed=self.episode_seed(i.number, i.policy))[0]
-        carry: Carry | None = None
+            seed = start_seed(self.seeds[i.policy], i.number)
+            obs[i] = env.reset(seed, f"evaluation episode {i.number}")
+        envs, carry = dict(running), None
         while running:
             if self._abandoned:
                 raise AbandonedEvaluationError
@@ -145,37 +178,26 @@ class Evaluator:
             actions, carry = act(seen, owners, carry)
             steps = list(zip(list(running.items()), actions, strict=True))
             for (i, env), action in steps:
-                lengths[i] += 1
-                with self._failures(i, lengths[i]):
-                    obs[i], reward, terminated, truncated, _ = env.step(action)
-                    reward = float(reward)
-                if not math.isfinite(reward):
-                    raise self._failure(i, lengths[i], f"returned the reward {reward}")
-                returns[i] += reward
-                if terminated or truncated:
+                obs[i], reward, terminated, truncated = env.step(action)
+                returns[i] += float(reward)
+                ended = terminated or truncated
+                cut[i] = not ended and env.length >= self.max_steps
+                if ended or cut[i]:
                     del running[i]
             if len(running) < len(steps):
                 carry = rows_of(carry, [i in running for (i, _), _ in steps])
-        return {i: (returns[i], lengths[i]) for i in episodes}
+        return {i: Outcome(returns[i], envs[i].length, cut[i]) for i in episodes}
 
-    @contextmanager
-    def _failures(self, episode: Episode, step: int) -> Iterator[None]:
-        """What an environment raises, as a sentence about it."""
+    def add_env(self, env: gym.Env[Any, Any]) -> None:
+        """Take over an environment, refused where its spaces are not those of the policies."""
         try:
-            yield
+            found = spaces_of(env, self.env_id)
+            self._spaces.refuse_other(found, f"environment '{self.env_id}'")
         except RLTrainingError:
+            close_env(env)
             raise
-        except Exception as error:
-            raise self._failure(episode, step, f"raised {told(error)}") from error
-
-    def _failure(self, episode: Episode, step: int, what: str) -> EnvironmentFailure:
-        seed = self.episode_seed(episode.number, episode.policy)
-        return EnvironmentFailure(
-            f"env_id: environment '{self.env_id}' {what} in evaluation episode {episode.number} "
-            f"(seed {seed}, step {step}); correct the environment, or env_kwargs"
-        )
+        self._envs.append(CheckedEnv(env, self.env_id, self._contract))
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
-        self._envs.clear()
+        while self._envs:
+            self._envs.pop().close()

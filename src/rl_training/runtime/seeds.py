@@ -21,10 +21,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.envs.vector import EnvironmentFailure
 from rl_training.experiment.checkpoint import CheckpointInfo, verify
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import CheckpointError, RLTrainingError, TrainingDivergedError
+from rl_training.experiment.errors import (
+    CheckpointError,
+    EnvironmentFailure,
+    RLTrainingError,
+    TrainingDivergedError,
+)
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     RESULT_FILE,
@@ -37,7 +41,7 @@ from rl_training.experiment.tracking import (
 from rl_training.models import Carry
 from rl_training.runtime.agents import AgentStack
 from rl_training.runtime.callbacks import TrainResult
-from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
+from rl_training.runtime.evaluation import SELECTION_STATES, ActFunction, EvalResult, Evaluator
 from rl_training.runtime.loops.offline import OfflineLoop
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.statistics import Summary
@@ -60,13 +64,25 @@ class SeedsResult:
     @property
     def last(self) -> Summary | None:
         """The last evaluations, by their mean returns."""
-        scores = [r.return_mean for r in self.results.values() if r.return_mean is not None]
-        return Summary.of(scores) if scores else None
+        return self._summary(lambda result: result.return_mean)
 
     @property
     def best(self) -> Summary | None:
         """The best evaluation of each seed."""
-        scores = [r.best_score for r in self.results.values() if r.best_score is not None]
+        return self._summary(lambda result: result.best_score)
+
+    @property
+    def held_out(self) -> Summary | None:
+        """The last policies from start states that no evaluation during training used."""
+        return self._summary(lambda r: r.held_out.return_mean if r.held_out else None)
+
+    @property
+    def best_held_out(self) -> Summary | None:
+        """The policies of the best checkpoints from the same states."""
+        return self._summary(lambda r: r.best_held_out.return_mean if r.best_held_out else None)
+
+    def _summary(self, score: Callable[[TrainResult], float | None]) -> Summary | None:
+        scores = [value for r in self.results.values() if (value := score(r)) is not None]
         return Summary.of(scores) if scores else None
 
 
@@ -261,7 +277,13 @@ class SeedsTrainer:
 
     def _write_result(self, status: str) -> None:
         result = self._result()
-        last, best = result.last, result.best
+        summaries = {
+            "last": result.last,
+            "best": result.best,
+            "held_out": result.held_out,
+            "best_held_out": result.best_held_out,
+        }
+        last = result.last
         write_json(
             self.run_dir / RESULT_FILE,
             {
@@ -270,8 +292,7 @@ class SeedsTrainer:
                 "updates": self.tick,
                 "seeds": list(self.seeds),
                 "last_eval": {"eval/return_mean": last.mean.value} if last else None,
-                "last": last.to_dict() if last else None,
-                "best": best.to_dict() if best else None,
+                **{name: one.to_dict() if one else None for name, one in summaries.items()},
                 "failures": {str(seed): text for seed, text in result.failures.items()},
                 "data_notes": list(next(iter(self.trainers.values())).loop.data_notes),
                 "wall_seconds": round(result.wall_seconds, 3),
@@ -382,7 +403,13 @@ class SharedEvaluations:
         self, config: TrainConfig, stack: AgentStack, wanted: Callable[[], list[int]]
     ) -> None:
         self.stack, self.wanted = stack, wanted
-        self.evaluator = Evaluator(config.env_id, config.env_kwargs, *(config.seeds or ()))
+        self.evaluator = Evaluator(
+            config.env_id,
+            config.env_kwargs,
+            stack.template.spaces,
+            [SELECTION_STATES] * len(stack.agents),
+            config.eval_max_steps,
+        )
         self._found: dict[int, EvalResult] = {}
         self._tick = -1
 
@@ -432,6 +459,9 @@ class _OneOfMany:
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
         return self.shared.result(self.agent, episodes)
+
+    def start_from(self, seed: int) -> None:
+        self.shared.evaluator.start_from(seed, self.agent)
 
     def abandon(self) -> None:
         self.shared.evaluator.abandon()

@@ -21,7 +21,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics, collapsed_weights
-from rl_training.envs.vector import EnvironmentFailure
+from rl_training.data.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
     CheckpointStore,
@@ -31,6 +31,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
+    EnvironmentFailure,
     RLTrainingError,
     TrainingDivergedError,
 )
@@ -45,7 +46,7 @@ from rl_training.experiment.tracking import (
     write_json,
 )
 from rl_training.models import Carry
-from rl_training.runtime.build import TorchRandom
+from rl_training.runtime.build import TorchRandom, build_algorithm
 from rl_training.runtime.callbacks import (
     Callback,
     EvalEvent,
@@ -61,11 +62,12 @@ from rl_training.runtime.controls import (
     until_next,
 )
 from rl_training.runtime.evaluation import (
+    HELD_OUT_STATES,
+    SELECTION_STATES,
     AbandonedEvaluationError,
     ActFunction,
     EvalResult,
     Evaluator,
-    untouched_randomness,
 )
 from rl_training.runtime.loops import Component, Loop, TellsOfWork
 from rl_training.runtime.profile import Part, Profile
@@ -140,6 +142,7 @@ class SomeEvaluator(Protocol):
     """What evaluates policies for a trainer."""
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult: ...
+    def start_from(self, seed: int) -> None: ...
     def abandon(self) -> None: ...
     def close(self) -> None: ...
 
@@ -162,13 +165,16 @@ class Trainer:
         self.store = CheckpointStore(
             run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
         )
-        self.evaluator = evaluator or Evaluator(config.env_id, config.env_kwargs, config.seed)
+        self.evaluator = evaluator or self._evaluator(SELECTION_STATES)
+        self.start_states = SELECTION_STATES  # the seed of those that evaluations start from
         self.early_stopping = (
             EarlyStopping(config.early_stopping) if config.early_stopping else None
         )
         self.last_eval: EvalResult | None = None
         self.last_eval_tick = -1
         self.evaluation_due = False  # one that a failure or a signal has prevented
+        self.held_out: EvalResult | None = None  # of the last policy, after training
+        self.best_held_out: EvalResult | None = None
         self.last_saved: CheckpointInfo | None = None
         self.best_score, self.best_tick = -math.inf, -1
         self.profile: Profile | None = None
@@ -210,6 +216,9 @@ class Trainer:
         self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
         if isinstance(self.loop, TellsOfWork):
             self.loop.tell = self.console.busy
+        for part in self._components().values():
+            for note in getattr(part, "notes", ()):
+                self.console.say(f"warning: {note}")
 
     def is_running(self) -> bool:
         """Whether there is more to do; an evaluation that is due is made first."""
@@ -224,6 +233,8 @@ class Trainer:
         if not self.interrupted and self.config.final_eval:
             self._evaluate()
         self.save()
+        if not self.interrupted and self.config.final_eval:
+            self._evaluate_held_out()
         if self.profile:
             self._show_profile()
         result = self.result()
@@ -375,6 +386,9 @@ class Trainer:
             "eval", tick, {**metrics, "eval/returns": list(result.returns), "best": is_best}
         )
         self.console.evaluated(tick, result.return_mean, str(result), is_best)
+        note = result.note()
+        if note:
+            self.console.say(f"warning: {note}")
         if self.early_stopping:
             reason = self.early_stopping.observe(metrics)
             if reason:
@@ -383,6 +397,36 @@ class Trainer:
         self._notify(lambda callback: callback.on_eval(event))
         if is_best and self.config.keep_best:
             self.save()
+
+    def _evaluator(self, start_states: int) -> Evaluator:
+        c = self.config
+        return Evaluator(
+            c.env_id, c.env_kwargs, self.algorithm.spaces, [start_states], c.eval_max_steps
+        )
+
+    def _evaluate_held_out(self) -> None:
+        """What the last and the best policy are worth from start states that chose neither."""
+        # one that an interruption ends, like the one that chose them
+        self.evaluator, evaluator = self._evaluator(HELD_OUT_STATES), self.evaluator
+        evaluator.close()
+        episodes = self.config.eval_episodes
+        try:
+            self.held_out = self.evaluator.run(policy_function(self.algorithm), episodes)
+            best = self.store.best() if self.config.keep_best else None
+            if best is not None and best.tick == self.loop.tick:
+                self.best_held_out = self.held_out
+            elif best is not None:
+                algorithm = build_algorithm(self.config, self.algorithm.spaces)
+                algorithm.load_training_state(
+                    read_checkpoint(best.path, ("algorithm",))[1]["algorithm"]
+                )
+                self.best_held_out = self.evaluator.run(policy_function(algorithm), episodes)
+        except EnvironmentFailure as failure:
+            raise self._saved_after(failure) from failure
+        except AbandonedEvaluationError:
+            self.console.say("the evaluation on held-out start states is left for a resumed run")
+        except CheckpointError as error:
+            self.console.say(f"warning: {error}")
 
     def _score(self, metrics: dict[str, float]) -> float:
         """Larger is better: the early-stopping metric where one is set, else the mean return."""
@@ -430,7 +474,7 @@ class Trainer:
                 "score": self._score(self.last_eval.metrics())
                 if evaluated_here and self.last_eval
                 else None,
-                "exact": all(getattr(part, "exact", True) for part in self._components().values()),
+                **self._exactness(),
             },
         )
         self.last_saved = info
@@ -461,17 +505,25 @@ class Trainer:
     def _components(self) -> dict[str, Component]:
         return {
             "algorithm": self.algorithm,
-            "random": TorchRandom(),
             "trainer": self,
             **self.loop.components(),
+            # last, because environments that are brought back may draw from these streams
+            "random": TorchRandom(),
         }
+
+    def _exactness(self) -> dict[str, Any]:
+        """Whether a resumed run is an uninterrupted one bit for bit, and if not, why."""
+        reasons = [getattr(part, "inexact_because", None) for part in self._components().values()]
+        reason = "; ".join(reason for reason in reasons if reason) or None
+        return {"exact": reason is None, "inexact_because": reason}
 
     def training_state(self) -> dict[str, Any]:
         last = self.last_eval
         return {
             "progress": self.loop.progress.to_dict(),
             "elapsed_seconds": self._elapsed(),
-            "last_eval": [list(last.returns), list(last.lengths)] if last else None,
+            "last_eval": [list(last.returns), list(last.lengths), list(last.cut)] if last else None,
+            "start_states": self.start_states,
             "last_eval_tick": self.last_eval_tick,
             "evaluation_due": self.evaluation_due,
             "best_score": self.best_score,
@@ -483,8 +535,10 @@ class Trainer:
         self.loop.progress.load(state["progress"])
         self.elapsed_before = state["elapsed_seconds"]
         if state["last_eval"]:
-            returns, lengths = state["last_eval"]
-            self.last_eval = EvalResult(tuple(returns), tuple(lengths))
+            self.last_eval = EvalResult(*(tuple(values) for values in state["last_eval"]))
+        # a run of an earlier version compares its policies on start states of its own seed
+        self.start_states = int(state.get("start_states", self.config.seed))
+        self.evaluator.start_from(self.start_states)
         self.last_eval_tick = state["last_eval_tick"]
         self.evaluation_due = state["evaluation_due"]
         self.best_score, self.best_tick = state["best_score"], state["best_tick"]
@@ -508,9 +562,6 @@ class Trainer:
             for name, component in self._components().items():
                 component.load_training_state(parts[name])
             self.resumed_at, self.last_saved = self.loop.tick, info
-            for part in self._components().values():
-                for note in getattr(part, "notes", ()):
-                    self.console.say(f"warning: {note}")
             return
         self.console.say("no usable checkpoint in this run: starting from the beginning")
         self.resumed_at = -1
@@ -542,6 +593,8 @@ class Trainer:
             best_score=self.best_score if self.best_tick >= 0 else None,
             best_tick=self.best_tick if self.best_tick >= 0 else None,
             data_notes=self.loop.data_notes,
+            held_out=self.held_out,
+            best_held_out=self.best_held_out,
         )
 
     def _write_result(self, status: str) -> None:
@@ -556,6 +609,11 @@ class Trainer:
                 "last_eval_tick": self.last_eval_tick,
                 "best": {"tick": result.best_tick, "score": result.best_score},
                 "data_notes": list(result.data_notes),
+                "held_out": {
+                    "last": self.held_out.metrics() if self.held_out else None,
+                    "best": self.best_held_out.metrics() if self.best_held_out else None,
+                },
+                **self._exactness(),
                 "wall_seconds": round(result.wall_seconds, 3),
                 "profile": self.profile.to_dict() if self.profile else None,
                 "config_hash": self.config.hash(),

@@ -16,8 +16,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.env_contract import close_env
 from rl_training.data.files import optional_module
 from rl_training.data.generation import make_env
+from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 from rl_training.experiment.files import draft_of
 from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
@@ -36,9 +38,11 @@ def record_episode(
     act: ActFunction,
     env_id: str,
     env_kwargs: Mapping[str, Any],
+    spaces: Spaces,
     seed: int,
     path: Path,
     *,
+    max_steps: int,
     overwrite: bool = False,
 ) -> EvalResult:
     """Film evaluation episode 0 into an .mp4 or .gif, which appears whole or not at all."""
@@ -49,7 +53,9 @@ def record_episode(
         try:
             with draft_of(path) as draft, _Film(ffmpeg, draft, _pictures_per_second(env)) as film:
                 filmed = _Filmed(env, env_id, film.add)
-                result = _OwnEnvEvaluator(filmed, env_id, dict(env_kwargs), seed).run(act, 1)
+                evaluator = Evaluator(env_id, env_kwargs, spaces, [seed], max_steps)
+                evaluator.add_env(filmed)
+                result = evaluator.run(act, 1)
                 film.finish()
             return result
         except OSError as error:
@@ -58,7 +64,7 @@ def record_episode(
                 "choose another name"
             ) from None
         finally:
-            env.close()
+            close_env(env)
 
 
 def _check_target(path: Path, overwrite: bool) -> None:
@@ -90,7 +96,7 @@ def _rendering_env(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, A
     plain = {key: value for key, value in env_kwargs.items() if key != "render_mode"}
     env = make_env(env_id, plain)
     modes = list(env.metadata.get("render_modes") or ())
-    env.close()
+    close_env(env)
     if "rgb_array" not in modes:
         raise EnvironmentSetupError(
             f"video: environment '{env_id}' cannot be recorded, because it does not render "
@@ -131,14 +137,6 @@ def _no_empty_folders(path: Path) -> Iterator[None]:
             with suppress(OSError):
                 folder.rmdir()
         raise
-
-
-class _OwnEnvEvaluator(Evaluator):
-    """An evaluator that is given its environment."""
-
-    def __init__(self, env: gym.Env[Any, Any], *task: Any) -> None:
-        super().__init__(*task)
-        self._envs = [env]
 
 
 class _Filmed(gym.Wrapper[Any, Any, Any, Any]):

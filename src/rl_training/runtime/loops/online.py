@@ -16,9 +16,8 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.data.generation import env_spaces
 from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Collector, Step
-from rl_training.envs.vector import EnvironmentFailure
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.errors import ConfigError, EnvironmentFailure, EnvironmentSetupError
 from rl_training.runtime.controls import Progress, derive_seed
 from rl_training.runtime.loops import Component
 
@@ -163,13 +162,10 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
         env_spaces(config.env_id, config.env_kwargs)  # raises where they are not to blame
         _, _, what = str(error).partition(": ")
         raise EnvironmentSetupError(f"train_env_kwargs: {what}") from None
-    have, need = collector.spaces.to_dict(), spaces.to_dict()
-    for name in need:
-        if have[name] != need[name]:
-            collector.close()
-            raise ConfigError(
-                f"{key}: the training environments of '{config.env_id}' have {name} {have[name]}, "
-                f"but the policy was made for {need[name]}; change only what leaves the spaces "
-                "as they are"
-            )
+    try:
+        where = f"the training environment '{config.env_id}'"
+        spaces.refuse_other(collector.spaces, where, key)
+    except EnvironmentSetupError:
+        collector.close()
+        raise
     return collector

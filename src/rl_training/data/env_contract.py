@@ -1,0 +1,202 @@
+"""What an environment has to answer: one check for training, evaluation, data and videos."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config_errors import shortened
+from rl_training.experiment.errors import EnvironmentFailure, RLTrainingError, told
+
+Answer = tuple[NDArray[Any], float, bool, bool]
+"""Observation, reward, terminated and truncated."""
+
+FINITE = "every number has to be finite; correct the environment"
+CORRECT = "correct the environment, or env_kwargs"
+
+FOREIGN_ERRORS = (Exception, SystemExit)
+"""What the code of an environment may raise, and what no environment may end a run with."""
+
+_FLOAT32, _FLOAT64, _UINT8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint8)
+_NUMBERS = frozenset({float, int, np.float64, np.float32})
+
+
+class WrongAnswerError(Exception):
+    """Said as it is, not as something the environment raised."""
+
+
+class EnvContract:
+    """Checks what the environments of one task answer.
+
+    A `WrongAnswerError` holds the middle of a sentence: "returned the reward None, ...".
+    Numbers that are not finite are left to the caller, who may look at many at once.
+    """
+
+    def __init__(self, spaces: Spaces) -> None:
+        self.shape, self.dtype = spaces.obs_shape, np.dtype(spaces.obs_dtype)
+        # NumPy has one object of each of these, so that comparing them costs next to nothing.
+        self._taken = (_UINT8, _UINT8) if spaces.is_image else (_FLOAT32, _FLOAT64)
+
+    def reset(self, env: gym.Env[Any, Any], seed: int) -> NDArray[Any]:
+        """Begin an episode; its first observation."""
+        answer: Any = env.reset(seed=seed)
+        if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
+            raise WrongAnswerError(
+                f"returned {_kind(answer)} from reset, expected (observation, info) as in "
+                "Gymnasium 0.26 and later"
+            )
+        return self.observation(answer[0])
+
+    def step(self, take: Callable[[Any], Any], action: Any) -> Answer:
+        """What `take`, the step of an environment, answers to an action."""
+        answer = take(action)
+        try:
+            obs, reward, terminated, truncated, _ = answer
+        except (TypeError, ValueError):
+            raise WrongAnswerError(
+                f"returned {_kind(answer)} from step, expected (observation, reward, terminated, "
+                "truncated, info) as in Gymnasium 0.26 and later"
+            ) from None
+        one, other = self._taken
+        if (
+            type(obs) is not np.ndarray
+            or obs.shape != self.shape
+            or (obs.dtype is not one and obs.dtype is not other)
+        ):
+            obs = self.observation(obs)
+        if type(reward) not in _NUMBERS:
+            reward = _number(reward)
+        if type(terminated) is not bool and type(terminated) is not np.bool_:
+            terminated = _flag(terminated, "terminated")
+        if type(truncated) is not bool and type(truncated) is not np.bool_:
+            truncated = _flag(truncated, "truncated")
+        return obs, reward, terminated, truncated
+
+    def observation(self, obs: Any) -> NDArray[Any]:
+        """As an array of the task's shape and type."""
+        if obs is None or isinstance(obs, (dict, str, bytes)):
+            raise WrongAnswerError(f"returned {_kind(obs)} as the observation, {self._expected}")
+        try:
+            array = np.asarray(obs)
+        except ValueError:  # rows of unequal length
+            raise WrongAnswerError(
+                f"returned {_kind(obs)} as the observation that is no array, {self._expected}"
+            ) from None
+        if array.shape != self.shape:
+            raise WrongAnswerError(
+                f"returned an observation of shape {array.shape}, expected {self.shape}"
+            )
+        other_type = self.dtype == _UINT8 and array.dtype != _UINT8  # would be cut to bytes
+        if array.dtype.kind not in "fiub" or other_type:
+            raise WrongAnswerError(
+                f"returned an observation of {array.dtype}, expected {self.dtype}"
+            )
+        if np.ma.isMaskedArray(obs) and np.ma.getmaskarray(obs).any():
+            raise WrongAnswerError(f"returned an observation with masked numbers {obs}")
+        return array.astype(self.dtype, copy=False)
+
+    @property
+    def _expected(self) -> str:
+        return f"expected {self.dtype} numbers of shape {self.shape}"
+
+
+class CheckedEnv:
+    """An environment whose every answer is checked, and whose failures are sentences."""
+
+    def __init__(self, env: gym.Env[Any, Any], env_id: str, contract: EnvContract) -> None:
+        self.env, self.env_id, self.contract = env, env_id, contract
+        self._episode, self._seed, self.length = "", 0, 0
+
+    def reset(self, seed: int, episode: str) -> NDArray[Any]:
+        """Begin an episode, called `episode` where it fails."""
+        self._episode, self._seed, self.length = episode, seed, 0
+        obs: NDArray[Any] = self._answer(self.contract.reset, self.env, seed)
+        self._check_finite(obs, 0.0)
+        return obs
+
+    def step(self, action: Any) -> Answer:
+        self.length += 1
+        answer: Answer = self._answer(self.contract.step, self.env.step, action)
+        self._check_finite(answer[0], answer[1])
+        return answer
+
+    def close(self) -> None:
+        close_env(self.env)
+
+    def _check_finite(self, obs: NDArray[Any], reward: float) -> None:
+        if not all_finite(obs):
+            raise self._failure(f"returned the observation {numbers(obs)}", FINITE)
+        if not math.isfinite(reward):
+            raise self._failure(f"returned the reward {reward}", FINITE)
+
+    def _answer(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return ask(*arguments)
+        except RLTrainingError:
+            raise
+        except FOREIGN_ERRORS as error:
+            raise self._failure(what_it_did(error), CORRECT) from error
+
+    def _failure(self, what: str, mend: str) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            f"env_id: environment '{self.env_id}' {what} in {self._episode} (seed {self._seed}, "
+            f"step {self.length}); {mend}"
+        )
+
+
+def close_env(env: gym.Env[Any, Any]) -> None:
+    """Release an environment; one that fails to be closed harms nothing that was done in it."""
+    with suppress(*FOREIGN_ERRORS):
+        env.close()
+
+
+def what_it_did(error: BaseException) -> str:
+    """A failure of an environment as the middle of a sentence."""
+    return str(error) if isinstance(error, WrongAnswerError) else f"raised {told(error)}"
+
+
+def numbers(array: NDArray[Any]) -> str:
+    """At most a few of them, on one line."""
+    return np.array2string(array, threshold=8, max_line_width=1000)
+
+
+def all_finite(array: NDArray[Any]) -> bool:
+    if array.dtype == _UINT8:
+        return True
+    # Searching the bytes takes half the time of `all` on the few numbers of a step.
+    return 0 not in np.isfinite(array).tobytes()
+
+
+def _number(value: Any) -> float:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        raise WrongAnswerError(f"returned the reward {_shown(value)}, expected a number")
+    return float(array.reshape(()))
+
+
+def _flag(value: Any, name: str) -> bool:
+    array = np.asarray(value)
+    if array.shape != () or array.dtype.kind not in "fiub" or array not in (0, 1):
+        raise WrongAnswerError(f"returned {_shown(value)} as '{name}', expected True or False")
+    return bool(array)
+
+
+def _shown(value: Any) -> str:
+    return " ".join(shortened(value).split())  # arrays are written on several lines
+
+
+def _kind(answer: Any) -> str:
+    if answer is None:
+        return "None"
+    if isinstance(answer, (tuple, list)):
+        return f"a {type(answer).__name__} of {len(answer)}"
+    if isinstance(answer, np.ndarray):
+        return f"an array of shape {answer.shape}"
+    return f"a {type(answer).__name__}"
