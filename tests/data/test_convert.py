@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
+from rl_training.experiment import files
 from rl_training.experiment.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
@@ -164,3 +168,72 @@ def test_a_cut_stream_stays_known_as_one(
         again = load_transition_dataset(target, spaces=box_spaces)
         assert not again.has_whole_episode
         _identical(dataset, again)
+
+
+def _killed_while_saving(data: TransitionDataset, target: str, operations: int) -> bool:
+    """Save in a child process that is killed at the n-th file operation; False if it finished."""
+    child = os.fork()
+    if child == 0:
+        watched = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "shutil.rmtree")
+        left = operations
+
+        def count(event: str, _: Any) -> None:
+            nonlocal left
+            if event in watched:
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.addaudithook(count)
+            save_dataset(data, target, overwrite=True)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_kill_never_costs_a_minari_data_set(
+    exchanges: bool, arrays: dict[str, Any], box_spaces: Spaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any file operation of an overwrite: the old data or the new ones are there."""
+    if not exchanges:
+        monkeypatch.setattr(files, "exchange", lambda one, other: False)
+    old = load_transition_dataset(arrays, spaces=box_spaces)
+    new = dataclasses.replace(old, rewards=old.rewards * np.float32(2.0))
+    save_dataset(old, "minari:toy/b-v0")
+    seen = set()
+    for operations in range(1 + exchanges, 200, 3):
+        killed = _killed_while_saving(new, "minari:toy/b-v0", operations)
+        found = load_transition_dataset("minari:toy/b-v0", spaces=box_spaces)
+        assert found.rewards.tolist() in (old.rewards.tolist(), new.rewards.tolist())
+        assert list(minari.list_local_datasets()) == ["toy/b-v0"]
+        seen.add(float(found.rewards[0]))
+        if not killed:
+            break
+        save_dataset(old, "minari:toy/b-v0", overwrite=True)
+    assert operations > 10
+    assert seen == {1.0, 2.0}
+
+
+def test_drafts_of_killed_processes_are_removed(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces
+) -> None:
+    data = load_transition_dataset(arrays, spaces=box_spaces)
+    root = tmp_path / "minari"
+    root.mkdir()
+    stale = [tmp_path / ".a.k3_x92ab.draft.npz", tmp_path / ".a.0abcdefg.draft.h5"]
+    fresh = [tmp_path / ".a.k3_x92ac.draft.npz", tmp_path / ".a.notes.npz"]
+    for path in (*stale, *fresh):
+        path.touch()
+    for name in (".draft_k3_x92ab", ".draft_k3_x92ac"):
+        (root / name / "toy" / "b-v0").mkdir(parents=True)
+    stale.append(root / ".draft_k3_x92ab")
+    fresh.append(root / ".draft_k3_x92ac")
+    for path in (*stale, fresh[1]):
+        for part in (path, *path.rglob("*")):
+            os.utime(part, (1e9, 1e9))
+    for target in _targets(tmp_path):
+        save_dataset(data, target)
+    assert [path.exists() for path in stale] == [False] * 3
+    assert [path.exists() for path in fresh] == [True] * 3

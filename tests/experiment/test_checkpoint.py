@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rl_training import load
-from rl_training.experiment import checkpoint
+from rl_training.experiment import checkpoint, files
 from rl_training.experiment.checkpoint import (
     MANIFEST,
     CheckpointStore,
@@ -147,7 +147,7 @@ def test_keep_best(tmp_path: Path) -> None:
 
 def cannot_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on file systems where two folders cannot change their names in one step."""
-    monkeypatch.setattr(checkpoint, "exchange", lambda one, other: False)
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)
 
 
 def test_a_checkpoint_that_cannot_be_replaced_stays(
@@ -182,7 +182,7 @@ def test_there_is_a_checkpoint_at_every_moment_of_a_replacement(
     """Killed before each of the operations on the file system that replace one."""
     if not in_one_step:
         cannot_exchange(monkeypatch)
-    operations = {(Path, "rename"), (shutil, "rmtree"), (checkpoint, "exchange")}
+    operations = {(Path, "rename"), (shutil, "rmtree"), (files, "exchange")}
     for last in range(12):
         store = CheckpointStore(tmp_path / str(last), keep_last=1, keep_best=False)
         save(store, 5, score=1.0)

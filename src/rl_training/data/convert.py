@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +19,14 @@ from numpy.typing import NDArray
 from rl_training.data.dataset import TransitionDataset, episode_end_flags
 from rl_training.data.files import optional_module
 from rl_training.data.generation import make_env
-from rl_training.data.readers import HDF5_SUFFIXES
+from rl_training.data.readers import HDF5_SUFFIXES, minari_folder
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import DataError, RLTrainingError
-from rl_training.experiment.files import draft_of
+from rl_training.experiment.files import bring_back, draft_of, put_in_place, remove_stale_drafts
 
 Format = Literal["npz", "hdf5", "minari"]
 
+MINARI_ROOT, MINARI_DRAFT = "MINARI_DATASETS_PATH", ".draft_"
 D4RL_KEYS = {"terminations": "terminals", "truncations": "timeouts"}
 
 
@@ -129,7 +133,8 @@ def _check_minari(dataset_id: str, overwrite: bool) -> Path:
             f"minari id '{dataset_id}' is malformed; write it like 'pendulum/mixed-v0', "
             "with a version at its end"
         )
-    folder = _minari_folder(dataset_id)
+    folder = minari_folder(dataset_id)
+    bring_back(folder)
     if folder.exists() and not overwrite:
         raise DataError(
             f"minari data set '{dataset_id}' exists already; choose another id "
@@ -143,13 +148,12 @@ def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -
     folder = _check_minari(dataset_id, overwrite)
     minari = optional_module("minari", "minari", "writing a Minari data set")
     _check_chain(dataset, dataset_id)
-    aside = folder.with_name(f".{folder.name}.replaced")
+    root = minari_folder("")
+    remove_stale_drafts(root, MINARI_DRAFT)
     env = _recorded_env(dataset)
-    if folder.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
+    draft = Path(tempfile.mkdtemp(prefix=MINARI_DRAFT, dir=root))
     try:
-        with warnings.catch_warnings():
+        with _minari_root(draft), warnings.catch_warnings():
             # Minari asks for an author and a permalink, which a conversion does not know.
             warnings.simplefilter("ignore", UserWarning)
             observation_space, action_space = _gymnasium_spaces(dataset.spaces)
@@ -162,15 +166,33 @@ def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -
                 description=f"Converted by rl-training from {dataset.name}.",
                 data_format="hdf5",
             )
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        if aside.exists():
-            aside.rename(folder)
-        raise
+        namespace = dataset_id.rpartition("/")[0]
+        namespaces = optional_module("minari.namespace", "minari", "writing a Minari data set")
+        if namespace and namespace not in namespaces.list_local_namespaces():
+            namespaces.create_namespace(namespace)
+        whole = draft / dataset_id
+        if folder.exists():
+            put_in_place(whole, folder)
+        else:
+            whole.rename(folder)
     finally:
+        shutil.rmtree(draft, ignore_errors=True)
         if env is not None:
             env.close()
-    shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _minari_root(folder: Path) -> Iterator[None]:
+    """Inside, Minari keeps its data sets in `folder`: it takes no other path for one."""
+    before = os.environ.get(MINARI_ROOT)
+    os.environ[MINARI_ROOT] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[MINARI_ROOT]
+        else:
+            os.environ[MINARI_ROOT] = before
 
 
 def _check_chain(dataset: TransitionDataset, dataset_id: str) -> None:
@@ -220,10 +242,3 @@ def _recorded_env(dataset: TransitionDataset) -> gym.Env[Any, Any] | None:
         return None if dataset.env_id is None else make_env(dataset.env_id)
     except RLTrainingError:
         return None
-
-
-def _minari_folder(dataset_id: str) -> Path:
-    module = optional_module(
-        "minari.storage.datasets_root_dir", "minari", "writing a Minari data set"
-    )
-    return Path(module.get_dataset_path(dataset_id))

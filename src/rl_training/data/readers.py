@@ -22,6 +22,7 @@ from rl_training.experiment.errors import (
     RLTrainingError,
     did_you_mean,
 )
+from rl_training.experiment.files import bring_back
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 
@@ -206,6 +207,7 @@ def read_minari(dataset_id: str) -> RawTransitions:
     minari = optional_module("minari", "minari", "reading a Minari data set")
     optional_module("h5py", "minari", "reading a Minari data set")
     try:
+        bring_back(minari_folder(dataset_id))  # after a replacement that was killed
         dataset = minari.load_dataset(dataset_id, download=False)
         _check_minari_spaces(dataset, label)
         _check_minari_size(Path(dataset.storage.data_path), label)
@@ -273,6 +275,12 @@ def _check_minari_size(folder: Path, label: str) -> None:
                     _check_stored_here(file, name, label)
                     total += int(file[name].nbytes)
     require_data_memory(label, total)
+
+
+def minari_folder(dataset_id: str) -> Path:
+    """Where Minari keeps a data set; "": where it keeps all of them."""
+    module = optional_module("minari.storage.datasets_root_dir", "minari", "a Minari data set")
+    return Path(module.get_dataset_path(dataset_id))
 
 
 def _local_minari_ids(minari: Any) -> list[str]:

@@ -23,13 +23,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from rl_training.experiment.errors import CheckpointError, NewerFormatError
-from rl_training.experiment.files import NOT_ALLOWED, exchange, open_regular
+from rl_training.experiment.files import (
+    NOT_ALLOWED,
+    REPLACED,
+    aside_of,
+    flush_to_disk,
+    open_regular,
+    put_in_place,
+)
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 1 << 26
 """Bytes; no manifest is nearly as long."""
-DRAFT, REPLACED = ".draft-", ".replaced-"
+DRAFT = ".draft-"
 _TICK_DIGITS = 12
 
 
@@ -78,14 +85,6 @@ def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _write_component(path: Path, state: Any) -> str:
     import torch
 
@@ -124,8 +123,8 @@ def write_checkpoint(
     Replaces a checkpoint already there; refuses to replace anything else. On failure
     nothing is left behind and what was there before is untouched.
     """
-    if not path.exists() and _aside(path).exists():
-        _aside(path).rename(path)
+    if not path.exists() and aside_of(path).exists():
+        aside_of(path).rename(path)
     if path.exists() and not (path / MANIFEST).is_file():
         raise CheckpointError(
             f"checkpoint '{path}': something that is no checkpoint is already there; "
@@ -145,12 +144,12 @@ def write_checkpoint(
             file.flush()
             os.fsync(file.fileno())
         draft.chmod(0o755)
-        _flush_to_disk(draft)
+        flush_to_disk(draft)
         if path.exists():
-            _take_the_place(draft, path)
+            put_in_place(draft, path)
         else:
             draft.rename(path)
-            _flush_to_disk(path.parent)
+            flush_to_disk(path.parent)
     except OSError as error:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
@@ -170,36 +169,11 @@ def write_checkpoint(
     return CheckpointInfo(path, manifest)
 
 
-def _aside(path: Path) -> Path:
-    """Where a checkpoint waits while another one takes its place in two steps."""
-    return path.with_name(f"{REPLACED}{path.name}")
-
-
-def _take_the_place(draft: Path, path: Path) -> None:
-    """Put `draft` in the place of the checkpoint at `path`, of which there is one at any time."""
-    if exchange(draft, path):
-        _flush_to_disk(path.parent)
-        shutil.rmtree(draft, ignore_errors=True)
-        return
-    # In two steps: a process that is killed between them leaves the old one aside, where it
-    # is found again.
-    aside = _aside(path)
-    shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
-    try:
-        draft.rename(path)
-    except BaseException:
-        aside.rename(path)
-        raise
-    _flush_to_disk(path.parent)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def read_manifest(path: Path) -> CheckpointInfo:
     """The manifest of the checkpoint at `path`, or of the one that was to be replaced there."""
     try:
-        if not path.exists() and _aside(path).exists():
-            path = _aside(path)
+        if not path.exists() and aside_of(path).exists():
+            path = aside_of(path)
         with open_regular(path / MANIFEST) as file:
             text = file.read(MANIFEST_LIMIT + 1)
     except PermissionError as error:
