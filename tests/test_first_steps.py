@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import BC, DQN, IQL, PPO, SAC, Callback, TrainConfig
+from rl_training import BC, DQN, IQL, PPO, SAC, Callback, TrainConfig, load
+from rl_training.api.seeds import chosen_seeds
 from rl_training.experiment.config import load_config
 from rl_training.experiment.config_files import packaged_config_names
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.foreign_names import FOREIGN
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 
@@ -178,8 +179,25 @@ def test_values_as_python_has_them(tmp_path: Path) -> None:
     assert config.algo_kwargs["hidden_sizes"] == [8]
     assert (config.output_dir, config.device) == (str(tmp_path), "cpu")
     assert load_config("sac", ["total_timesteps=2e5"]).total_timesteps == 200_000
+    assert SAC("Pendulum-v1", threads=np.int64(1)).config.threads == 1
+    data = {"kind": "npz", "path": tmp_path / "x.npz"}
+    assert TrainConfig(algo="bc", env_id="Pendulum-v1", output_dir=tmp_path, dataset=data).hash()
     for value in (1.5, True, "9", float("inf")):
         assert refused(SAC, total_timesteps=value).startswith("total_timesteps: ")
+
+
+def test_amounts_as_numpy_has_them(tmp_path: Path) -> None:
+    agent = SAC("Pendulum-v1", hidden_sizes=[8])
+    assert len(agent.evaluate(np.int64(2)).returns) == 2
+    assert len(agent.collect(steps=5e0, seed=np.int32(1))) == 5  # type: ignore[arg-type]
+    for wrong in (0, 1.5, "2"):
+        with pytest.raises(ConfigError, match=r"^episodes: expected a whole number, at least 1"):
+            agent.evaluate(wrong)  # type: ignore[arg-type]
+    assert list(chosen_seeds(load_config("bc/pendulum"), np.int64(2))) == [0, 1]  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentSetupError, match="must be numbers, got complex128"):
+        agent.predict(np.ones(3) + 1j)
+    agent.save(tmp_path / "x")
+    assert load(tmp_path / "x", device=torch.device("cpu")).config.device == "cpu"  # type: ignore[arg-type]
 
 
 # --- configs by name -----------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from rl_training.algorithms.world_models import (
 )
 from rl_training.data.sequences import Context, SequenceBatch
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate
+from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate, Whole
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import Carry, Policy, frozen_copy
 from rl_training.models.dreamer import (
@@ -61,7 +61,7 @@ class DreamerParams(ReplayParams):
     """Updates per environment step; fractions are kept exactly over time."""
     batch_size: Count = 16
     """Sequences per update."""
-    batch_length: Annotated[int, Field(ge=2)] = 64
+    batch_length: Annotated[Whole, Field(ge=2)] = 64
     """Moments in each sequence."""
     size: Literal["tiny", "1m", "12m"] = "1m"
     """Widths of all networks, by their number of parameters."""

@@ -38,13 +38,13 @@ from rl_training.algorithms.value_based import (
 )
 from rl_training.data.batch import Batch
 from rl_training.data.spaces import Spaces
-from rl_training.experiment.config import Count, NonNegative, Positive
+from rl_training.experiment.config import Count, NonNegative, Positive, Whole
 from rl_training.models import Observed
 from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
 
 
 class FQFParams(ValueParams):
-    n_fractions: Annotated[int, Field(ge=2)] = 32
+    n_fractions: Annotated[Whole, Field(ge=2)] = 32
     """Fractions proposed per state."""
     num_cosines: Count = 64
     """Cosines that embed a fraction."""

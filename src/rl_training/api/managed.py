@@ -43,6 +43,7 @@ from rl_training.experiment.config import (
     DatasetConfig,
     TrainConfig,
     load_config,
+    whole_number,
 )
 from rl_training.experiment.errors import (
     CheckpointError,
@@ -314,7 +315,7 @@ class ManagedAlgorithm:
         evaluation during training, by which `best` is chosen, uses them, and they are the same
         for every run of the task.
         """
-        c = self.config
+        c, episodes = self.config, whole_number(episodes)
         if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
             raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
         states = HELD_OUT_STATES if seed is None else seed
@@ -416,6 +417,10 @@ class ManagedAlgorithm:
         if obs.dtype != spaces.obs_dtype:
             if spaces.is_image:  # other numbers would be cut to bytes
                 raise EnvironmentSetupError(f"predict: images must be uint8, got {obs.dtype}")
+            if obs.dtype.kind not in "fiub":  # of complex numbers a part would be lost
+                raise EnvironmentSetupError(
+                    f"predict: observations must be numbers, got {obs.dtype}"
+                )
             obs = obs.astype(np.float32)
         if obs.shape != shape and obs.shape[1:] != shape:
             raise EnvironmentSetupError(

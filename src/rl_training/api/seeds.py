@@ -19,7 +19,7 @@ from rl_training.api.support import (
 )
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.generation import env_spaces
-from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config
+from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.tracking import (
     CONFIG_FILE,
@@ -107,6 +107,7 @@ def chosen_seeds(config: TrainConfig, seeds: int | Sequence[int] | None) -> Sequ
     """The seeds themselves; a number of them counts from the config's seed."""
     if seeds is None:
         seeds = config.seeds or 1
+    seeds = whole_number(seeds)
     if isinstance(seeds, int):
         if seeds < 1:
             raise ConfigError(f"seeds: expected how many agents to train, at least 1, got {seeds}")

@@ -191,10 +191,8 @@ def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: st
 
 
 def _plain(value: Any) -> Any:
-    """A value as a config file would hold it, where Python has a type of its own for it."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    return str(value) if isinstance(value, (Path, torch.device)) else value
+    """A section as a config file would hold it."""
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
 
 def refuse_changes(stored: Mapping[str, Any], wanted: TrainConfig) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
@@ -32,7 +33,7 @@ NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=False)]
 Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 
 
-def _whole_number(value: Any) -> Any:
+def whole_number(value: Any) -> Any:
     """1e6 and NumPy's integers as plain ones; anything else is left to be refused."""
     if isinstance(value, bool):
         return value
@@ -41,8 +42,18 @@ def _whole_number(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_whole_number), Field(ge=1)]
-Interval = Annotated[int, BeforeValidator(_whole_number), Field(ge=0)]
+def _text(value: Any) -> Any:
+    """Paths and devices as they are written; anything else is left to be refused."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    kind = type(value)  # by name, because torch is not imported for a config
+    return str(value) if (kind.__module__, kind.__name__) == ("torch", "device") else value
+
+
+Whole = Annotated[int, BeforeValidator(whole_number)]
+Count = Annotated[Whole, Field(ge=1)]
+Interval = Annotated[Whole, Field(ge=0)]
+Text = Annotated[str, BeforeValidator(_text)]
 HiddenSizes = Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
 
 
@@ -96,7 +107,7 @@ class DataSource(Section):
     """Kind of source."""
     name: str | None = None
     """Name of a scripted data set (kind scripted)."""
-    path: str | None = None
+    path: Text | None = None
     """File to read (kind npz or hdf5)."""
     id: str | None = None
     """Minari data set id (kind minari)."""
@@ -236,19 +247,19 @@ class TrainConfig(Section):
     """Seed of everything random in the run."""
     seeds: Annotated[tuple[Interval, ...], Field(min_length=1, strict=False)] | None = None
     """Seeds of several agents that are trained at once, each as `seed` would train it (offline)."""
-    device: str = "auto"
+    device: Text = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     engine: Literal["auto", "eager", "compile", "graph", "compiled_graph"] = "auto"
     """How updates are executed; auto takes CUDA graphs where it can, and compiles long runs."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products to TF32: quicker, less exact."""
-    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    threads: Annotated[Whole, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     profile: bool = False
     """Say where the time of the run goes, early on and at its end."""
     dataset: DatasetConfig | None = None
     """Data set of the offline lane, prior data of the offline-to-online one, or demonstrations."""
-    init_from: str | None = None
+    init_from: Text | None = None
     """Run or checkpoint folder with the policy to start from (offline-to-online)."""
     total_updates: Count | None = None
     """Budget in gradient updates (offline)."""
@@ -282,7 +293,7 @@ class TrainConfig(Section):
     """Optional early stopping on evaluations."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
-    output_dir: str = "runs"
+    output_dir: Text = "runs"
     """Folder in which the run folder is made."""
     algo_kwargs: dict[str, Any] = {}
     """Knobs of the algorithm."""

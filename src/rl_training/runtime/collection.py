@@ -16,6 +16,7 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.env_contract import close_env
 from rl_training.data.generation import make_env, roll_out, spaces_of, uniform_controller
 from rl_training.data.validation import RawTransitions, build_dataset
+from rl_training.experiment.config import whole_number
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.tracking import ProgressConsole
 from rl_training.models.policies import DeterministicPolicy
@@ -125,6 +126,7 @@ def collect(
     is decided by (seed, i) alone. The global random streams are left as they were.
     """
     check_amount(episodes, steps, seed)
+    episodes, steps, seed = (whole_number(value) for value in (episodes, steps, seed))
     spaces = algorithm.spaces
     if spaces.is_image:
         raise EnvironmentSetupError(
@@ -162,7 +164,8 @@ def check_amount(episodes: int | None, steps: int | None, seed: int) -> None:
     if (episodes is None) == (steps is None):
         raise ConfigError("episodes, steps: give exactly one of the two, how much to collect")
     for name, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("seed", seed, 0)):
-        if value is not None and not (isinstance(value, int) and value >= least):
+        whole = whole_number(value)
+        if value is not None and not (isinstance(whole, int) and whole >= least):
             raise ConfigError(f"{name}: expected a whole number, at least {least}, got {value!r}")
 
 
