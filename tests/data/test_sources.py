@@ -284,6 +284,16 @@ def test_what_flags_alone_lack(arrays: dict[str, Any], box_spaces: Spaces) -> No
     load_transition_dataset({**arrays, "terminations": terminations}, spaces=box_spaces)
 
 
+def test_a_key_that_is_nearly_right_is_not_left_unread(
+    tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces
+) -> None:
+    arrays["next_observation"] = arrays.pop("next_observations")
+    path = _npz(tmp_path / "x.npz", arrays)
+    for source in (arrays, path):
+        with pytest.raises(DataError, match="'next_observation' is not known; rename it to 'next_"):
+            load_transition_dataset(source, spaces=box_spaces)
+
+
 def test_an_index_of_states_is_no_magnitude(arrays: dict[str, Any]) -> None:
     arrays["observations"] = arrays["next_observations"] = np.arange(5)
     with pytest.raises(DataError, match=r"store them one-hot, e\.g\. numpy\.eye") as caught:

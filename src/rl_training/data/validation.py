@@ -6,6 +6,7 @@ there, the first offending row where there is one, and how to mend it.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +87,19 @@ def select_keys(present: Sequence[str], label: str, needs_rewards: bool = True) 
             f"{', '.join(NEEDED[name] for name in needed[:-1])} and {NEEDED[needed[-1]]}"
             f"{_advice(missing, present)}"
         )
+    _refuse_near_misses(chosen, present, label)
     return chosen
+
+
+def _refuse_near_misses(chosen: Mapping[str, str], present: Sequence[str], label: str) -> None:
+    """Refuse a key that is nearly that of an array which may be missing: it would go unread."""
+    others = [key for key in present if key not in chosen.values()]
+    for name in ARRAY_NAMES:
+        close = difflib.get_close_matches(name, others, n=1, cutoff=0.85)
+        if name not in chosen and close:
+            raise DataError(
+                f"{label}: key '{close[0]}' is not known; rename it to '{name}', or remove it"
+            )
 
 
 def _advice(missing: Sequence[str], present: Sequence[str]) -> str:
