@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training import AWR, BC
 from rl_training.algorithms import bc_loss, bc_mse_loss
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, DataError
 
 from .helpers import (
     COMMON_BAD_KNOBS,
@@ -106,3 +107,30 @@ def test_squared_error_is_refused_on_discrete_actions():
 )
 def test_bad_knobs(key, value):
     assert_rejects("bc", key, value)
+
+
+def test_data_need_no_rewards(tmp_path):
+    """From arrays and from a file, resumed as well; algorithms that need them refuse."""
+    generator = np.random.default_rng(0)
+    observations = generator.normal(size=(40, 3)).astype(np.float32)
+    arrays = {
+        "observations": observations,
+        "next_observations": observations,
+        "actions": generator.uniform(-2, 2, (40, 1)).astype(np.float32),
+        "terminations": np.arange(40) % 10 == 9,
+        "truncations": np.zeros(40, bool),
+    }
+    np.savez(tmp_path / "x.npz", **arrays)
+    options = {"hidden_sizes": [8], "tensorboard": False, "eval_episodes": 1}
+    for dataset in (arrays, tmp_path / "x.npz"):
+        agent = BC("Pendulum-v1", dataset=dataset, output_dir=tmp_path / "runs", **options)
+        result = agent.learn(4, progress=False)
+        assert "there are no rewards" in result.data_notes
+        assert BC.resume(result.run_dir, total_updates=6, progress=False).result.updates == 6
+    with pytest.raises(DataError, match="missing key 'rewards'"):
+        AWR("Pendulum-v1", dataset=arrays)
+    scaled = {"kind": "npz", "path": tmp_path / "x.npz", "rewards": {"scale": 2.0}}
+    agent = BC("Pendulum-v1", dataset=scaled, output_dir=tmp_path / "none", **options)
+    with pytest.raises(DataError, match="has no rewards, which only cloning and imitation"):
+        agent.learn(4, progress=False)
+    assert not (tmp_path / "none").exists()

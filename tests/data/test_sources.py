@@ -206,7 +206,7 @@ def test_an_hdf5_link_that_leads_nowhere(tmp_path: Path, arrays: dict[str, Any])
         with h5py.File(path, "a") as file:
             del file["observations"]
             file["observations"] = link
-        with pytest.raises(DataError, match="missing key 'observations'"):
+        with pytest.raises(DataError, match="'observations' is no array of this file, but a"):
             load_transition_dataset(path)
 
 
@@ -234,7 +234,8 @@ def test_an_hdf5_file_does_not_read_others(tmp_path: Path, arrays: dict[str, Any
         with h5py.File(path, "a") as file:
             del file["rewards"]
             elsewhere(file)
-        with pytest.raises(DataError, match="array 'rewards' lies in another file, which is not"):
+        words = "'rewards' is no array of this file" if elsewhere is linked else "in another file"
+        with pytest.raises(DataError, match=words):
             load_transition_dataset(path)
 
 
@@ -292,6 +293,29 @@ def test_a_key_that_is_nearly_right_is_not_left_unread(
     for source in (arrays, path):
         with pytest.raises(DataError, match="'next_observation' is not known; rename it to 'next_"):
             load_transition_dataset(source, spaces=box_spaces)
+
+
+def test_a_key_that_leads_to_no_array_is_not_one_that_is_missing(
+    tmp_path: Path, arrays: dict[str, Any]
+) -> None:
+    del arrays["rewards"]  # which are optional here
+    for index, link in enumerate(
+        (h5py.SoftLink("/no"), h5py.ExternalLink("/etc/hosts", "x"), None)
+    ):
+        path = _hdf5(tmp_path / f"{index}.h5", arrays)
+        with h5py.File(path, "a") as file:
+            if link is None:
+                file.create_group("rewards")
+            else:
+                file["rewards"] = link
+        with pytest.raises(DataError, match="'rewards' is no array of this file, but a group or a"):
+            load_transition_dataset(path, needs_rewards=False)
+
+
+def test_arrays_with_misspelt_observations(arrays: dict[str, Any]) -> None:
+    arrays["observtions"] = arrays.pop("observations")
+    with pytest.raises(DataError, match=r"missing key 'observations' \(did you mean 'observtions'"):
+        load_transition_dataset(arrays)
 
 
 def test_an_index_of_states_is_no_magnitude(arrays: dict[str, Any]) -> None:
@@ -571,9 +595,9 @@ def test_optional_packages_name_their_extra(
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr("importlib.import_module", absent)
-    with pytest.raises(MissingExtraError, match=r"hdf5 file needs .*rl-training\[hdf5\]"):
+    with pytest.raises(MissingExtraError, match=r"hdf5 file needs .*pip install .*h5py"):
         load_transition_dataset(path)
-    with pytest.raises(MissingExtraError, match=r"Minari data set .*rl-training\[minari\]"):
+    with pytest.raises(MissingExtraError, match=r"Minari data set .*pip install .*minari"):
         load_transition_dataset("minari:toy/steps-v0")
 
 

@@ -161,9 +161,14 @@ def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
         "or set dataset.kind to what it is"
     )
     with _damage(unknown), h5py.File(path, "r") as file:
-        present = [key for key in file if _is_array(file, key, h5py)]
-        chosen = choose(present) if choose else present
+        # Of all keys: an array that is a dead link or a group is not one that is missing.
+        chosen = choose(list(file)) if choose else [k for k in file if _is_array(file, k, h5py)]
         for key in chosen:
+            if not _is_array(file, key, h5py):
+                raise DataError(
+                    f"{label}: '{key}' is no array of this file, but a group or a link; store the "
+                    "numbers under this key"
+                )
             with _damage(f"{label}: array '{key}' cannot be read; write the file again"):
                 _check_stored_here(file, key, label)
         require_data_memory(label, sum(file[key].nbytes for key in chosen))
@@ -177,7 +182,7 @@ def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
 def _check_stored_here(file: Any, key: str, label: str) -> None:
     """Refuse an array whose numbers lie in another file, or were never written."""
     stored = file[key]
-    if stored.external or stored.is_virtual or stored.file.filename != file.filename:
+    if stored.external or stored.is_virtual:
         raise DataError(
             f"{label}: array '{key}' lies in another file, which is not opened; "
             "store the numbers in this one"
@@ -191,8 +196,12 @@ def _check_stored_here(file: Any, key: str, label: str) -> None:
 
 
 def _is_array(file: Any, key: str, h5py: Any) -> bool:
+    """Whether a key holds an array; other files are not opened to find out."""
     try:
-        return isinstance(file.get(key), h5py.Dataset)
+        if isinstance(file.get(key, getlink=True), h5py.ExternalLink):
+            return False
+        found = file.get(key)
+        return isinstance(found, h5py.Dataset) and bool(found.file.filename == file.filename)
     except Exception:  # noqa: BLE001
         return False  # a link that leads nowhere, or to itself
 

@@ -128,8 +128,12 @@ def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> Datase
 
 def holds_arrays(source: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether `source` is a mapping of arrays rather than of configuration keys."""
-    names = ("observations", *ALIASES["observations"])
-    return isinstance(source, Mapping) and any(key in source for key in names)
+    if not isinstance(source, Mapping):
+        return False
+    if any(key in source for key in ("observations", *ALIASES["observations"])):
+        return True
+    # the key of the observations may be misspelt
+    return any(getattr(value, "shape", ()) for value in source.values())
 
 
 def _parts(config: DatasetConfig) -> tuple[DataSource, ...]:

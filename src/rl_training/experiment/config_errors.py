@@ -105,5 +105,5 @@ def _hint(
 
 def shortened(value: Any) -> str:
     """A value as it would be written, cut to one line."""
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
