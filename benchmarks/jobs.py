@@ -20,9 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import hardware, source_digest
+from benchmarks.machine import hardware
 from benchmarks.peers.environment import PeerEnvironment
 from benchmarks.process import ROOT, job_environment
+from benchmarks.sources import SourceBook
 
 LAST_LINES = 15
 """Lines of a failed job's output that are shown."""
@@ -81,7 +82,7 @@ class Record:
     versions: dict[str, str]
     hardware: dict[str, Any]
     code: str
-    """Digest of the package's source when the job ran."""
+    """The state of the modules that the job had imported, by its name in `sources.json`."""
     wall_seconds: float
     finished: str
 
@@ -114,7 +115,7 @@ class ResultStore:
     """JSON files under a root folder, one folder per suite."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.sources = root, SourceBook(root)
 
     def folder(self, suite: str) -> Path:
         return self.root / suite
@@ -137,7 +138,7 @@ class ResultStore:
             "result": answer["result"],
             "versions": answer["versions"],
             "hardware": hardware(),
-            "code": source_digest(),
+            "code": self.sources.note(answer["modules"]),
             "wall_seconds": round(wall_seconds, 1),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }

@@ -1,15 +1,12 @@
-"""The machine and the state of the code that a result was made with."""
+"""The machine that a result was made on."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from benchmarks.process import ROOT
 
 
 @cache
@@ -48,13 +45,3 @@ def _gpu_model() -> str | None:
 def has_gpu() -> bool:
     """Whether jobs for a GPU can run here."""
     return _gpu_model() is not None
-
-
-def source_digest() -> str:
-    """10 hex digits that change when any file of the package changes."""
-    result = hashlib.sha256()
-    package = ROOT / "src" / "rl_training"
-    for path in sorted(package.rglob("*.py")):
-        result.update(path.relative_to(package).as_posix().encode())
-        result.update(path.read_bytes())
-    return result.hexdigest()[:10]

@@ -57,7 +57,8 @@ def answer_job(work: Callable[[Request], dict[str, Any]], packages: Sequence[str
     values = json.loads(request_path.read_text(encoding="utf-8"))
     request = Request(values["spec"], values["seed"], values["inputs"], Path(values["scratch"]))
     result = work(request)
-    answer = {"versions": versions(packages), "result": result}
+    imported = sorted(name for name in sys.modules if name.partition(".")[0] == "rl_training")
+    answer = {"versions": versions(packages), "result": result, "modules": imported}
     answer_path.write_text(json.dumps(answer), encoding="utf-8")
 
 

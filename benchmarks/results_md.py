@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Records, ResultStore
-from benchmarks.machine import source_digest
 from benchmarks.markdown import table
+from benchmarks.sources import Sources
 from benchmarks.suites import SUITES, Section, Suite, load_suite
 
 HEAD = """# Results
@@ -31,15 +31,30 @@ def render(store: ResultStore, path: Path) -> dict[str, tuple[Verdict, ...]]:
         for suite in suites
         if stored[suite.name]
     }
-    parts = [HEAD, _summary(suites, sections)]
+    states = store.sources.read()
+    changes = {code: _changes(states.get(code)) for code in _codes(stored.values())}
+    parts = [HEAD, _summary(suites, sections, stored, changes)]
     for suite in suites:
         parts.append(f"## {suite.title}")
         if suite.name in sections:
-            parts += [sections[suite.name].markdown, _provenance(suite, stored[suite.name])]
+            records = stored[suite.name]
+            parts += [sections[suite.name].markdown, _provenance(suite, records, states, changes)]
         else:
             parts.append(f"No results yet: `{_command(suite)}` makes them.")
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return {name: section.verdicts for name, section in sections.items()}
+
+
+Changes = Mapping[str, list[str] | None]
+"""Modules that have changed since a state, by its name; None where the state is not known."""
+
+
+def _codes(stored: Iterable[Records]) -> set[str]:
+    return {record.code for records in stored for record in records.all}
+
+
+def _changes(state: Sources | None) -> list[str] | None:
+    return None if state is None else state.changed()
 
 
 def _gpu(hardware: Mapping[str, object]) -> str:
@@ -50,18 +65,41 @@ def _command(suite: Suite) -> str:
     return f"python -m benchmarks.run {suite.name}"
 
 
-def _summary(suites: Iterable[Suite], sections: Mapping[str, Section]) -> str:
-    rows = []
+def _summary(
+    suites: Iterable[Suite],
+    sections: Mapping[str, Section],
+    stored: Mapping[str, Records],
+    changes: Changes,
+) -> str:
+    """One screen: how much was asked, how much holds, of which code."""
+    rows, total, current = [], Counter[bool | None](), Counter[bool]()
     for suite in suites:
         verdicts = sections[suite.name].verdicts if suite.name in sections else ()
         counts = Counter(verdict.passed for verdict in verdicts)
-        missed = ", ".join(verdict.gate for verdict in verdicts if verdict.passed is False)
-        state = [str(counts[True]), str(counts[False]), str(counts[None]), missed or "–"]
-        rows.append([suite.title, f"`{_command(suite)}`", *state])
-    return table(("suite", "command", "gates passed", "missed", "not run", "which"), rows)
+        fresh = Counter(changes[record.code] == [] for record in stored[suite.name].all)
+        total, current = total + counts, current + fresh
+        missed = "; ".join(verdict.gate for verdict in verdicts if verdict.passed is False)
+        gates = f"{counts[True]} of {len(verdicts)}" if verdicts else "–"
+        rows.append([_link(suite), gates, f"{fresh[True]} of {fresh.total()}", missed or "–"])
+    return "\n\n".join(
+        (
+            f"**{total[True]} of {total.total()} gates hold**, {total[False]} are missed and "
+            f"{total[None]} were not run. {current[True]} of {current.total()} jobs ran with the "
+            "code as it is now: no module that they imported has changed since, apart from "
+            "comments. The others show what an earlier commit did.",
+            table(("suite", "gates that hold", "jobs of this code", "missed"), rows),
+        )
+    )
 
 
-def _provenance(suite: Suite, records: Records) -> str:
+def _link(suite: Suite) -> str:
+    anchor = "".join(c for c in suite.title.lower().replace(" ", "-") if c.isalnum() or c == "-")
+    return f"[{suite.title}](#{anchor})"
+
+
+def _provenance(
+    suite: Suite, records: Records, states: Mapping[str, Sources], changes: Changes
+) -> str:
     """Where the numbers of a section come from."""
     machines = _distinct(
         f"{_gpu(r.hardware)}{r.hardware['cpu']}, {r.hardware['cores']} cores, "
@@ -73,21 +111,37 @@ def _provenance(suite: Suite, records: Records) -> str:
     software = _distinct(_software(versions) for versions in (*own, *peers))
     days = sorted({record.finished[:10] for record in records.all})
     hours = sum(record.wall_seconds for record in records.all) / 3600
-    states = Counter(record.code for record in records.all)
     lines = [
         f"Command: `{_command(suite)}`",
         f"Date: {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else ""),
         f"Jobs: {len(records.all)}, {hours * 60:.0f} minutes of one core in all",
         *(f"Machine: {machine}" for machine in machines),
         *(f"Versions: {versions}" for versions in software),
-        "State of the package's source: "
-        + ", ".join(f"{code} ({count} jobs)" for code, count in states.most_common()),
+        *_code_lines(records, states, changes),
     ]
-    if states.keys() - {source_digest()}:
-        lines.append(
-            "The source has changed since some of these jobs ran; `--fresh` runs them anew"
-        )
     return "\n".join(f"- {line}" for line in lines)
+
+
+SHOWN_MODULES = 4
+
+
+def _code_lines(records: Records, states: Mapping[str, Sources], changes: Changes) -> Iterable[str]:
+    for code, count in Counter(record.code for record in records.all).most_common():
+        jobs, changed = f"Code of {count} job{'s' if count > 1 else ''}", changes[code]
+        if changed is None:
+            yield f"{jobs}: a state that is in no commit; `--fresh` runs them anew"
+            continue
+        state = f"commit {states[code].commit}" if states[code].commit else "not committed"
+        if not changed:
+            yield f"{jobs}: {state}, unchanged since"
+            continue
+        shown = [f"`{name.removeprefix('rl_training.')}`" for name in changed[:SHOWN_MODULES]]
+        more = len(changed) - len(shown)
+        yield (
+            f"{jobs}: {state}; changed since: {', '.join(shown)}"
+            + (f" and {more} more" if more else "")
+            + "; `--fresh` runs them anew"
+        )
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -1,0 +1,73 @@
+"""A stored result is stale when a module that its job imported changed in substance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks import sources
+from benchmarks.jobs import Records, ResultStore
+from benchmarks.process import ROOT
+from benchmarks.sources import SourceBook, Sources, substance
+
+CODE = '''"""A module."""
+import math  # of numbers
+
+
+def area(radius):
+    """Of a circle."""
+    # why: it is round
+    return math.pi * radius**2
+
+
+LIMIT = 3
+"""What it may be."""
+'''
+
+
+def test_comments_docstrings_and_layout_do_not_count_and_all_else_does() -> None:
+    quieter = CODE.replace('    """Of a circle."""\n    # why: it is round\n', "")
+    quieter = quieter.replace('"""What it may be."""\n', "").replace("radius**2", "(radius ** 2)")
+    assert substance(quieter) == substance(CODE)
+    for before, after in (("**2", "**3"), ("radius", "r"), ("LIMIT = 3", "LIMIT = 4")):
+        assert substance(CODE.replace(before, after)) != substance(CODE)
+    assert substance('def f():\n    """Only text."""\n') == substance(
+        'def f():\n    "Other text"\n'
+    )
+
+
+def test_a_state_names_what_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "rl_training"
+    package.mkdir()
+    for name in ("__init__", "used", "gone", "foreign"):
+        (package / f"{name}.py").write_text(CODE)
+    monkeypatch.setattr(sources, "PACKAGE", package)
+    monkeypatch.setattr(sources, "commit", lambda: "0123456789")
+    sources._digest_of.cache_clear()
+    book = SourceBook(tmp_path / "results")
+    code = book.note(["rl_training", "rl_training.used", "rl_training.gone"])
+    assert book.note(["rl_training", "rl_training.used", "rl_training.gone"]) == code
+    (state,) = book.read().values()
+    assert (state.commit, state.digest, state.changed()) == ("0123456789", code, [])
+
+    (package / "used.py").write_text(CODE.replace("3", "4"))
+    (package / "foreign.py").write_text("")
+    (package / "gone.py").unlink()
+    sources._digest_of.cache_clear()
+    assert state.changed() == ["rl_training.gone", "rl_training.used"]
+    sources._digest_of.cache_clear()  # of the package that is there
+
+
+def test_stored_results_are_read_and_their_states_are_known_by_commit() -> None:
+    store = ResultStore(ROOT / "benchmarks" / "results")
+    states = store.sources.read()
+    suites = [path.name for path in store.root.iterdir() if path.is_dir()]
+    read: list[Records] = [store.load(suite) for suite in suites]
+    files = [path for suite in suites for path in store.folder(suite).glob("*.json")]
+    records = [record for suite in read for record in suite.all]
+    assert len(records) == len(files), "a result that cannot be read would be left out in silence"
+    known = [record for record in records if record.code in states]
+    assert len(known) > 0.8 * len(records)
+    assert all(isinstance(state, Sources) and state.modules for state in states.values())
+    assert json.loads(store.sources.path.read_text(encoding="utf-8"))
