@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, CloningParams, Networks, TargetNetworkParams
 from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
@@ -100,6 +100,9 @@ class AWACAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return {"critics": self.model.critics, "target critics": self.target_critics}
 
     def update(self, batch: Batch) -> Metrics:
         p: AWACParams = self.params

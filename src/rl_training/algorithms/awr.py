@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams
+from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -107,6 +107,9 @@ class AWRAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return {"value": self.model.value}
 
     def update(self, batch: Batch) -> Metrics:
         p: AWRParams = self.params

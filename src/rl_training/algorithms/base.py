@@ -37,6 +37,9 @@ from rl_training.models import (
     Policy,
 )
 
+Networks = dict[str, nn.Module | nn.Parameter]
+"""What an algorithm has learned, by what it is."""
+
 
 class Params(Section):
     """Knobs that every algorithm has; each algorithm adds its own."""
@@ -234,8 +237,7 @@ class Algorithm(nn.Module):
         """Refuse keys that this algorithm's family would not read."""
         unread: tuple[str, ...]
         if cls.loop in ("offline", "model_based_offline"):
-            online = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
-            unread = (*online, "init_from")
+            unread = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
             why = "learns from data alone, without an environment"
         elif cls.loop == "offline_to_online":
             unread = ("total_updates", "total_epochs")
@@ -244,10 +246,10 @@ class Algorithm(nn.Module):
                 "algo_kwargs.offline_pretrain_updates"
             )
         elif cls.loop == "imitation":
-            unread = ("init_from", "total_updates", "total_epochs")
+            unread = ("total_updates", "total_epochs")
             why = "learns from demonstrations in the environment, by total_timesteps"
         else:
-            unread = ("dataset", "init_from", "total_updates", "total_epochs")
+            unread = ("dataset", "total_updates", "total_epochs")
             why = "learns in the environment, by total_timesteps"
         for key in unread:
             if getattr(config, key) != TrainConfig.model_fields[key].default:
@@ -273,6 +275,20 @@ class Algorithm(nn.Module):
     @abstractmethod
     def policy(self) -> Policy:
         """The policy that acts."""
+
+    def acting_networks(self) -> dict[str, nn.Module]:
+        """What the policy acts with, by name: all of it is taken over by a run that starts from
+        this one."""
+        return {"policy": self.policy}
+
+    def other_networks(self) -> Networks:
+        """What else another run may start with, by what it is: the same name in two algorithms
+        says that one can go on where the other ended, given the same rewards and discount."""
+        return {}
+
+    def own_knobs(self, text: str) -> str:
+        """A message that names knobs of the policy, with the keys they have here."""
+        return text
 
     @abstractmethod
     def update(self, batch: Batch) -> Metrics:

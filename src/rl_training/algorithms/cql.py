@@ -19,9 +19,10 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, Networks, TargetNetworkParams
 from rl_training.algorithms.critics import (
     policy_td_target,
+    soft_networks,
     soft_policy_loss,
     td_target,
     temperature_loss,
@@ -154,6 +155,9 @@ class CQLAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return soft_networks(self.model.critics, self.target_critics, self.log_temperature)
 
     def update(self, batch: Batch) -> Metrics:
         p: CQLParams = self.params

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from rl_training.algorithms.base import Networks
 from rl_training.algorithms.functional import Loss, critic_loss
 from rl_training.data.batch import Batch
 from rl_training.models import BoxPolicy, EnsembleCritic
@@ -66,6 +67,14 @@ def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: f
     """log temperature * (entropy - target): falls while the policy is more random than asked."""
     loss = log_temperature * (entropy.detach() - target_entropy)
     return Loss(loss, {"temperature_loss": loss})
+
+
+def soft_networks(
+    critics: EnsembleCritic, target_critics: EnsembleCritic, log_temperature: nn.Parameter
+) -> Networks:
+    """`other_networks` of a soft actor-critic; a fixed temperature is a knob, not learned."""
+    tuned = {"temperature": log_temperature} if log_temperature.requires_grad else {}
+    return {"critics": critics, "target critics": target_critics, **tuned}
 
 
 class SoftLosses(NamedTuple):

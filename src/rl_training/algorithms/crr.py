@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, CloningParams, Networks, TargetNetworkParams
 from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
@@ -111,6 +111,9 @@ class CRRAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return {"critics": self.model.critics, "target critics": self.target_critics}
 
     def update(self, batch: Batch) -> Metrics:
         p: CRRParams = self.params

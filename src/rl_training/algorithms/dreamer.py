@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import Act, Algorithm, ReplayParams
+from rl_training.algorithms.base import Act, Algorithm, Networks, ReplayParams
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
 from rl_training.algorithms.optim import LaProp
 from rl_training.algorithms.world_models import (
@@ -222,6 +222,18 @@ class DreamerAlgorithm(Algorithm):
     def policy(self) -> Policy:
         """Of the model's features, not of observations."""
         return self.actor
+
+    def acting_networks(self) -> dict[str, nn.Module]:
+        return {"policy": self.actor, "encoder": self.encoder, "sequence model": self.rssm}
+
+    def other_networks(self) -> Networks:
+        return {
+            "decoder": self.decoder,
+            "reward head": self.reward,
+            "continuation head": self.continues,
+            "value": self.value,
+            "slow value": self.slow_value,
+        }
 
     def initial_carry(self, rows: int) -> DreamerCarry:
         state = self.rssm.initial(rows)

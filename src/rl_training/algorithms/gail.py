@@ -24,7 +24,7 @@ from pydantic import ValidationInfo, field_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import Act, Algorithm, Params
+from rl_training.algorithms.base import Act, Algorithm, Networks, Params
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.ppo import PPOAlgorithm, PPOParams
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
@@ -243,6 +243,14 @@ class GAILAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.generator.policy
+
+    def other_networks(self) -> Networks:
+        """What the generator has learned from the discriminator's rewards is of use here alone."""
+        inner = {f"imitation {k}": v for k, v in self.generator.other_networks().items()}
+        return {**inner, "discriminator": self.discriminator}
+
+    def own_knobs(self, text: str) -> str:
+        return text.replace("algo_kwargs.", f"algo_kwargs.{self.params.generator}.")
 
     @property
     def gamma(self) -> float:

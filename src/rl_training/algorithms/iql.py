@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, CloningParams, Networks, TargetNetworkParams
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -141,6 +141,13 @@ class IQLAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return {
+            "critics": self.critics,
+            "target critics": self.target_critics,
+            "value": self.model.value,
+        }
 
     def update(self, batch: Batch) -> Metrics:
         p: IQLParams = self.params

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams
+from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -108,6 +108,9 @@ class MARWILAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return {"value": self.model.value}
 
     def update(self, batch: Batch) -> Metrics:
         p: MARWILParams = self.params

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from rl_training.algorithms.base import Networks
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
 from rl_training.data.spaces import Spaces
@@ -49,6 +50,9 @@ class MBPOAlgorithm(SACAlgorithm):
         self.dynamics = ensemble_model(spaces.obs_dim, spaces.action_dim, params)
         parameters, decays = trained_parameters(self.dynamics, params)
         self.add_optimizer("dynamics", parameters, params.model_lr, decays)
+
+    def other_networks(self) -> Networks:
+        return {**super().other_networks(), "dynamics": self.dynamics}
 
     def imagined_reward(self, reward: Tensor, spread: Tensor | None) -> Tensor:
         """What an imagined step is worth, (B,)."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, DiscountedParams
+from rl_training.algorithms.base import Algorithm, DiscountedParams, Networks
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.data.rollout import RolloutBatch
 from rl_training.data.spaces import Spaces
@@ -71,6 +71,8 @@ class PPOParams(DiscountedParams):
     """Standardise observations by running statistics, which the policy carries."""
     normalize_rewards: bool = False
     """Divide rewards by the running deviation of the discounted return."""
+    squash_mean: bool = False
+    """Bound the mean of Box actions by a tanh, as policies that were learned from data do."""
     lr: Positive = 3e-4
     """Learning rate of the policy."""
     adam_eps: Positive = 1e-8
@@ -141,8 +143,12 @@ class PPOAlgorithm(Algorithm):
         self, spaces: Spaces, params: PPOParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations or params.normalize_observations)
-        head = CategoricalPolicy if spaces.is_discrete else GaussianPolicy
-        self.actor = head(self.observed(), spaces.action_dim, params.hidden_sizes)
+        shape = self.observed(), spaces.action_dim, params.hidden_sizes
+        self.actor: CategoricalPolicy | GaussianPolicy
+        if spaces.is_discrete:
+            self.actor = CategoricalPolicy(*shape)
+        else:
+            self.actor = GaussianPolicy(*shape, params.squash_mean)
         self.value = ValueNetwork(self.observed(), params.hidden_sizes)
         orthogonal_init_(self)
         for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):
@@ -158,6 +164,10 @@ class PPOAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.actor
+
+    def other_networks(self) -> Networks:
+        # of scaled rewards, the value is in a unit that the run before alone has
+        return {} if self.params.normalize_rewards else {"value": self.value}
 
     @torch.no_grad()
     def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,10 +25,16 @@ import torch
 from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, OfflineToOnlineParams, TargetNetworkParams
+from rl_training.algorithms.base import (
+    Algorithm,
+    Networks,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
+)
 from rl_training.algorithms.critics import (
     SoftLosses,
     soft_losses,
+    soft_networks,
     soft_policy_loss,
     td_loss,
     td_target,
@@ -146,6 +152,9 @@ class RLPDAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return soft_networks(self.model.critics, self.target_critics, self.log_temperature)
 
     def update(self, batch: Batch) -> Metrics:
         """One critic update on each cut of `batch_size` rows, then one step of the policy.

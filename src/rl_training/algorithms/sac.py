@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, Networks, OffPolicyParams, TargetNetworkParams
 from rl_training.algorithms.critics import (
     SoftLosses,
     policy_td_target,
     soft_losses,
+    soft_networks,
     soft_policy_loss,
     td_loss,
     temperature_loss,
@@ -107,6 +108,9 @@ class SACAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.model.policy
+
+    def other_networks(self) -> Networks:
+        return soft_networks(self.model.critics, self.target_critics, self.log_temperature)
 
     def update(self, batch: Batch) -> Metrics:
         policy, critics = self.model.policy, self.model.critics

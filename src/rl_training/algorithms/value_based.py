@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
 from rl_training.algorithms.functional import Loss, Metrics
@@ -167,6 +167,9 @@ class ValueAlgorithm(Algorithm):
     @property
     def policy(self) -> Policy:
         return self.network
+
+    def acting_networks(self) -> dict[str, nn.Module]:
+        return {"policy": self.network, "target network": self.target_network}
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:

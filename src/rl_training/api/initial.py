@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.experiment.errors import ConfigError
-from rl_training.models import BoxPolicy
+from rl_training.algorithms.warm_start import start_from
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.table import observation_statistics
+from rl_training.experiment.config import RewardProcessing, TrainConfig
+from rl_training.runtime.build import raw_data
 
 
-def start_from(algorithm: Algorithm, source: Algorithm, path: str) -> None:
-    """Give `algorithm` the policy of `source`, and all its networks where they are the same.
+def start_policy(
+    config: TrainConfig,
+    agents: Sequence[Algorithm],
+    source_config: TrainConfig,
+    source: Algorithm,
+    dataset: TransitionDataset | None,
+) -> str:
+    """Let untrained `agents` of a run start from `source`, which its `init_from` names.
 
-    Counts and optimisers start anew. Refused where the two policies could not act alike.
+    `dataset` is the run's data where they are in memory. What was taken over is said in a
+    sentence.
     """
-    own, given = algorithm.policy, source.policy
-    assert isinstance(own, BoxPolicy)
-    what = f"init_from: the {source.name()} policy in '{path}'"
-    source.spaces.refuse_other(algorithm.spaces, "the task", f"init_from: '{path}'")
-    if not isinstance(given, BoxPolicy):
-        raise ConfigError(
-            f"{what} has no Gaussian, which {algorithm.name()} needs; start from a run of "
-            "sac, rlpd, iql, awac, cql, crr, awr, marwil or bc (by likelihood)"
+    statistics = None
+    by_data = config.dataset is not None and config.dataset.normalize_observations
+    if by_data and not source.normalizer.active:
+        data = raw_data(config, agents[0], dataset)
+        mean, std = observation_statistics(data)
+        statistics = torch.from_numpy(mean), torch.from_numpy(std)
+    sections = (config.dataset, source_config.dataset)
+    rewards, theirs = (section.rewards if section else RewardProcessing() for section in sections)
+    for agent in agents:
+        said = start_from(
+            agent,
+            source,
+            str(config.init_from),
+            same_rewards=rewards == theirs,
+            statistics=statistics,
         )
-    if own.sizes != given.sizes:
-        hidden = given.sizes[1:-1]
-        raise ConfigError(
-            f"{what} has hidden layers {hidden}, but this run {own.sizes[1:-1]}; set "
-            f"algo_kwargs.hidden_sizes='{hidden}'"
-        )
-    if source.normalizer.active or algorithm.normalizer.active:
-        who = "it" if source.normalizer.active else "this run"
-        raise ConfigError(
-            f"{what} cannot be taken over, because {who} normalises observations; leave out "
-            "dataset.normalize_observations in both runs"
-        )
-    state = source.state_dict()
-    shapes = {key: value.shape for key, value in state.items()}
-    if shapes == {key: value.shape for key, value in algorithm.state_dict().items()}:
-        algorithm.load_state_dict(state)
-        with torch.no_grad():
-            algorithm.update_count.zero_()
-    else:
-        own.become(given)
+    return said

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.api.initial import start_from
+from rl_training.api.initial import start_policy
 from rl_training.api.support import (
     Array,
     announce,
@@ -173,14 +173,10 @@ class ManagedAlgorithm:
 
     def _start(self) -> None:
         """Take over what the config wants to begin with."""
-        path = self.config.init_from
-        if path is None:
-            return
-        try:
-            source = load(path, device=str(self.algorithm.update_count.device))
-        except CheckpointError as error:
-            raise ConfigError(f"init_from: {error}") from None
-        start_from(self.algorithm, source.algorithm, path)
+        self._beginning = begin(self.config, [self.algorithm], self._dataset)
+
+    _beginning: str | None = None
+    """What was taken over, as a sentence."""
 
     # --- training -------------------------------------------------------------------------------
 
@@ -237,6 +233,8 @@ class ManagedAlgorithm:
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             announce(console, run_dir, loop)
+            if self._beginning is not None:
+                console.say(self._beginning)
             return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
 
     @classmethod
@@ -472,6 +470,22 @@ class ManagedAlgorithm:
 def load(path: str | Path, *, checkpoint: str = "latest", device: str = "auto") -> ManagedAlgorithm:
     """An agent of whatever algorithm the checkpoint or run folder holds."""
     return ManagedAlgorithm.load(path, checkpoint=checkpoint, device=device)
+
+
+def begin(
+    config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset | None
+) -> str | None:
+    """Let untrained agents start from the policy in `init_from`; what they took, as a sentence.
+
+    `dataset` is the run's data where they are in memory.
+    """
+    if config.init_from is None:
+        return None
+    try:
+        source = load(config.init_from, device=str(agents[0].update_count.device))
+    except CheckpointError as error:
+        raise ConfigError(f"init_from: {error}") from None
+    return start_policy(config, agents, source.config, source.algorithm, dataset)
 
 
 def _agent_for(

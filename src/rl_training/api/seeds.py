@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_training.api.managed import ManagedAlgorithm
+from rl_training.api.managed import ManagedAlgorithm, begin
 from rl_training.api.support import (
     announce,
     check_checkpoints,
@@ -62,6 +62,7 @@ def learn_seeds(
     console: Console = ProgressConsole() if progress else SilentConsole()
     with run_scope(config, spaces):
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in config.seeds or ()]
+        beginning = begin(config, agents, first._dataset)
         data = training_data(config, agents[0], first._dataset)
         loops = offline_loops(config, agents, data)
         config = config.replace(engine=loops[0].engine.mode)
@@ -72,6 +73,8 @@ def learn_seeds(
                 config = config.replace(dataset=section | store_in(run_dir, first._dataset))
             _write_configs(run_dir, config)
         announce(console, run_dir, loops[0])
+        if beginning is not None:
+            console.say(beginning)
         return SeedsTrainer(config, agents, loops, run_dir, console).run()
 
 
@@ -96,6 +99,8 @@ def resume_seeds(run_dir: str | Path, *, progress: bool = True, **options: Any) 
             check_checkpoints(part.store, part.config, spaces, console)
         with refused_if_unfit(run_dir):
             trainer.restore()
+        if trainer.started_anew:
+            begin(config, agents, None)
         with written_or_said(run_dir / CONFIG_FILE):
             _write_configs(run_dir, config)
         total, unit = loops[0].total, loops[0].unit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -42,6 +42,15 @@ def interleaved(first: Batch, second: Batch, slices: int) -> Batch:
         return torch.cat(parts, 1).flatten(0, 1)
 
     return Batch(*map(mixed, first, second))  # type: ignore[arg-type]
+
+
+def normalized(batch: Batch, normalizer: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with all its observations normalised."""
+    return batch._replace(
+        obs=normalizer(batch.obs),
+        next_obs=normalizer(batch.next_obs),
+        final_obs=None if batch.final_obs is None else normalizer(batch.final_obs),
+    )
 
 
 def cut(batch: Batch, slices: int) -> Iterator[Batch]:

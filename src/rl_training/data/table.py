@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.batch import Batch
+from rl_training.data.batch import Batch, normalized
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.memory import require_data_memory
 from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
@@ -18,11 +19,20 @@ Random = Callable[[Callable[[torch.Generator | None, int], Tensor]], Tensor]
 """From a function that makes n rows of random numbers to one such row."""
 
 
+def observation_statistics(
+    dataset: TransitionDataset,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and standard deviation of each component; the latter is never 0."""
+    obs = dataset.observations
+    mean, std = (f(0, dtype=np.float64).astype(np.float32) for f in (obs.mean, obs.std))
+    return mean, std + np.float32(1e-3)
+
+
 class TransitionTable:
     """Transitions packed into one row each, so that a batch is a single gather.
 
-    Observations are standardised here, once, where the run asks for it; batches hold
-    what the networks see.
+    Batches hold what the networks see: observations are standardised here, once, by their own
+    statistics (`normalize_observations`), or whenever they are drawn, by `normalizer`.
     """
 
     def __init__(
@@ -34,6 +44,7 @@ class TransitionTable:
         with_returns: bool,
         at_truncation: str = "bootstrap",
         normalize_observations: bool = False,
+        normalizer: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if with_returns and not dataset.has_whole_episode:
             raise DataError(
@@ -44,8 +55,8 @@ class TransitionTable:
         spaces = dataset.spaces
         self.discrete = spaces.is_discrete
         obs, next_obs = dataset.observations, dataset.next_observations
-        self.obs_mean = obs.mean(0, dtype=np.float64).astype(np.float32)
-        self.obs_std = obs.std(0, dtype=np.float64).astype(np.float32) + np.float32(1e-3)
+        self.normalizer = normalizer
+        self.obs_mean, self.obs_std = observation_statistics(dataset)
         if normalize_observations:
             # as ObservationNormalizer does when acting
             obs = np.clip((obs - self.obs_mean) / self.obs_std, -10.0, 10.0)
@@ -106,7 +117,7 @@ class TransitionTable:
             batch = batch._replace(
                 bootstrap_discount=fields[6].squeeze(1), final_obs=last[:, self.next_obs_columns]
             )
-        return batch
+        return batch if self.normalizer is None else normalized(batch, self.normalizer)
 
     def everything(self) -> Batch:
         """All transitions, in their order."""

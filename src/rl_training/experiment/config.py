@@ -260,7 +260,7 @@ class TrainConfig(Section):
     dataset: DatasetConfig | None = None
     """Data set of the offline lane, prior data of the offline-to-online one, or demonstrations."""
     init_from: Text | None = None
-    """Run or checkpoint folder with the policy to start from (offline-to-online)."""
+    """Run or checkpoint folder with the policy to start from."""
     total_updates: Count | None = None
     """Budget in gradient updates (offline)."""
     total_epochs: Count | None = None

@@ -12,7 +12,13 @@ from rl_training.models.carry import Carry
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
 from rl_training.models.encoders import ImageEncoder, Observed
-from rl_training.models.mlp import MLP, EnsembleMLP, orthogonal_init_, truncated_normal_init_
+from rl_training.models.mlp import (
+    MLP,
+    EnsembleMLP,
+    orthogonal_init_,
+    restate_inputs_,
+    truncated_normal_init_,
+)
 from rl_training.models.normalizer import ObservationNormalizer, RewardScale, Standardizer
 from rl_training.models.policies import (
     ActionDistribution,
@@ -21,8 +27,10 @@ from rl_training.models.policies import (
     CategoricalPolicy,
     DeterministicPolicy,
     GaussianPolicy,
+    MeanPolicy,
     Policy,
     TanhGaussianPolicy,
+    UnlikePolicyError,
 )
 from rl_training.models.questions import Question, together
 from rl_training.models.running import Moments, MovingMoments
@@ -46,6 +54,7 @@ __all__ = [
     "MLPIQLModel",
     "MLPMOPOEnsembleModel",
     "MLPSACModel",
+    "MeanPolicy",
     "Moments",
     "MovingMoments",
     "ObservationNormalizer",
@@ -56,10 +65,12 @@ __all__ = [
     "RewardScale",
     "Standardizer",
     "TanhGaussianPolicy",
+    "UnlikePolicyError",
     "ValueNetwork",
     "frozen_copy",
     "orthogonal_init_",
     "policy_for",
+    "restate_inputs_",
     "together",
     "truncated_normal_init_",
 ]

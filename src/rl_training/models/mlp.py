@@ -101,6 +101,23 @@ class EnsembleMLP(nn.Module):
         return torch.baddbmm(bias, x, weight)
 
 
+@torch.no_grad()
+def restate_inputs_(net: MLP | EnsembleMLP, scale: Tensor, shift: Tensor) -> None:
+    """Let `net` make of an input v what it made of v * scale + shift, in its first components.
+
+    `scale` and `shift` are (n,) float64. Without rounding the outputs stay the same.
+    """
+    n = len(scale)
+    if isinstance(net, MLP):
+        first = cast(nn.Linear, net.layers[0])
+        weight, bias = first.weight.T, first.bias
+    else:
+        weight, bias = net.weights[0], net.biases[0]
+    read = weight[..., :n, :].double()
+    bias.copy_(bias.double() + (read * shift[:, None]).sum(-2, keepdim=bias.dim() > 1))
+    weight[..., :n, :] = read * scale[:, None]
+
+
 def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:
     """Orthogonal weights of one gain on every layer and zero biases, member by member."""
     for layer in module.modules():

@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+UNCOUNTED = 10_000.0
+"""Observations that statistics weigh as when others are added, where they come from a data set or
+stand for none."""
+
 
 class ObservationNormalizer(nn.Module):
     """(obs - mean) / std with statistics that are part of the checkpoint.
@@ -27,6 +31,11 @@ class ObservationNormalizer(nn.Module):
     def set_statistics(self, mean: Tensor, std: Tensor) -> None:
         self.mean.copy_(mean)
         self.std.copy_(std)
+
+    def continue_from(self, other: ObservationNormalizer) -> None:
+        """Take over statistics; those that were not counted weigh as `UNCOUNTED` observations."""
+        self.set_statistics(other.mean, other.std)
+        self.count.fill_(UNCOUNTED if other.count == 0 else other.count)
 
     @torch.no_grad()
     def observe(self, obs: Tensor) -> None:

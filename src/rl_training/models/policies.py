@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,11 +20,29 @@ Distribution = tuple[Tensor, Tensor]
 ActionDistribution = Literal["gaussian", "tanh_gaussian"]
 """Kinds of policies over Box actions: `BoundedGaussianPolicy` and `TanhGaussianPolicy`."""
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+LARGEST_ACTION = float(np.float32(1.0 - 1e-5))
+"""Inner Box actions of data stay within, where the density of a tanh is finite."""
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+
+
+class UnlikePolicyError(ValueError):
+    """Why one policy cannot act as another does, as the end of a sentence about the other."""
 
 
 class Policy(nn.Module):
     """What every policy can do; actions are in the package's inner units."""
+
+    def become(self, other: Policy) -> None:
+        """Take over weights, so that the mode is that of `other` for the same inputs.
+
+        Raises `UnlikePolicyError` before anything has changed.
+        """
+        if type(self) is not type(other):
+            raise UnlikePolicyError(
+                f"is a {type(other).__name__}, which a {type(self).__name__} cannot act as"
+            )
+        refuse_other_shapes(self, other)
+        self.load_state_dict(other.state_dict())
 
     def mode(self, obs: Tensor) -> Tensor:
         """The action to take when not exploring."""
@@ -46,10 +65,83 @@ class Policy(nn.Module):
         raise NotImplementedError
 
 
-class BoxPolicy(Policy):
+def refuse_other_shapes(own: nn.Module, other: nn.Module, but: tuple[str, ...] = ()) -> None:
+    """Raise `UnlikePolicyError` where weights outside `but` differ in name or shape."""
+    mine, theirs = own.state_dict(), other.state_dict()
+    for name in sorted({*mine, *theirs} - set(but)):
+        have, need = (list(part[name].shape) if name in part else None for part in (theirs, mine))
+        if have != need:
+            raise UnlikePolicyError(
+                f"has weights '{name}' of the shape {have}, but this run's policy {need}; give "
+                "both runs the same knobs of the network"
+            )
+
+
+def refuse_other_layers(own: MLP, other: MLP) -> None:
+    """Raise `UnlikePolicyError` where the hidden layers differ."""
+    hidden = list(other.hidden_sizes)
+    if hidden != list(own.hidden_sizes):
+        raise UnlikePolicyError(
+            f"has hidden layers {hidden}, but this run {list(own.hidden_sizes)}; set "
+            f"algo_kwargs.hidden_sizes='{hidden}'"
+        )
+
+
+class MeanPolicy(Policy):
+    """A policy over Box actions whose network's first outputs decide the mode.
+
+    Any two of them that squash alike, or not, and have the same hidden layers can act alike.
+    """
+
+    net: MLP
+    action_dim: int
+    log_std: nn.Parameter | None
+    """One for all states; without it, further outputs of the network where it has any."""
+    squashes: bool = True
+    """Whether the mode is the tanh of those outputs."""
+
+    @torch.no_grad()
+    def become(self, other: Policy) -> None:
+        """Take over the mode, and the standard deviation where it can be expressed here.
+
+        One for all states is kept as such by an output that reads nothing but its bias. One
+        that depends on the state cannot become one for all; then, and where the other has
+        none, this policy keeps its own.
+        """
+        if not isinstance(other, MeanPolicy):
+            raise UnlikePolicyError(
+                f"is a {type(other).__name__}, which has no mean action; start from a run whose "
+                "policy is for Box actions"
+            )
+        if self.squashes != other.squashes:
+            raise UnlikePolicyError(
+                "bounds its mean by a tanh and this run's does not; set "
+                "algo_kwargs.squash_mean=true"
+                if other.squashes
+                else "does not bound its mean by a tanh and this run's does; train it with "
+                "algo_kwargs.squash_mean=true"
+            )
+        refuse_other_layers(self.net, other.net)
+        last = f"layers.{len(self.net.layers) - 1}"
+        refuse_other_shapes(self.net, other.net, (f"{last}.weight", f"{last}.bias"))
+        mine, theirs = self.net.state_dict(), other.net.state_dict()
+        for name, weight in theirs.items():
+            rows = min(len(weight), len(mine[name]))  # of the last layer those that both have
+            mine[name][:rows].copy_(weight[:rows])
+        if other.log_std is None:
+            return
+        log_std = other.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+        if self.log_std is not None:
+            self.log_std.copy_(log_std)
+        elif len(mine[f"{last}.bias"]) > self.action_dim:
+            mine[f"{last}.weight"][self.action_dim :].zero_()
+            mine[f"{last}.bias"][self.action_dim :].copy_(log_std)
+
+
+class BoxPolicy(MeanPolicy):
     """A diagonal Gaussian behind a network; its mode is the tanh of the network's first outputs.
 
-    The deviation is a second output of the network, or one learned vector for all
+    The standard deviation is a second output of the network, or one learned vector for all
     states; its logarithm is clamped to [-5, 2].
     """
 
@@ -99,32 +191,6 @@ class BoxPolicy(Policy):
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.log_prob_under(self(obs), action)
 
-    @property
-    def sizes(self) -> list[int]:
-        """Widths of observation, hidden layers and action."""
-        layers = cast("list[nn.Linear]", list(self.net.layers))
-        return [*(layer.in_features for layer in layers), self.action_dim]
-
-    @torch.no_grad()
-    def become(self, other: BoxPolicy) -> None:
-        """Take over the weights of a policy of the same `sizes`, and so its mode; of one of the
-        same kind the whole distribution.
-
-        One learned deviation for all states is kept as such by an output that reads nothing
-        but its bias.
-        """
-        assert self.sizes == other.sizes, (self.sizes, other.sizes)
-        assert self.log_std is None
-        mine = cast("list[nn.Linear]", list(self.net.layers))
-        theirs = cast("list[nn.Linear]", list(other.net.layers))
-        for own, given in zip(mine, theirs, strict=True):
-            rows = given.out_features  # all, or in the last layer only those of the mean
-            own.weight[:rows].copy_(given.weight)
-            own.bias[:rows].copy_(given.bias)
-        if other.log_std is not None:
-            mine[-1].weight[self.action_dim :].zero_()
-            mine[-1].bias[self.action_dim :].copy_(other.log_std)
-
 
 class TanhGaussianPolicy(BoxPolicy):
     """tanh of the Gaussian: the actions of maximum-entropy methods, whose density inside the box
@@ -140,6 +206,8 @@ class TanhGaussianPolicy(BoxPolicy):
 
     def log_prob_under(self, distribution: Distribution, action: Tensor) -> Tensor:
         mean, log_std = distribution
+        # data end there already; actions of one's own that rounding put at the edge do not
+        action = action.clamp(-LARGEST_ACTION, LARGEST_ACTION)
         z = (torch.atanh(action) - mean) * torch.exp(-log_std)
         gaussian = -0.5 * z.square() - log_std - _HALF_LOG_TAU
         return (gaussian - torch.log1p(-action.square())).sum(-1)
@@ -164,28 +232,40 @@ class BoundedGaussianPolicy(BoxPolicy):
         return (-0.5 * z.square() - log_std - _HALF_LOG_TAU).sum(-1)
 
 
-class GaussianPolicy(Policy):
-    """A diagonal Gaussian with one learned deviation for all states, clipped when it acts.
+class GaussianPolicy(MeanPolicy):
+    """A diagonal Gaussian with one learned standard deviation for all states, clipped when it acts.
 
     Policy gradients need densities of the actions as drawn, which may leave [-1, 1]: `draw`
-    gives those, and the environment's map clips them.
+    gives those, and the environment's map clips them. With `squash_mean` the mean stays inside.
     """
 
-    def __init__(self, observed: Observed, action_dim: int, hidden_sizes: Sequence[int]) -> None:
+    log_std: nn.Parameter
+
+    def __init__(
+        self,
+        observed: Observed,
+        action_dim: int,
+        hidden_sizes: Sequence[int],
+        squash_mean: bool = False,
+    ) -> None:
         super().__init__()
+        self.action_dim, self.squashes = action_dim, squash_mean
         self.net = mlp_on(observed, hidden_sizes, action_dim)
         self.log_std = nn.Parameter(torch.zeros(action_dim))
 
+    def mean(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.net(obs)
+        return torch.tanh(out) if self.squashes else out
+
     def mode(self, obs: Tensor) -> Tensor:
-        mean: Tensor = self.net(obs)
-        return mean.clamp(-1.0, 1.0)
+        return self.mean(obs).clamp(-1.0, 1.0)
 
     def sample(self, obs: Tensor) -> Tensor:
         return self.draw(obs)[0].clamp(-1.0, 1.0)
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Random actions before they are clipped, and their (B,) log-densities."""
-        mean: Tensor = self.net(obs)
+        mean = self.mean(obs)
         noise = torch.randn_like(mean)
         log_prob = (-0.5 * noise.square() - self.log_std - _HALF_LOG_TAU).sum(-1)
         return mean + self.log_std.exp() * noise, log_prob
@@ -195,7 +275,7 @@ class GaussianPolicy(Policy):
 
     def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """(B,) log-densities of actions and (B,) entropies, from one pass."""
-        z = (action - self.net(obs)) * torch.exp(-self.log_std)
+        z = (action - self.mean(obs)) * torch.exp(-self.log_std)
         log_prob = (-0.5 * z.square() - self.log_std - _HALF_LOG_TAU).sum(-1)
         entropy = (self.log_std + _HALF_LOG_TAU + 0.5).sum()
         return log_prob, entropy.expand_as(log_prob)
@@ -207,6 +287,11 @@ class CategoricalPolicy(Policy):
     def __init__(self, observed: Observed, num_actions: int, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
         self.net = mlp_on(observed, hidden_sizes, num_actions)
+
+    def become(self, other: Policy) -> None:
+        if isinstance(other, CategoricalPolicy):
+            refuse_other_layers(self.net, other.net)
+        super().become(other)
 
     def ask(self, obs: Tensor) -> Question[Tensor]:
         return Question(self.net, obs, lambda out: F.log_softmax(out, dim=-1))
@@ -242,11 +327,12 @@ class CategoricalPolicy(Policy):
         return chosen.squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)
 
 
-class DeterministicPolicy(Policy):
+class DeterministicPolicy(MeanPolicy):
     """tanh of a network output, with no density."""
 
     def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
+        self.action_dim, self.log_std = action_dim, None
         self.net = MLP(obs_dim, hidden_sizes, action_dim)
 
     def mode(self, obs: Tensor) -> Tensor:

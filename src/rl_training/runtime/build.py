@@ -89,11 +89,11 @@ def build_loop(
         return OfflineModelLoop(config, algorithm, training_data(config, algorithm, dataset))
     if algorithm.loop == "offline_to_online":
         refuse_missing_data(config)
-        prior = None if config.dataset is None else _raw_data(config, algorithm, dataset)
+        prior = None if config.dataset is None else raw_data(config, algorithm, dataset)
         return OfflineToOnlineLoop(config, algorithm, prior)
     if algorithm.loop == "imitation":
         _require_dataset(config, "demonstrations")
-        return imitation_loop(config, algorithm, _raw_data(config, algorithm, dataset))
+        return imitation_loop(config, algorithm, raw_data(config, algorithm, dataset))
     return offline_loop(config, algorithm, training_data(config, algorithm, dataset))
 
 
@@ -104,7 +104,7 @@ def training_data(
     if config.total_updates is None and config.total_epochs is None:
         raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
     processing = _require_dataset(config, "data").rewards
-    return apply_reward_processing(_raw_data(config, algorithm, dataset), processing)
+    return apply_reward_processing(raw_data(config, algorithm, dataset), processing)
 
 
 def _require_dataset(config: TrainConfig, what: str) -> DatasetConfig:
@@ -116,7 +116,7 @@ def _require_dataset(config: TrainConfig, what: str) -> DatasetConfig:
     return config.dataset
 
 
-def _raw_data(
+def raw_data(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> TransitionDataset:
     """The run's data with their rewards as they are."""

@@ -140,6 +140,11 @@ class SeedsTrainer:
     def tick(self) -> int:
         return max(trainer.loop.tick for trainer in self.trainers.values())
 
+    @property
+    def started_anew(self) -> bool:
+        """Whether `restore` found nothing to go on from."""
+        return all(trainer.resumed_at == -1 for trainer in self.trainers.values())
+
     # --- running --------------------------------------------------------------------------------
 
     def run(self) -> SeedsResult:

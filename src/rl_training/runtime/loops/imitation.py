@@ -154,8 +154,7 @@ def imitation_loop(
         return loop(config, imitator, demos)
     except ConfigError as error:
         # the loops refuse knobs of the generator, which lie in a section of their own here
-        said = str(error).replace("algo_kwargs.", f"algo_kwargs.{generator}.")
-        raise ConfigError(said) from None
+        raise ConfigError(imitator.own_knobs(str(error))) from None
 
 
 class Samples:

@@ -33,7 +33,8 @@ class OffPolicyLoop:
         self.algorithm, self.params, self.total = algorithm, algorithm.params, step_budget(config)
         p = self.params
         refuse_idle_learning(config, p)
-        self.random_steps: int = p.learning_starts
+        # a policy that has learned before acts from the first step on
+        self.random_steps: int = 0 if config.init_from is not None else p.learning_starts
         self.replay = self._make_replay(config)
         self.newest = NewestMetrics()
         self.engine = Engine(self._learner(), config.engine, self._all_updates())

@@ -30,15 +30,19 @@ class OfflineData:
     ) -> None:
         options = config.dataset or DatasetConfig(kind="random")
         first = agents[0]
+        # Statistics that came with another run's policy stand in the checkpoint alone.
+        carried = options.normalize_observations and config.init_from is not None
+        by_data = options.normalize_observations and not carried
         self.table = TransitionTable(
             dataset,
             first.update_count.device,
             gamma=first.gamma,
             with_returns=first.needs_returns,
             at_truncation=options.returns.at_truncation,
-            normalize_observations=options.normalize_observations,
+            normalize_observations=by_data,
+            normalizer=first.normalizer if carried else None,
         )
-        if options.normalize_observations:
+        if by_data:
             mean, std = self.table.obs_mean, self.table.obs_std
             for agent in agents:
                 agent.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))

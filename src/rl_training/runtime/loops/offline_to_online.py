@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.batch import Batch, interleaved
+from rl_training.data.batch import Batch, interleaved, normalized
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.rewards import apply_reward_processing, process_rewards
 from rl_training.envs.collector import Step
@@ -52,7 +52,7 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         self.total += self.pretraining_total
         if self.pretraining_total:
             self.unit = "pretraining updates and env steps"
-        if self.pretraining_total or config.init_from is not None:
+        if self.pretraining_total:
             self.random_steps = 0
         learner = OneAgent(algorithm, lambda _: self._prior(p.batch_size))
         self.pretraining = Engine(learner, self.engine.mode, self.pretraining_total)
@@ -94,7 +94,7 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         own = self.replay.sample(slices * (p.batch_size - prior))
         normalizer = self.algorithm.normalizer
         if normalizer.active:  # the data's rows are normalised already
-            own = own._replace(obs=normalizer(own.obs), next_obs=normalizer(own.next_obs))
+            own = normalized(own, normalizer)
         return interleaved(self._prior(slices * prior), own, slices) if prior else own
 
     def _prior(self, rows: int) -> Batch:
