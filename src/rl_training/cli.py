@@ -374,7 +374,7 @@ def list_all(
     for name in algorithm_names():
         cls = algorithm_class(name)
         kinds = ", ".join(sorted(kind.capitalize() for kind in cls.action_kinds))
-        learns = cls.loop.replace("_", " ")
+        learns = ", ".join(cls.loops()).replace("_", " ")
         algorithms.add_row(name, learns, kinds, f"{cls.summary} ({cls.paper})")
         own = [config for config in packaged_config_names() if config.startswith(f"{name}/")]
         configs.add_row(", ".join(own))
@@ -456,6 +456,7 @@ def inspect(
     env: EnvOption = None,
 ) -> None:
     """Say what a data set is and what can be trained on it."""
+    from rl_training.algorithms.families import family
     from rl_training.data.sources import load_transition_dataset
     from rl_training.data.summary import (
         Requirements,
@@ -470,7 +471,7 @@ def inspect(
     requirements = {}
     for name in algorithm_names():
         cls = algorithm_class(name)
-        if cls.loop in ("offline", "offline_to_online", "model_based_offline", "imitation"):
+        if family(cls.loop).reads_data:
             requirements[name] = Requirements(
                 cls.action_kinds, cls.needs_returns, cls.needs_rewards, cls.summary
             )

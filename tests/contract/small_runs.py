@@ -89,10 +89,12 @@ def data_section(kind: str) -> dict[str, Any]:
 REWARDS = {"scale": 0.1, "shift": 0.3}
 
 
-def small_config(algo: str, kind: str | None = None, **changes: Any) -> TrainConfig:
+def small_config(
+    algo: str, kind: str | None = None, loop: str | None = None, **changes: Any
+) -> TrainConfig:
     """A run of a few quick updates, on scripted data or in the environment."""
     kind = kind or default_kind(algo)
-    family = algorithm_class(algo).loop
+    family = loop or algorithm_class(algo).loop
     small = {"batch_size": 32, "hidden_sizes": [8, 8], **LOOP_KNOBS[family]}
     knobs = known_knobs(algo, {**small, **changes.pop("algo_kwargs", {})})
     values: dict[str, Any] = {
@@ -197,6 +199,11 @@ def small_learner(config: TrainConfig) -> tuple[Any, Any]:
     }
     source = sources.get(algorithm.loop)
     return algorithm, table if source is None else source(algorithm, table)
+
+
+def runs() -> list[tuple[str, str]]:
+    """Every (algorithm, loop) pair."""
+    return [(name, loop) for name in algorithm_names() for loop in algorithm_class(name).loops()]
 
 
 def cases() -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import torch
 
+from rl_training.algorithms.base import ONLINE_KNOBS
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.build import build_loop
 
@@ -26,7 +27,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "target_entropy"): -7.0,
     ("*", "fixed_temperature"): 0.5,
     ("rlpd", "alpha"): 0.5,
-    ("rlpd", "buffer_capacity"): 24,
+    **{(algo, "buffer_capacity"): 24 for algo in ("rlpd", "awac", "iql", "cql")},
     ("*", "buffer_capacity"): 16,
     ("*", "learning_starts"): 20,
     ("*", "rollout_steps"): 32,
@@ -114,12 +115,12 @@ def nudge(algo: str, name: str, field: Any) -> Any:
     return field.default * 0.5
 
 
-def fingerprint(algo: str, knobs: dict[str, Any]) -> str:
+def fingerprint(algo: str, knobs: dict[str, Any], loop: str | None = None) -> str:
     """Hash of all weights after a few updates."""
-    config = small_config(algo, algo_kwargs=knobs)
+    config = small_config(algo, loop=loop, algo_kwargs=knobs)
     algorithm, table = small_learner(config)
     torch.manual_seed(0)
-    if algorithm.loop == "offline":
+    if algorithm.loop_of(config) == "offline":
         for _ in range(4):
             algorithm.step(table.sample(config.params.batch_size))
     else:
@@ -144,9 +145,11 @@ def knobs() -> list[tuple[str, str]]:
 def test_every_knob_changes_the_result(algo: str, name: str) -> None:
     field = algorithm_class(algo).Params.model_fields[name]
     needed = NEEDS.get((algo, name), {})
-    assert fingerprint(algo, needed) == fingerprint(algo, needed), "not reproducible"
+    loop = algorithm_class(algo).online_loop if name in ONLINE_KNOBS else None
+    before = fingerprint(algo, needed, loop)
+    assert fingerprint(algo, needed, loop) == before, "not reproducible"
     nudged = {**needed, name: nudge(algo, name, field), **ALONG.get((algo, name), {})}
-    assert fingerprint(algo, needed) != fingerprint(algo, nudged), f"{name} changes nothing"
+    assert fingerprint(algo, nudged, loop) != before, f"{name} changes nothing"
 
 
 GENERATORS: dict[str, dict[str, Any]] = {

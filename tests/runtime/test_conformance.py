@@ -41,7 +41,7 @@ def run_loop(
     mode: str = "sync",
 ) -> tuple[Any, list[list[Transition]]]:
     """A loop that has run to its budget, and what must have happened in its environments."""
-    actions = "box" if algo == "sac" else "discrete"
+    actions = "box" if algo in ("sac", "awac") else "discrete"
     config = TrainConfig(
         algo=algo,
         env_id=PROBE_ID,
@@ -120,6 +120,7 @@ OFF_POLICY = [
     ("dqn", 3, 3, True, 1000, "async"),
     ("sac", 1, 1, False, 1000, "sync"),
     ("sac", 1, 3, False, 50, "sync"),
+    ("awac", 1, 3, False, 50, "sync"),
 ]
 
 
@@ -127,6 +128,8 @@ def off_policy_knobs(algo: str, n_step: int, prioritized: bool, capacity: int) -
     knobs = {"learning_starts": 20, "batch_size": 32, "buffer_capacity": capacity}
     if algo == "dqn":
         knobs |= {"n_step": n_step, "prioritized": prioritized, "target_update_interval": 7}
+    if algo == "awac":
+        knobs |= {"offline_batch_ratio": 0.0}  # without prior data
     return knobs
 
 

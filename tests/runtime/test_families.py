@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from rl_training import BC, DQN, PPO, SAC, RLTrainingError
+from rl_training import AWAC, BC, CQL, DQN, IQL, PPO, SAC, RLTrainingError
+from rl_training.algorithms.bc import BCAlgorithm
+from rl_training.algorithms.families import FAMILIES
+from rl_training.runtime.build import LOOPS
 
 
 @pytest.mark.parametrize(
@@ -17,6 +20,23 @@ from rl_training import BC, DQN, PPO, SAC, RLTrainingError
         (SAC, {"total_updates": 5}, "total_updates: SAC learns in the environment"),
         (PPO, {"total_epochs": 5}, "total_epochs: PPO learns in the environment"),
         (BC, {"total_timesteps": 5}, "total_timesteps: BC learns from data alone"),
+        (IQL, {"total_updates": 5, "num_envs": 2}, "num_envs: IQL learns from data alone.*, or"),
+        (
+            IQL,
+            {"total_updates": 5, "total_timesteps": 9},
+            "total_updates: IQL learns from data and in the environment.*, or remove total_time",
+        ),
+        (
+            AWAC,
+            {"total_epochs": 5, "offline_pretrain_updates": 9},
+            "algo_kwargs.offline_pretrain_updates: AWAC reads this key only where it goes on in",
+        ),
+        (CQL, {"total_timesteps": 9, "seeds": [1, 2]}, "seeds: CQL trains one seed per run"),
+        (
+            CQL,
+            {"total_timesteps": 9, "batch_size": 1},
+            "algo_kwargs.offline_batch_ratio: a batch_size of 1 cannot hold both parts",
+        ),
         (BC, {"num_envs": 2}, "num_envs: BC learns from data alone"),
         (BC, {"vectorization": "async"}, "vectorization: BC learns from data alone"),
         (BC, {"train_env_kwargs": {"g": 1.0}}, "train_env_kwargs: BC learns from data alone"),
@@ -76,3 +96,34 @@ def test_an_online_run_in_python(cls: Any, tmp_path: Path) -> None:
     assert result.return_mean is not None
     again = cls.load(result.run_dir)
     assert again.evaluate(1).return_mean == agent.evaluate(1).return_mean
+
+
+def test_a_budget_chooses_between_two_ways_to_learn(tmp_path: Path) -> None:
+    """Until there is one, keys of either may stand; a run keeps the way it began with."""
+    small = {"hidden_sizes": [8], "batch_size": 16, "eval_episodes": 1, "tensorboard": False}
+    options = {"dataset": "pendulum-mixed", "output_dir": str(tmp_path), "device": "cpu", **small}
+    for cls in (AWAC, CQL, IQL):
+        both = cls("Pendulum-v1", num_envs=2, learning_starts=10, total_updates=None, **options)
+        with pytest.raises(RLTrainingError, match="total_epochs, or total_timesteps to go on"):
+            both.learn(progress=False)
+        online = both.learn(total_timesteps=30, progress=False)
+        assert (online.env_steps, online.updates) == (30, 20)
+        # the config's budget makes way for the one that is given
+        alone = cls("Pendulum-v1", total_timesteps=30, **options)
+        offline = alone.learn(total_updates=3, progress=False)
+        assert (offline.env_steps, offline.updates) == (0, 3)
+        for agent, budget in ((alone, {"total_timesteps": 40}), (both, {"total_updates": 40})):
+            with pytest.raises(RLTrainingError, match=r"^(total_|algo_kwargs.|num_envs)") as caught:
+                agent.learn(**budget, progress=False)
+            assert "\n" not in str(caught.value)
+        with pytest.raises(RLTrainingError, match="this run is offline and cannot turn into"):
+            cls.resume(offline.run_dir, total_timesteps=40, total_updates=None, progress=False)
+
+
+def test_an_unknown_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BCAlgorithm, "loop", "ofline")
+    with pytest.raises(
+        RLTrainingError, match=r"loop 'ofline' is not known \(did you mean 'offline'"
+    ):
+        BC("Pendulum-v1")
+    assert set(FAMILIES) == set(LOOPS)

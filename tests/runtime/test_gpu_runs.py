@@ -93,6 +93,18 @@ def test_a_round_of_updates_is_one_graph(tmp_path: Path) -> None:
         assert torch.allclose(value, states["graph"][key], rtol=2e-2, atol=2e-3), key
 
 
+@pytest.mark.parametrize("algo", ["awac", "iql", "cql"])
+def test_offline_algorithms_are_captured_online_too(algo: str, tmp_path: Path) -> None:
+    knobs = {"offline_pretrain_updates": 3}
+    config = small_config(algo, loop="offline_to_online", device="cuda", algo_kwargs=knobs)
+    agent = ManagedAlgorithm(config.replace(output_dir=str(tmp_path)))
+    loop: Any = build_loop(agent.config, agent.algorithm)
+    loop.advance(3 + 30)
+    assert loop.engine.mode == loop.pretraining.mode == "graph", loop.engine.notes
+    assert loop.progress.updates == int(agent.algorithm.update_count) == 3 + 2 * 18
+    loop.close()
+
+
 @pytest.mark.parametrize("prioritised", [False, True])
 def test_images_on_the_gpu_are_those_on_the_cpu(prioritised: bool) -> None:
     stream = ImageStream(2, 4, "reset", longest=6)

@@ -15,6 +15,7 @@ import torch
 from rl_training import RLPD, RLTrainingError, TrainConfig, load_transition_dataset
 from rl_training.data.batch import Batch, cut, interleaved
 from rl_training.data.sources import load_transition_dataset as load
+from rl_training.models import TanhGaussianPolicy
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop
 
@@ -217,6 +218,40 @@ def test_what_has_learned_before_acts_from_the_first_step(monkeypatch: Any) -> N
         loop.advance(pretraining + 10)
         assert loop.algorithm.act.call_count == acts
         loop.close()
+
+
+@pytest.mark.parametrize("algo", ["awac", "iql", "cql"])
+def test_offline_algorithms_go_on_in_the_environment(algo: str, monkeypatch: Any) -> None:
+    """Pretraining on the data, then actions drawn from the policy and one minibatch of both
+    sources to an update."""
+    knobs = {"offline_pretrain_updates": 4, "offline_batch_ratio": 0.25}
+    config = small_config(algo, loop="offline_to_online", algo_kwargs=knobs)
+    loop = loop_of(config, tagged=True)
+    monkeypatch.setattr(loop.algorithm, "act", MagicMock(wraps=loop.algorithm.act))
+    seen: list[tuple[int, int]] = []
+    update = loop.algorithm.update
+
+    def looking(batch: Batch) -> Any:
+        seen.append((prior_rows(batch), len(batch.reward)))
+        return update(batch)
+
+    monkeypatch.setattr(loop.algorithm, "update", looking)
+    loop.advance(4 + 15)
+    assert seen == [(20, 20)] * 4 + [(5, 20)] * 2 * 3
+    assert loop.algorithm.act.call_count == 15
+    assert all(call.kwargs["explore"] for call in loop.algorithm.act.call_args_list)
+    assert loop.progress.updates == int(loop.algorithm.update_count) == 10
+    loop.close()
+
+
+def test_own_actions_at_the_edge_have_a_finite_density() -> None:
+    """Rounding puts tanh there; the data stay away from it."""
+    policy = TanhGaussianPolicy(3, 1, [8])
+    obs = torch.randn(3, 3)
+    found = policy.log_prob(obs, torch.tensor([[1.0], [-1.0], [0.3]]))
+    edge = torch.tensor([[1.0 - 1e-5], [1e-5 - 1.0], [0.3]])
+    torch.testing.assert_close(found, policy.log_prob(obs, edge))
+    assert torch.isfinite(found).all()
 
 
 # --- runs ------------------------------------------------------------------------------------

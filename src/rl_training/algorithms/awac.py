@@ -16,7 +16,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, Networks, TargetNetworkParams
+from rl_training.algorithms.base import (
+    Algorithm,
+    CloningParams,
+    Networks,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
+)
 from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
@@ -32,7 +38,7 @@ from rl_training.experiment.config import Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 
 
-class AWACParams(CloningParams, TargetNetworkParams):
+class AWACParams(CloningParams, TargetNetworkParams, OfflineToOnlineParams):
     beta: Positive = 1.0
     """Temperature: weights grow with exp(advantage / beta); smaller is greedier."""
     weight_type: Literal["exp", "softmax"] = "exp"
@@ -78,6 +84,7 @@ class AWACAlgorithm(Algorithm):
 
     Params: ClassVar[Any] = AWACParams
     loop: ClassVar[str] = "offline"
+    online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")

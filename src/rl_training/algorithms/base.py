@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 
+from rl_training.algorithms.families import family
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
 from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer
 from rl_training.data.batch import Batch
@@ -107,25 +108,37 @@ class OffPolicyParams(DiscountedParams, ReplayParams):
 class OfflineToOnlineParams(OffPolicyParams):
     """Knobs of the loop that learns from prior data and its own experience together."""
 
+    learning_starts: Interval = 1_000
+    """Environment steps before the first update; random unless the policy has learned before."""
     offline_pretrain_updates: Interval = 0
     """Updates on the prior data alone, before the first environment step."""
     offline_batch_ratio: Fraction = 0.5
     """Share of every minibatch that is prior data, to the nearest whole row."""
 
     @property
-    def updates_at_once(self) -> int:
-        return math.ceil(self.gradient_updates_per_step)
-
-    @property
     def offline_rows(self) -> int:
         """Rows of prior data in every minibatch."""
         return round(self.batch_size * self.offline_batch_ratio)
 
-    @field_validator("offline_batch_ratio")
-    @classmethod
-    def _both_parts_fit(cls, ratio: float, info: ValidationInfo) -> float:
-        refuse_missing_part(info.data.get("batch_size", 0), ratio)
-        return ratio
+    def refuse_missing_part(self) -> None:
+        """Refuse minibatches that cannot hold what the ratio says; a run from data has none."""
+        try:
+            refuse_missing_part(self.batch_size, self.offline_batch_ratio)
+        except ValueError as error:
+            raise ConfigError(f"algo_kwargs.offline_batch_ratio: {error}") from None
+
+
+ONLINE_KNOBS = OfflineToOnlineParams.model_fields.keys() - DiscountedParams.model_fields.keys()
+"""Knobs that only a run in the environment reads."""
+
+
+def _other_budget(config: TrainConfig) -> str:
+    """What to set for the other of two ways to learn, where the budget has chosen one."""
+    if config.total_timesteps is not None:
+        return ", or remove total_timesteps to learn from data alone"
+    if config.total_updates is not None or config.total_epochs is not None:
+        return ", or give total_timesteps instead of total_updates to go on in the environment"
+    return ""
 
 
 def refuse_missing_part(batch_size: int, ratio: float) -> None:
@@ -167,6 +180,9 @@ class Algorithm(nn.Module):
 
     Params: ClassVar[Any]
     loop: ClassVar[str]
+    """How a run learns, see `families`."""
+    online_loop: ClassVar[str | None] = None
+    """How a run with `total_timesteps` learns, where that is another way."""
     paper: ClassVar[str]
     summary: ClassVar[str]
     """One line for `rl-training list`."""
@@ -233,32 +249,43 @@ class Algorithm(nn.Module):
         return cls.__name__.removesuffix("Algorithm")
 
     @classmethod
+    def loops(cls) -> tuple[str, ...]:
+        """The loops that runs of this algorithm can have."""
+        return (cls.loop,) if cls.online_loop is None else (cls.loop, cls.online_loop)
+
+    @classmethod
+    def loop_of(cls, config: TrainConfig) -> str:
+        """The loop of a run: where there are two, a budget of environment steps decides."""
+        online = cls.online_loop
+        return cls.loop if online is None or config.total_timesteps is None else online
+
+    @classmethod
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse keys that this algorithm's family would not read."""
-        unread: tuple[str, ...]
-        if cls.loop in ("offline", "model_based_offline"):
-            unread = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
-            why = "learns from data alone, without an environment"
-        elif cls.loop == "offline_to_online":
-            unread = ("total_updates", "total_epochs")
-            why = (
-                "learns from data and in the environment, by total_timesteps and "
-                "algo_kwargs.offline_pretrain_updates"
-            )
-        elif cls.loop == "imitation":
-            unread = ("total_updates", "total_epochs")
-            why = "learns from demonstrations in the environment, by total_timesteps"
-        else:
-            unread = ("dataset", "total_updates", "total_epochs")
-            why = "learns in the environment, by total_timesteps"
-        for key in unread:
-            if getattr(config, key) != TrainConfig.model_fields[key].default:
-                raise ConfigError(f"{key}: {cls.name()} {why}; remove this key")
-        if config.seeds is not None and cls.loop != "offline":
+        chosen = family(cls.loop_of(config))
+        unread, instead = set(chosen.unread), ""
+        if cls.online_loop is not None:
+            instead = _other_budget(config)
+            if not instead:  # not decided before `learn`: what either reads may stand
+                unread &= set(family(cls.online_loop).unread)
+        for key in TrainConfig.model_fields:
+            if key in unread and getattr(config, key) != TrainConfig.model_fields[key].default:
+                raise ConfigError(f"{key}: {cls.name()} {chosen.how}; remove this key{instead}")
+        if config.seeds is not None and chosen.name != "offline":
             raise ConfigError(
                 f"seeds: {cls.name()} trains one seed per run, only offline algorithms without a "
                 "model train several at once; remove this key"
             )
+        if chosen.name == "offline_to_online":
+            config.params.refuse_missing_part()
+        if chosen.name == "offline" and cls.online_loop is not None and instead:
+            params = config.params
+            for name in ONLINE_KNOBS:
+                if getattr(params, name) != cls.Params.model_fields[name].default:
+                    raise ConfigError(
+                        f"algo_kwargs.{name}: {cls.name()} reads this key only where it goes on in "
+                        f"the environment; remove this key{instead}"
+                    )
 
     def observed(self) -> Observed:
         """What one network of this task looks at; an encoder of its own for images."""

@@ -19,7 +19,12 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, Networks, TargetNetworkParams
+from rl_training.algorithms.base import (
+    Algorithm,
+    Networks,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
+)
 from rl_training.algorithms.critics import (
     policy_td_target,
     soft_networks,
@@ -34,7 +39,7 @@ from rl_training.experiment.config import Count, Finite, NonNegative, Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 
 
-class CQLParams(TargetNetworkParams):
+class CQLParams(TargetNetworkParams, OfflineToOnlineParams):
     policy_lr: Positive = 1e-4
     """Learning rate of the policy."""
     min_q_weight: NonNegative = 5.0
@@ -125,6 +130,7 @@ class CQLAlgorithm(Algorithm):
 
     Params: ClassVar[Any] = CQLParams
     loop: ClassVar[str] = "offline"
+    online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Kumar et al. 2020"
     summary: ClassVar[str] = "actor-critic that rates unseen actions down"
     losses: ClassVar[tuple[str, ...]] = (

@@ -17,7 +17,13 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, Networks, TargetNetworkParams
+from rl_training.algorithms.base import (
+    Algorithm,
+    CloningParams,
+    Networks,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
+)
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -41,7 +47,7 @@ from rl_training.models import (
 )
 
 
-class IQLParams(CloningParams, TargetNetworkParams):
+class IQLParams(CloningParams, TargetNetworkParams, OfflineToOnlineParams):
     expectile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.7
     """Which expectile of Q over the data's actions V estimates; towards 1 is towards the max."""
     beta: NonNegative = 3.0
@@ -113,6 +119,7 @@ class IQLAlgorithm(Algorithm):
 
     Params: ClassVar[Any] = IQLParams
     loop: ClassVar[str] = "offline"
+    online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Kostrikov et al. 2021"
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
     losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")

@@ -19,6 +19,7 @@ temperature.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -68,6 +69,10 @@ class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
     """Learning rate of the temperature."""
     backup_entropy: bool = True
     """Count the entropy bonus of the next action in the critics' target."""
+
+    @property
+    def updates_at_once(self) -> int:
+        return math.ceil(self.gradient_updates_per_step)
 
     @field_validator("num_min_critics")
     @classmethod

@@ -200,12 +200,13 @@ class ManagedAlgorithm:
                 "seeds: an agent is one policy, so learn trains one seed; train several with "
                 "rl_training.learn_seeds"
             )
-        if total_timesteps is not None:
-            options |= {"total_timesteps": total_timesteps}
-        if total_updates is not None:
-            options |= {"total_updates": total_updates, "total_epochs": None}
-        elif options.get("total_epochs") is not None:
-            options = {"total_updates": None, **options}
+        budget = {
+            "total_updates": total_updates,
+            "total_epochs": options.pop("total_epochs", None),
+            "total_timesteps": total_timesteps,
+        }
+        if any(value is not None for value in budget.values()):
+            options |= budget  # in the place of the config's, of whichever kind
         if self.run_dir is not None:
             return self._resume(self.run_dir, options, callbacks, progress)
         config = with_options(self.config.to_dict(), options, self.config.algo)

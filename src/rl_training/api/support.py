@@ -197,6 +197,14 @@ def _plain(value: Any) -> Any:
 
 def refuse_changes(stored: Mapping[str, Any], wanted: TrainConfig) -> None:
     """Refuse a config that would learn, or choose the best checkpoint, differently."""
+    algorithm = algorithm_class(wanted.algo)
+    before, now = (algorithm.loop_of(c) for c in (TrainConfig(**stored), wanted))
+    if before != now:
+        key = "total_timesteps" if now == algorithm.online_loop else "total_updates"
+        raise ConfigError(
+            f"{key}: this run is {before.replace('_', ' ')} and cannot turn into one that is "
+            f"{now.replace('_', ' ')}; start a new run with init_from=RUN"
+        )
     changed = changes(stored, wanted.to_dict(), CHANGEABLE_ON_RESUME)
     # data may move: that they are the same is checked by their fingerprint
     changed = [text for text in changed if not re.match(r"dataset(\.mix\.\d+)?\.path: ", text)]

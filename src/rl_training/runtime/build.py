@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dreamer import DreamerAlgorithm
+from rl_training.algorithms.families import family
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.global_random import seed_global_generators, untouched_randomness
 from rl_training.data.rewards import apply_reward_processing
@@ -25,7 +26,7 @@ from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.imitation import imitation_loop
 from rl_training.runtime.loops.model_based import ModelBasedLoop, OfflineModelLoop
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
-from rl_training.runtime.loops.offline import offline_loop
+from rl_training.runtime.loops.offline import OfflineLoop, offline_loop
 from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop, refuse_missing_data
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 from rl_training.runtime.loops.world_model import WorldModelLoop
@@ -72,29 +73,56 @@ def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
 def build_loop(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None = None
 ) -> Loop:
-    """The loop of the algorithm's family, with what it needs made and checked.
+    """The loop of the run's family, with what it needs made and checked.
 
     `dataset` is data that are in memory already; the config's processing applies to them.
     """
-    if algorithm.loop == "off_policy":
-        return OffPolicyLoop(config, algorithm)
-    if algorithm.loop == "on_policy":
-        return OnPolicyLoop(config, algorithm)
-    if algorithm.loop == "world_model":
-        assert isinstance(algorithm, DreamerAlgorithm)
-        return WorldModelLoop(config, algorithm)
-    if algorithm.loop == "model_based":
-        return ModelBasedLoop(config, algorithm)
-    if algorithm.loop == "model_based_offline":
-        return OfflineModelLoop(config, algorithm, training_data(config, algorithm, dataset))
-    if algorithm.loop == "offline_to_online":
-        refuse_missing_data(config)
-        prior = None if config.dataset is None else raw_data(config, algorithm, dataset)
-        return OfflineToOnlineLoop(config, algorithm, prior)
-    if algorithm.loop == "imitation":
-        _require_dataset(config, "demonstrations")
-        return imitation_loop(config, algorithm, raw_data(config, algorithm, dataset))
+    return LOOPS[family(algorithm.loop_of(config)).name](config, algorithm, dataset)
+
+
+def _offline(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> OfflineLoop:
     return offline_loop(config, algorithm, training_data(config, algorithm, dataset))
+
+
+def _model_based_offline(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> OfflineModelLoop:
+    return OfflineModelLoop(config, algorithm, training_data(config, algorithm, dataset))
+
+
+def _offline_to_online(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> OfflineToOnlineLoop:
+    refuse_missing_data(config)
+    prior = None if config.dataset is None else raw_data(config, algorithm, dataset)
+    return OfflineToOnlineLoop(config, algorithm, prior)
+
+
+def _imitation(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> Loop:
+    _require_dataset(config, "demonstrations")
+    return imitation_loop(config, algorithm, raw_data(config, algorithm, dataset))
+
+
+def _world_model(config: TrainConfig, algorithm: Algorithm, _: object) -> WorldModelLoop:
+    assert isinstance(algorithm, DreamerAlgorithm)
+    return WorldModelLoop(config, algorithm)
+
+
+LOOPS: dict[str, Callable[[TrainConfig, Algorithm, TransitionDataset | None], Loop]] = {
+    "offline": _offline,
+    "model_based_offline": _model_based_offline,
+    "offline_to_online": _offline_to_online,
+    "imitation": _imitation,
+    "off_policy": lambda config, algorithm, _: OffPolicyLoop(config, algorithm),
+    "on_policy": lambda config, algorithm, _: OnPolicyLoop(config, algorithm),
+    "model_based": lambda config, algorithm, _: ModelBasedLoop(config, algorithm),
+    "world_model": _world_model,
+}
+"""The loop of each family."""
 
 
 def training_data(
@@ -102,7 +130,8 @@ def training_data(
 ) -> TransitionDataset:
     """What an offline run learns from, processed as its config says."""
     if config.total_updates is None and config.total_epochs is None:
-        raise ConfigError("total_updates: give a budget, total_updates or total_epochs")
+        online = "" if algorithm.online_loop is None else ", or total_timesteps to go on online"
+        raise ConfigError(f"total_updates: give a budget, total_updates or total_epochs{online}")
     processing = _require_dataset(config, "data").rewards
     return apply_reward_processing(raw_data(config, algorithm, dataset), processing)
 

@@ -1,0 +1,66 @@
+"""Families of algorithms: how a run learns, and which keys of its configuration that reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl_training.experiment.errors import ConfigError, did_you_mean
+
+UPDATE_BUDGETS = ("total_updates", "total_epochs")
+ENVIRONMENT_KEYS = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to learn; `runtime.build` has the loop of each."""
+
+    name: str
+    how: str
+    """How its algorithms learn, as the end of a sentence about one of them."""
+    unread: tuple[str, ...]
+    """Keys of the configuration that mean nothing to it."""
+    reads_data: bool
+
+
+_ALL = (
+    Family("offline", "learns from data alone, without an environment", ENVIRONMENT_KEYS, True),
+    Family(
+        "model_based_offline",
+        "learns from data alone, without an environment",
+        ENVIRONMENT_KEYS,
+        True,
+    ),
+    Family(
+        "offline_to_online",
+        "learns from data and in the environment, by total_timesteps and "
+        "algo_kwargs.offline_pretrain_updates",
+        UPDATE_BUDGETS,
+        True,
+    ),
+    Family(
+        "imitation",
+        "learns from demonstrations in the environment, by total_timesteps",
+        UPDATE_BUDGETS,
+        True,
+    ),
+    *(
+        Family(
+            name,
+            "learns in the environment, by total_timesteps",
+            ("dataset", *UPDATE_BUDGETS),
+            False,
+        )
+        for name in ("off_policy", "on_policy", "model_based", "world_model")
+    ),
+)
+FAMILIES = {family.name: family for family in _ALL}
+
+
+def family(name: str) -> Family:
+    """The family of that name."""
+    if name not in FAMILIES:
+        raise ConfigError(
+            f"algo: its loop '{name}' is not known{did_you_mean(name, FAMILIES)}; known are "
+            f"{', '.join(FAMILIES)}"
+        )
+    return FAMILIES[name]
