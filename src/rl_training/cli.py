@@ -66,6 +66,9 @@ EnvOption = Annotated[
     typer.Option("--env", help="Environment of the data: checked against, or acted in."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Import the modules that the files name, of any package.")
+]
 StochasticOption = Annotated[
     bool, typer.Option("--stochastic", help="Draw actions instead of taking the likeliest.")
 ]
@@ -163,6 +166,7 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     overrides: OverridesArgument = None,
     quiet: QuietOption = False,
+    trust: TrustOption = False,
 ) -> None:
     """Continue a run exactly where its newest checkpoint left it.
 
@@ -180,9 +184,9 @@ def resume(
     resolved = TrainConfig(**wanted)  # refuses what is no config, all mistakes at once
     options = {key: value for key, value in wanted.items() if value != stored.get(key)}
     if resolved.seeds is not None:
-        _report_seeds(resume_seeds(run, progress=not quiet, **options))
+        _report_seeds(resume_seeds(run, progress=not quiet, trust=trust, **options))
         return
-    agent = ManagedAlgorithm.resume(run, progress=not quiet, **options)
+    agent = ManagedAlgorithm.resume(run, progress=not quiet, trust=trust, **options)
     _report(agent.result)
 
 
@@ -250,6 +254,7 @@ def evaluate(
     ] = None,
     overwrite: OverwriteOption = False,
     stochastic: StochasticOption = False,
+    trust: TrustOption = False,
 ) -> None:
     """Run whole episodes with a trained policy and report their returns."""
     from rl_training.api.managed import load
@@ -259,7 +264,7 @@ def evaluate(
     if overwrite and video is None:
         raise ConfigError("eval: --overwrite belongs to --video; nothing else is written")
     chosen = find_checkpoint(path, checkpoint)
-    agent = load(chosen)
+    agent = load(chosen, trust=trust)
     # first, because much can be wrong with a video and little with an evaluation
     mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic}
     filmed = None if video is None else agent.record_video(video, overwrite=overwrite, **mode)
@@ -545,6 +550,7 @@ def collect(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 0,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
+    trust: TrustOption = False,
 ) -> None:
     """Let a trained policy act in its environment and write what happened.
 
@@ -558,7 +564,7 @@ def collect(
     check_amount(episodes, steps, seed)
     check_target(target, overwrite)
     _check_writable(target)
-    agent = load(find_checkpoint(path, checkpoint))
+    agent = load(find_checkpoint(path, checkpoint), trust=trust)
     progress = CollectionProgress(episodes, steps, shown=not quiet)
     try:
         dataset = agent.collect(

@@ -29,6 +29,7 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.state import Stored
 from rl_training.models import (
     ActionDistribution,
     Carry,
@@ -468,9 +469,11 @@ class Algorithm(nn.Module):
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.load_state_dict(state["modules"])
+        stored = Stored(state, "algorithm")
+        load_module(self, stored.section("modules"))
+        optimizers = stored.section("optimizers")
         for name, optimizer in self.optimizers.items():
-            optimizer.load_training_state(state["optimizers"][name])
+            optimizer.load_training_state(optimizers.section(name))
 
     def first_nonfinite(self) -> tuple[str, int] | None:
         """The losses that were NaN or infinite first, in words, and the update at which."""
@@ -487,6 +490,15 @@ class Algorithm(nn.Module):
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return name
         return None
+
+
+def load_module(module: nn.Module, stored: Stored) -> None:
+    """Copy stored weights and buffers over a module's, after a look at every one.
+
+    `load_state_dict` alone would convert whatever numbers it finds.
+    """
+    own = module.state_dict()
+    module.load_state_dict({name: stored.tensor_like(name, value) for name, value in own.items()})
 
 
 @contextmanager

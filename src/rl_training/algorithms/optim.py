@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.execution import asking_is_free, is_batched, is_traced
+from rl_training.experiment.state import Stored
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -61,12 +63,19 @@ class Optimizer:
         }
 
     @torch.no_grad()
-    def load_training_state(self, state: dict[str, Any]) -> None:
+    def load_training_state(self, state: dict[str, Any] | Stored) -> None:
+        stored = Stored(state)
         for name in ("exp_avg", "exp_avg_sq"):
-            for own, stored in zip(getattr(self, name), state[name], strict=True):
-                own.copy_(stored)
-        self.steps.copy_(state["steps"])
-        self.lr.copy_(state["lr"])
+            own = getattr(self, name)
+            for tensor, value in zip(own, stored.tensors_like(name, own), strict=True):
+                if bool(torch.isnan(value).any()):
+                    raise stored.wrong(name, "numbers, but holds NaN")
+                tensor.copy_(value)
+        for name in ("steps", "lr"):
+            value = stored.tensor_like(name, getattr(self, name))
+            if not 0.0 <= float(value) < math.inf:
+                raise stored.wrong(name, "a finite number from 0")
+            getattr(self, name).copy_(value)
 
 
 class FusedAdam(Optimizer):

@@ -27,6 +27,8 @@ from rl_training.api.support import (
     removed_on_failure,
     state_before,
     store_in,
+    stored_config,
+    version_note,
     with_options,
 )
 from rl_training.data.dataset import TransitionDataset
@@ -51,7 +53,9 @@ from rl_training.experiment.errors import (
     DataError,
     EnvironmentSetupError,
 )
+from rl_training.experiment.lock import working_in
 from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
@@ -65,6 +69,7 @@ from rl_training.experiment.tracking import (
     write_run_config,
     written_or_said,
 )
+from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.models.carry import Carry
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
@@ -209,6 +214,7 @@ class ManagedAlgorithm:
             options |= budget  # in the place of the config's, of whichever kind
         if self.run_dir is not None:
             return self._resume(self.run_dir, options, callbacks, progress)
+        self._check_modules()
         config = with_options(self.config.to_dict(), options, self.config.algo)
         free = CHANGEABLE_ON_RESUME | {"output_dir", "engine", "threads"}
         changed = changes(self.config.to_dict(), config.to_dict(), free)
@@ -236,7 +242,8 @@ class ManagedAlgorithm:
             announce(console, run_dir, loop)
             if self._beginning is not None:
                 console.say(self._beginning)
-            return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
+            with working_in(run_dir):
+                return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
 
     @classmethod
     def resume(
@@ -245,15 +252,19 @@ class ManagedAlgorithm:
         *,
         callbacks: Callback | Sequence[Callback] = (),
         progress: bool = True,
+        trust: bool = False,
         **options: Any,
     ) -> Self:
         """Continue a run exactly where its newest checkpoint left it, to its budget.
 
         Options may change budgets, evaluation, checkpoint, logging and early stopping;
-        anything else is refused. The result is in `agent.result`.
+        anything else is refused. Modules that the run names are imported only from known
+        packages, unless `trust`. The result is in `agent.result`.
         """
         run_dir, callbacks = Path(run_dir), checked_callbacks(callbacks)
         config = TrainConfig(**read_run_config(run_dir))
+        if not trust:
+            refuse_unknown_modules(config.to_dict(), f"run '{run_dir}'")
         if config.seeds is not None:
             raise ConfigError(
                 f"'{run_dir}' is a run of several seeds; go on with rl_training.resume_seeds, or "
@@ -264,6 +275,14 @@ class ManagedAlgorithm:
         return agent
 
     result: TrainResult | None = None
+    _source: str | None = None
+    """The file whose word alone there is for the modules that the config names; None where the
+    user gave the config, or trusts it."""
+
+    def _check_modules(self) -> None:
+        """Refuse to import what only a file names; called before environments are made."""
+        if self._source is not None:
+            refuse_unknown_modules(self.config.to_dict(), self._source)
 
     def _resume(
         self,
@@ -279,7 +298,7 @@ class ManagedAlgorithm:
         if "graph" in config.engine and self.algorithm.update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
             config = config.replace(engine="auto")
-        with run_scope(config, self.algorithm.spaces):
+        with working_in(run_dir), run_scope(config, self.algorithm.spaces):
             loop = build_loop(config, self.algorithm)
             trainer = Trainer(config, self.algorithm, loop, run_dir, console, callbacks)
             check_checkpoints(trainer.store, config, self.algorithm.spaces, console)
@@ -296,6 +315,8 @@ class ManagedAlgorithm:
             with written_or_said(run_dir / CONFIG_FILE):
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
+            if note := version_note(trainer.last_saved):
+                console.say(note)
             console.say(f"resuming {run_dir} at {loop.tick:,} of {loop.total:,} {loop.unit}")
             return trainer.run()
 
@@ -317,6 +338,7 @@ class ManagedAlgorithm:
         c, episodes = self.config, whole_number(episodes)
         if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
             raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
+        self._check_modules()
         states = HELD_OUT_STATES if seed is None else seed
         evaluator = Evaluator(
             c.env_id, c.env_kwargs, self.algorithm.spaces, [states], c.eval_max_steps
@@ -358,6 +380,7 @@ class ManagedAlgorithm:
         c = self.config
         behaviour = Behaviour(deterministic, noise, epsilon)
         behaviour.check(self.algorithm)
+        self._check_modules()
         return collect(
             lambda obs, mode, state: self.predict(obs, state, deterministic=mode),
             behaviour,
@@ -385,6 +408,7 @@ class ManagedAlgorithm:
         With drawn actions it begins like that episode, but is another one.
         """
         c = self.config
+        self._check_modules()
         return record_episode(
             self._acting(deterministic),
             c.env_id,
@@ -452,25 +476,43 @@ class ManagedAlgorithm:
         ).path
 
     @classmethod
-    def load(cls, path: str | Path, *, checkpoint: str = "latest", device: str = "auto") -> Self:
-        """An agent from a checkpoint folder, or from a run folder's `latest` or `best` one."""
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        checkpoint: str = "latest",
+        device: str = "auto",
+        trust: bool = False,
+    ) -> Self:
+        """An agent from a checkpoint folder, or from a run folder's `latest` or `best` one.
+
+        Nothing that the checkpoint names is imported. Environments of unknown packages are
+        made later only with `trust`, and runs of the agent go to the default `output_dir`.
+        """
         info, parts = read_checkpoint(find_checkpoint(Path(path), checkpoint), ("algorithm",))
         with refused_if_unfit(info.path):
-            config = TrainConfig(**{**info.manifest["config"], "device": device})
+            here = {"device": device, "output_dir": TrainConfig.model_fields["output_dir"].default}
+            config = stored_config(info, **here)
             agent: Self = _agent_for(cls, config, info)
-            agent.algorithm.load_training_state(parts["algorithm"])
+            agent.algorithm.load_training_state(Stored(parts)["algorithm"])
         weight = agent.algorithm.nonfinite_weight()
         if weight:
             raise CheckpointError(
                 f"checkpoint '{info.path}': the weight '{weight}' is NaN or infinite; use an "
                 "earlier checkpoint"
             )
+        agent._source = None if trust else f"checkpoint '{info.path}'"
         return agent
 
 
-def load(path: str | Path, *, checkpoint: str = "latest", device: str = "auto") -> ManagedAlgorithm:
-    """An agent of whatever algorithm the checkpoint or run folder holds."""
-    return ManagedAlgorithm.load(path, checkpoint=checkpoint, device=device)
+def load(
+    path: str | Path, *, checkpoint: str = "latest", device: str = "auto", trust: bool = False
+) -> ManagedAlgorithm:
+    """An agent of whatever algorithm the checkpoint or run folder holds.
+
+    `trust` lets it import modules of unknown packages for its environment, when it needs one.
+    """
+    return ManagedAlgorithm.load(path, checkpoint=checkpoint, device=device, trust=trust)
 
 
 def begin(
@@ -509,7 +551,14 @@ def _agent_for(
     if info is None:
         spaces = env_spaces(config.env_id, config.env_kwargs)
     else:
-        spaces = Spaces.from_dict(info.manifest["spaces"])
+        spaces = Spaces.from_dict(Stored(info.manifest)["spaces"])
     agent._loaded = info is not None
-    agent._adopt(build_algorithm(config, spaces))
+    try:
+        agent._adopt(build_algorithm(config, spaces))
+    except (RuntimeError, MemoryError) as error:
+        if info is None or (isinstance(error, RuntimeError) and "allocate" not in str(error)):
+            raise
+        raise CheckpointError(
+            f"checkpoint '{info.path}' describes networks that do not fit into memory"
+        ) from None
     return agent

@@ -15,12 +15,14 @@ from rl_training.api.support import (
     refused_if_unfit,
     removed_on_failure,
     store_in,
+    version_note,
     with_options,
 )
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.generation import env_spaces
 from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.lock import working_in
 from rl_training.experiment.tracking import (
     CONFIG_FILE,
     Console,
@@ -31,6 +33,7 @@ from rl_training.experiment.tracking import (
     write_run_config,
     written_or_said,
 )
+from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.runtime.build import build_algorithm, run_scope, training_data
 from rl_training.runtime.loops.offline import offline_loops
 from rl_training.runtime.seeds import SeedsResult, SeedsTrainer, seed_config, seed_folder
@@ -75,20 +78,28 @@ def learn_seeds(
         announce(console, run_dir, loops[0])
         if beginning is not None:
             console.say(beginning)
-        return SeedsTrainer(config, agents, loops, run_dir, console).run()
+        with working_in(run_dir, *_parts(run_dir, config)):
+            return SeedsTrainer(config, agents, loops, run_dir, console).run()
 
 
-def resume_seeds(run_dir: str | Path, *, progress: bool = True, **options: Any) -> SeedsResult:
-    """Continue a run of several seeds from the newest tick that all of them have saved."""
+def resume_seeds(
+    run_dir: str | Path, *, progress: bool = True, trust: bool = False, **options: Any
+) -> SeedsResult:
+    """Continue a run of several seeds from the newest tick that all of them have saved.
+
+    Modules that the run names are imported only from known packages, unless `trust`.
+    """
     run_dir = Path(run_dir)
     stored = TrainConfig(**read_run_config(run_dir))
+    if not trust:
+        refuse_unknown_modules(stored.to_dict(), f"run '{run_dir}'")
     if stored.seeds is None:
         raise ConfigError(f"'{run_dir}' is a run of one seed; resume it as such")
     config = with_options(stored.to_dict(), options, stored.algo)
     refuse_changes(stored.to_dict(), config)
     console: Console = ProgressConsole() if progress else SilentConsole()
     spaces = env_spaces(config.env_id, config.env_kwargs)
-    with run_scope(config, spaces):
+    with working_in(run_dir, *_parts(run_dir, config)), run_scope(config, spaces):
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
@@ -103,6 +114,8 @@ def resume_seeds(run_dir: str | Path, *, progress: bool = True, **options: Any) 
             begin(config, agents, None)
         with written_or_said(run_dir / CONFIG_FILE):
             _write_configs(run_dir, config)
+        if note := version_note(next(iter(trainer.trainers.values())).last_saved):
+            console.say(note)
         total, unit = loops[0].total, loops[0].unit
         console.say(f"resuming {run_dir} at {trainer.tick:,} of {total:,} {unit}")
         return trainer.run()
@@ -120,9 +133,13 @@ def chosen_seeds(config: TrainConfig, seeds: int | Sequence[int] | None) -> Sequ
     return list(seeds)
 
 
+def _parts(run_dir: Path, config: TrainConfig) -> list[Path]:
+    """The run folders of the seeds."""
+    return [seed_folder(run_dir, seed) for seed in config.seeds or ()]
+
+
 def _write_configs(run_dir: Path, config: TrainConfig) -> None:
     write_run_config(run_dir, config)
-    for seed in config.seeds or ():
-        folder = seed_folder(run_dir, seed)
+    for seed, folder in zip(config.seeds or (), _parts(run_dir, config), strict=True):
         folder.mkdir(exist_ok=True)
         write_run_config(folder, seed_config(config, seed))

@@ -23,16 +23,19 @@ from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
     NewerFormatError,
+    UnfitStateError,
     did_you_mean,
 )
 from rl_training.experiment.foreign_names import name_here
 from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
     DATASET_FILE,
     Console,
     resume_command,
+    versions,
 )
 from rl_training.models.carry import Carry, begun, num_rows
 from rl_training.runtime.loops import Loop
@@ -256,29 +259,75 @@ def check_checkpoints(
         if isinstance(problem, NewerFormatError):
             raise problem
         console.say(f"warning: {problem}")
+    known: list[Any] = []  # most often the same in all checkpoints
     for info in store.all():
+        if _task_of(info) in known:
+            continue
         with refused_if_unfit(info.path):
-            algo = info.manifest["algo"]
+            algo = Stored(info.manifest)["algo"]
             if algo != config.algo:
                 raise CheckpointError(
                     f"checkpoint '{info.path}' is of '{algo}', but the run trains "
                     f"'{config.algo}'; remove it, or restore the run's own checkpoints"
                 )
             # parsed, so that keys which did not exist then have their default
-            refuse_changes(TrainConfig(**info.manifest["config"]).to_dict(), config)
-            made_for = Spaces.from_dict(info.manifest["spaces"])
+            refuse_changes(stored_config(info).to_dict(), config)
+            made_for = Spaces.from_dict(Stored(info.manifest)["spaces"])
             made_for.refuse_other(spaces, f"environment '{config.env_id}'")
+        known.append(_task_of(info))
+
+
+def _task_of(info: CheckpointInfo) -> Any:
+    """What has to be looked at once for all checkpoints that have it."""
+    return [info.manifest.get(key) for key in ("algo", "config", "spaces")]
+
+
+def stored_config(info: CheckpointInfo, **here: Any) -> TrainConfig:
+    """The config in a checkpoint, with keys that are decided here."""
+    values = {**Stored(info.manifest).section("config").values, **here}
+    try:
+        return TrainConfig(**values)
+    except ConfigError as error:
+        written = _versions_of(info).get("rl-training")
+        by = f"rl-training {written}" if written else "another version"
+        own = versions()["rl-training"]
+        raise CheckpointError(
+            f"checkpoint '{info.path}' was written by {by}, and its config means nothing to this "
+            f"version, {own} ({str(error).splitlines()[0]}); use the version that wrote it, or a "
+            "later one"
+        ) from None
+
+
+def version_note(info: CheckpointInfo | None) -> str | None:
+    """A sentence where a checkpoint was written with other versions than these."""
+    stored = {} if info is None else _versions_of(info)
+    differ = [
+        f"{name} {stored[name]}, now {own}"
+        for name, own in versions().items()
+        if name in stored and stored[name] != own
+    ]
+    if not differ:
+        return None
+    return (
+        f"warning: the checkpoint was written with {'; '.join(differ)}: the run goes on, but "
+        "perhaps not bit for bit"
+    )
+
+
+def _versions_of(info: CheckpointInfo) -> dict[str, str]:
+    stored = info.manifest.get("versions")
+    return stored if isinstance(stored, dict) else {}
 
 
 @contextmanager
 def refused_if_unfit(path: Path) -> Iterator[None]:
-    """Turn what fails while a checkpoint is put to use into a sentence about it."""
+    """Say which checkpoint it is whose values a component could not take."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+    except UnfitStateError as error:
         raise CheckpointError(
-            f"checkpoint '{path}' does not fit: it lacks something, or was written for other "
-            "networks or by another version; use one that belongs to this run"
+            f"checkpoint '{path}' does not fit ({error}): it was written for other networks, by "
+            "another version, or changed; use one that belongs to this run"
         ) from error
 
 

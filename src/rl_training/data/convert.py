@@ -23,6 +23,7 @@ from rl_training.data.readers import HDF5_SUFFIXES, minari_folder
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import DataError, RLTrainingError
 from rl_training.experiment.files import bring_back, draft_of, put_in_place, remove_stale_drafts
+from rl_training.experiment.trust import may_be_imported, modules_named
 
 Format = Literal["npz", "hdf5", "minari"]
 
@@ -236,9 +237,12 @@ def _gymnasium_spaces(spaces: Spaces) -> tuple[gym.Space[Any], gym.Space[Any]]:
 
 
 def _recorded_env(dataset: TransitionDataset) -> gym.Env[Any, Any] | None:
-    """The environment for Minari's metadata; data whose environment is not installed here
-    are still worth converting."""
+    """The environment for Minari's metadata; data whose environment is not installed here, or
+    only named by a file, are still worth converting."""
+    named = modules_named({"env_id": dataset.env_id})
+    if dataset.env_id is None or not all(may_be_imported(module) for _, module in named):
+        return None
     try:
-        return None if dataset.env_id is None else make_env(dataset.env_id)
+        return make_env(dataset.env_id)
     except RLTrainingError:
         return None

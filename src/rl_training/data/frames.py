@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_training.data.priorities import prefix
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.state import Stored
 
 LARGEST_NUMBER = 2**24
 """Numbers of frames are kept in float32 rows, which hold whole numbers exactly up to here."""
@@ -134,9 +135,14 @@ class FrameStore:
             "begins": torch.from_numpy(self._begins.copy()),
         }
 
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        frames = state["frames"]
-        self.frames[: len(frames)].copy_(frames)
-        self.written = int(state["written"])
-        self._current[...] = state["current"].cpu().numpy()
-        self._begins[...] = state["begins"].cpu().numpy()
+    def load_training_state(self, state: dict[str, Any] | Stored) -> None:
+        stored = Stored(state, "frames")
+        written = stored.whole("written")
+        rows = min(written, self.capacity)
+        self.frames[:rows].copy_(stored.tensor("frames", torch.uint8, rows, self.frames.shape[1]))
+        current = stored.tensor("current", torch.int64, *self._current.shape).numpy()
+        if ((current < 0) | (current >= max(written, 1))).any():
+            raise stored.wrong("current", f"frames below {written:,}")
+        self.written = written
+        self._current[...] = current
+        self._begins[...] = stored.tensor("begins", torch.bool, *self._begins.shape).numpy()

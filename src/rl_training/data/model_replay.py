@@ -9,6 +9,7 @@ import torch
 from rl_training.data.batch import Batch
 from rl_training.data.replay import ReplayBuffer
 from rl_training.data.spaces import Spaces
+from rl_training.experiment.state import Stored
 
 
 class ModelReplay(ReplayBuffer):
@@ -51,4 +52,4 @@ class ModelReplay(ReplayBuffer):
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         super().load_training_state(state)
-        self.limit = state["limit"]
+        self.limit = Stored(state, "model_replay").whole("limit", 1, self.capacity)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl_training.data.memory import Claim, require_memory
 from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.state import Stored
 
 FAN_OUT = 32
 """Children per node. A node's children are one row of memory, so a level costs a handful of
@@ -140,18 +141,24 @@ class Priorities:
             "beta": self.beta.clone(),
         }
 
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        if state["capacity"] != self.capacity:
+    def load_training_state(self, state: dict[str, Any] | Stored) -> None:
+        stored = Stored(state, "priorities")
+        capacity = stored.whole("capacity")
+        if capacity != self.capacity:
             raise CheckpointError(
-                f"the checkpoint holds priorities for {state['capacity']:,} transitions, but the "
+                f"the checkpoint holds priorities for {capacity:,} transitions, but the "
                 f"run has {self.capacity:,}; resume with the buffer_capacity it was saved with"
             )
-        used = len(state["tree"])
-        self.tree[:used].copy_(state["tree"])
+        tree = stored.tensor("tree", torch.float64, None)
+        used = len(tree)
+        sound = torch.isfinite(tree).all() and (tree >= 0.0).all()
+        if not (self._first_leaf <= used <= len(self.tree) and bool(sound)):
+            raise stored.wrong("tree", f"finite priorities, at most {len(self.tree):,}")
+        self.tree[:used].copy_(tree)
         self.tree[used:].zero_()
         self._filled = used - self._first_leaf
-        self.max_priority.copy_(state["max_priority"])
-        self.beta.copy_(state["beta"])
+        self.max_priority.copy_(stored.tensor_like("max_priority", self.max_priority))
+        self.beta.copy_(stored.tensor_like("beta", self.beta))
 
 
 def _level_widths(capacity: int) -> list[int]:

@@ -15,6 +15,7 @@ from rl_training.data.memory import Claim, require_memory
 from rl_training.data.priorities import Priorities, prefix
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import CheckpointError, ConfigError
+from rl_training.experiment.state import Stored
 
 __all__ = ["Priorities", "ReplayBuffer"]
 
@@ -315,29 +316,35 @@ class ReplayBuffer:
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Continue from `training_state` of a buffer built with the same arguments."""
-        saved, own = state["layout"], self._layout()
-        differs = [key for key in own if saved.get(key) != own[key]]
-        if differs:
-            key = differs[0]
-            raise CheckpointError(
-                f"the checkpoint's replay has {key} {saved.get(key)}, but the run's has "
-                f"{own[key]}; resume with the configuration it was saved with"
-            )
-        rows = state["rows"]
+        stored = Stored(state, "replay")
+        saved, own = stored.section("layout"), self._layout()
+        for key, value in own.items():
+            if saved[key] != value:
+                raise CheckpointError(
+                    f"the checkpoint's replay has {key} {saved[key]}, but the run's has "
+                    f"{value}; resume with the configuration it was saved with"
+                )
+        rows = stored.tensor("rows", torch.float32, None, self.rows.shape[1])
+        used, left = divmod(len(rows), self.num_envs)
+        if left or used > self.steps:
+            raise stored.wrong("rows", f"of whole vector steps, at most {self.steps:,}")
+        filled, cursor = stored.whole("filled", 0, used), stored.whole("cursor", 0, self.steps - 1)
         self.rows[: len(rows)].copy_(rows)
-        self._used = len(rows) // self.num_envs
-        self._cursor = state["cursor"]
-        self._set_filled(state["filled"])
-        self._window_tensor.copy_(state["window"])
-        self._open[...] = state["open"].cpu().numpy()
-        self._newest, self._waiting = state["newest"], state["waiting"]
+        self._used, self._cursor = used, cursor
+        self._set_filled(filled)
+        self._window_tensor.copy_(stored.tensor_like("window", self._window_tensor))
+        self._open[...] = stored.tensor("open", torch.bool, *self._open.shape).numpy()
+        self._newest = stored.whole("newest", 0, self.n_step - 1)
+        self._waiting = stored.whole("waiting", 0, self.n_step)
         if self.priorities is not None:
-            self.priorities.load_training_state(state["priorities"])
+            self.priorities.load_training_state(stored.section("priorities"))
         if self.frames is not None:
-            frames = state["frames"]
-            self.frames.load_training_state(frames["store"])
-            self._frames_before[: self._used] = frames["before"].numpy()
-            self._window_frames_before[...] = frames["window_before"].numpy()
+            frames = stored.section("frames")
+            self.frames.load_training_state(frames.section("store"))
+            before = frames.tensor("before", torch.int64, used)
+            self._frames_before[:used] = before.numpy()
+            waiting = self._window_frames_before
+            waiting[...] = frames.tensor("window_before", torch.int64, *waiting.shape).numpy()
 
 
 def _widths(spaces: Spaces) -> list[int]:

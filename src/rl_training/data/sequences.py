@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_training.data.memory import Claim, require_memory
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.state import Stored
 
 
 class StreamStep(NamedTuple):
@@ -214,9 +215,15 @@ class SequenceReplay:
         return {**kept, "written": torch.from_numpy(self._written.copy())}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        used = state["reward"].shape[1]
+        stored = Stored(state, "replay")
+        written = stored.tensor("written", torch.int64, self.num_envs)
+        if bool((written < 0).any()):
+            raise stored.wrong("written", "counts")
+        used = min(int(written.max()), self.length)
         shape = (self.num_envs, self.length)
         for name, part in self._parts().items():
-            part.view(*shape, *part.shape[1:])[:, :used] = state[name].to(part.device)
-        self._written[:] = state["written"].numpy()
-        self._device_written.copy_(state["written"])
+            rest = part.shape[1:]
+            kept = stored.tensor(name, part.dtype, self.num_envs, used, *rest)
+            part.view(*shape, *rest)[:, :used] = kept.to(part.device)
+        self._written[:] = written.numpy()
+        self._device_written.copy_(written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.experiment.state import LARGEST_COUNT, Stored
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,33 @@ class Spaces:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Spaces:
-        values = dict(values)
-        for key in ("action_low", "action_high", "image_shape"):
-            values[key] = tuple(values.get(key, ()))
-        return cls(**values)
+    def from_dict(cls, values: Mapping[str, Any]) -> Spaces:
+        """What `to_dict` gave, out of a file: refused where no environment could have it."""
+        stored = Stored(values, "spaces")
+        kind = stored["action_kind"]
+        if kind not in ("box", "discrete"):
+            raise stored.wrong("action_kind", "box or discrete")
+        given: dict[str, Any] = {
+            "obs_dim": stored.whole("obs_dim", least=1),
+            "action_kind": kind,
+            "action_dim": stored.whole("action_dim", least=1),
+        }
+        bounds = given["action_dim"] if kind == "box" else 0
+        for key in ("action_low", "action_high"):
+            given[key] = tuple(stored.numbers(key, bounds)) if bounds or key in stored else ()
+        ranges = list(zip(given["action_low"], given["action_high"], strict=True))
+        if not all(-math.inf < low < high < math.inf for low, high in ranges):
+            raise stored.wrong("action_low", "finite and below action_high")
+        if "action_start" in stored:
+            given["action_start"] = stored.whole("action_start", least=-LARGEST_COUNT)
+        if "frame_stack" in stored:
+            given["frame_stack"] = stored.whole("frame_stack", least=1)
+        if "image_shape" in stored:
+            count = len(stored.entries("image_shape"))
+            given["image_shape"] = shape = tuple(stored.wholes("image_shape", count, least=1))
+            if shape and (math.prod(shape) != given["obs_dim"] or count not in (2, 3, 4)):
+                raise stored.wrong("image_shape", f"of {given['obs_dim']} numbers")
+        return cls(**given)
 
     def to_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Inner units to the environment's."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rl_training.data.spaces import Spaces
 from rl_training.envs.vector import Vectorization, make_vector_env
 from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.state import Stored
 
 
 class Step(NamedTuple):
@@ -151,15 +152,18 @@ class Collector:
         An environment that does not arrive at the stored observation and return begins its
         next episode instead.
         """
-        obs = state["obs"].numpy()
+        stored = Stored(state, "collector")
+        obs = stored.tensor("obs", None, *([None] * self.obs.ndim)).numpy()
+        if obs.dtype != self.obs.dtype:
+            raise stored.wrong("obs", f"of {self.obs.dtype}")
         if obs.shape != self.obs.shape:
             raise CheckpointError(
                 f"collector: the checkpoint holds {obs.shape[0]} environments with observations "
                 f"{obs.shape[1:]}, this run has {self.num_envs} with {self.spaces.obs_shape}; "
                 "resume with the same env_id, env_kwargs and num_envs"
             )
+        actions = self._logged_actions(stored)
         self.recall(state)
-        actions = [log.numpy() for log in state["actions"]]
         replayed = self._envs.replay(self._seeds, actions)
         lost = np.zeros(self.num_envs, np.bool_)
         for i, result in enumerate(replayed):
@@ -186,16 +190,26 @@ class Collector:
     def recall(self, state: dict[str, Any]) -> None:
         """Put back what an earlier `training_state` says, but not the environments: it can be
         saved again, and no step can be taken."""
-        self.env_steps = int(state["env_steps"])
-        if not state["exact"]:  # runs of earlier versions do not say why
-            because = state.get("inexact_because")
-            self.inexact_because = because or "an earlier resume of the run was not exact"
-        self._episodes = [int(index) for index in state["episodes"]]
-        self._seeds = [int(seed) for seed in state["seeds"]]
-        self._finished = [EpisodeRecord(*record) for record in state["finished"]]
-        self._returns = state["returns"].numpy().copy()
-        self._log.load([log.numpy() for log in state["actions"]])
-        self.obs = state["obs"].numpy().copy()
+        stored, count = Stored(state, "collector"), self.num_envs
+        self.env_steps = stored.whole("env_steps")
+        if not stored.flag("exact"):  # runs of earlier versions do not say why
+            because = stored.get("inexact_because", None)
+            self.inexact_because = str(because or "an earlier resume of the run was not exact")
+        self._episodes = stored.wholes("episodes", count)
+        self._seeds = stored.wholes("seeds", count, most=2**32 - 1)
+        self._finished = [_record(entry) for entry in stored.entries("finished")]
+        self._returns = stored.tensor("returns", torch.float64, count).numpy().copy()
+        self._log.load(self._logged_actions(stored))
+        self.obs = stored["obs"].numpy().copy()
+
+    def _logged_actions(self, stored: Stored) -> list[NDArray[Any]]:
+        """Of every environment since its reset, each within the action space."""
+        like = torch.from_numpy(self._log.since_reset(0))
+        logs = stored.tensors("actions", self.num_envs, like.dtype, None, *like.shape[1:])
+        actions = [log.numpy() for log in logs]
+        if not all(np.isfinite(taken).all() for taken in actions):
+            raise stored.wrong("actions", "finite numbers")
+        return actions
 
     def _begin_episodes(self, due: NDArray[Any]) -> list[int]:
         """Reset the environments in the mask; every environment's seed from now on."""
@@ -216,6 +230,11 @@ class Collector:
             self._episodes[i] += 1
             self._returns[i] = 0.0
             self._log.restart(i)
+
+
+def _record(entry: Any) -> EpisodeRecord:
+    env, total, length, seed = Stored({"finished": entry}, "collector").numbers("finished", 4)
+    return EpisodeRecord(int(env), total, int(length), int(seed))
 
 
 class _ActionMap:

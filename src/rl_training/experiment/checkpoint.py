@@ -266,9 +266,16 @@ def _refuse_packed(path: Path, file_name: str) -> None:
         with zipfile.ZipFile(path / file_name) as archive:
             packed = any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
-        packed = True  # an older format of torch, which never was written here
+        raise _foreign(path, file_name) from None  # a bare pickle, say
     if packed:
-        raise _damaged(path, file_name, "is not packed as this package packs it")
+        raise _damaged(path, file_name, "is compressed, as no checkpoint is")
+
+
+def _foreign(path: Path, file_name: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint '{path}': {file_name} holds something other than tensors and plain "
+        "values and was not loaded, since loading it could run code"
+    )
 
 
 def read_checkpoint(
@@ -292,10 +299,7 @@ def read_checkpoint(
                     info.path / file_name, map_location="cpu", weights_only=True
                 )
         except Exception:  # noqa: BLE001  (a file made to do harm fails in any way it likes)
-            raise CheckpointError(
-                f"checkpoint '{path}': {file_name} holds something other than tensors and plain "
-                "values and was not loaded, since loading it could run code"
-            ) from None
+            raise _foreign(path, file_name) from None
     return info, components
 
 

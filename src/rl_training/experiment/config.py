@@ -320,7 +320,7 @@ class TrainConfig(Section):
             )
         return self
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         algorithm, knobs, mistakes = _read_knobs(values.get("algo"), values.get("algo_kwargs", {}))
         try:
             super().__init__(**values)

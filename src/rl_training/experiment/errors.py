@@ -40,6 +40,14 @@ class NewerFormatError(CheckpointError):
     """A checkpoint that a later version of this package has written."""
 
 
+class UnfitStateError(CheckpointError):
+    """A value of a checkpoint that its component cannot take."""
+
+
+class RunInUseError(RLTrainingError):
+    """A run folder in which another process is training."""
+
+
 class TrainingDivergedError(RLTrainingError):
     """A loss or a weight became NaN or infinite; the last good checkpoint is kept."""
 

@@ -25,6 +25,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError, RLTrainingError
 from rl_training.experiment.files import NOT_ALLOWED, append_text, replace_text
+from rl_training.experiment.trust import needs_trust
 
 CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"
 CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
@@ -101,7 +102,11 @@ def write_run_config(run_dir: Path, config: TrainConfig) -> None:
 
 def resume_command(run_dir: Path) -> str:
     """What to type to go on with a run."""
-    return f"rl-training resume {shlex.quote(str(run_dir))}"
+    try:
+        flag = " --trust" if needs_trust(read_run_config(run_dir)) else ""
+    except RLTrainingError:
+        flag = ""
+    return f"rl-training resume {shlex.quote(str(run_dir))}{flag}"
 
 
 @contextmanager

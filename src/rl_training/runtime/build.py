@@ -21,6 +21,7 @@ from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.imitation import imitation_loop
@@ -226,6 +227,9 @@ class TorchRandom:
         return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        torch.set_rng_state(state["cpu"])
-        if state["cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["cuda"])
+        stored = Stored(state, "random")
+        cpu = stored.tensor_like("cpu", torch.get_rng_state())
+        if stored.entries("cuda") and torch.cuda.is_available():
+            own = torch.cuda.get_rng_state_all()
+            torch.cuda.set_rng_state_all(stored.tensors_like("cuda", own))
+        torch.set_rng_state(cpu)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rl_training.experiment.config import EarlyStoppingConfig, Schedule
+from rl_training.experiment.state import Stored
 
 LR_GRID = 1000
 """Learning-rate schedules move in this many steps over their horizon, so that the rate at
@@ -29,10 +30,11 @@ class Progress:
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
 
-    def load(self, values: Mapping[str, int]) -> None:
+    def load(self, values: Mapping[str, int] | Stored) -> None:
         """Take over the values of `to_dict`."""
-        for name, value in values.items():
-            setattr(self, name, value)
+        stored = Stored(values, "progress")
+        for name in self.to_dict():
+            setattr(self, name, stored.whole(name))
 
 
 def crossed(before: int, now: int, every: int) -> bool:
@@ -111,5 +113,6 @@ class EarlyStopping:
         return {"best": self.best, "without": self.evaluations_without_improvement}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.best = state["best"]
-        self.evaluations_without_improvement = state["without"]
+        stored = Stored(state, "early_stopping")
+        self.best = None if stored["best"] is None else stored.number("best")
+        self.evaluations_without_improvement = stored.whole("without")

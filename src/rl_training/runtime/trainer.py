@@ -35,6 +35,7 @@ from rl_training.experiment.errors import (
     RLTrainingError,
     TrainingDivergedError,
 )
+from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     RESULT_FILE,
@@ -532,18 +533,27 @@ class Trainer:
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.loop.progress.load(state["progress"])
-        self.elapsed_before = state["elapsed_seconds"]
-        if state["last_eval"]:
-            self.last_eval = EvalResult(*(tuple(values) for values in state["last_eval"]))
+        stored = Stored(state, "trainer")
+        self.loop.progress.load(stored.section("progress"))
+        self.elapsed_before = stored.number("elapsed_seconds", least=0.0)
+        if stored["last_eval"]:
+            names = ("returns", "lengths", "cut")
+            columns = dict(zip(names, stored.entries("last_eval"), strict=False))
+            result = Stored(columns, "trainer.last_eval")
+            returns = result.numbers("returns")
+            lengths = result.wholes("lengths", max(len(returns), 1), least=1)
+            cut = result.flags("cut") if "cut" in result else []
+            self.last_eval = EvalResult(tuple(returns), tuple(lengths), tuple(cut))
         # a run of an earlier version compares its policies on start states of its own seed
-        self.start_states = int(state.get("start_states", self.config.seed))
+        own = self.config.seed
+        self.start_states = stored.whole("start_states") if "start_states" in stored else own
         self.evaluator.start_from(self.start_states)
-        self.last_eval_tick = state["last_eval_tick"]
-        self.evaluation_due = state["evaluation_due"]
-        self.best_score, self.best_tick = state["best_score"], state["best_tick"]
-        if self.early_stopping and state["early_stopping"]:
-            self.early_stopping.load_training_state(state["early_stopping"])
+        self.last_eval_tick = stored.whole("last_eval_tick", least=-1)
+        self.evaluation_due = stored.flag("evaluation_due")
+        self.best_score = stored.number("best_score")
+        self.best_tick = stored.whole("best_tick", least=-1)
+        if self.early_stopping and stored["early_stopping"]:
+            self.early_stopping.load_training_state(stored["early_stopping"])
 
     def restore(self, tick: int | None = None) -> None:
         """Go on from the newest checkpoint that is whole, from the start if there is none; or
@@ -559,15 +569,24 @@ class Trainer:
                 self.console.say(f"warning: {error}")
                 continue
             self._refuse_stretched_schedule(info)
+            stored = Stored(parts)
             for name, component in self._components().items():
-                component.load_training_state(parts[name])
+                component.load_training_state(stored[name])
+            if self.loop.tick != info.tick:
+                raise stored.wrong("trainer.progress", f"that of tick {info.tick}")
+            weight = self.algorithm.nonfinite_weight()
+            if weight:
+                raise CheckpointError(
+                    f"checkpoint '{info.path}': the weight '{weight}' is NaN or infinite; remove "
+                    "this checkpoint to go on from an earlier one"
+                )
             self.resumed_at, self.last_saved = self.loop.tick, info
             return
         self.console.say("no usable checkpoint in this run: starting from the beginning")
         self.resumed_at = -1
 
     def _refuse_stretched_schedule(self, info: CheckpointInfo) -> None:
-        old, schedule = info.manifest["config"], self.config.lr_schedule
+        old, schedule = Stored(info.manifest).section("config"), self.config.lr_schedule
         if schedule.is_constant or schedule.over:
             return
         for key in ("total_updates", "total_epochs", "total_timesteps"):

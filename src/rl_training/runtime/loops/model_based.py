@@ -25,6 +25,7 @@ from rl_training.data.model_replay import ModelReplay
 from rl_training.envs.terminations import termination_for
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.state import Stored
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed
 from rl_training.runtime.engine import Engine
@@ -160,7 +161,8 @@ class Imagination:
         return {"newest": dict(self.newest)}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.newest = dict(state["newest"])
+        newest = Stored(state, "model_report").section("newest")
+        self.newest = {name: newest.measure(name) for name in newest.names()}
 
     def parts(self) -> list[Part]:
         return [Part(self, "fit", "model"), Part(self, "imagine", "rollouts")]

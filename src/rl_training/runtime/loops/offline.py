@@ -15,6 +15,7 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.state import Stored
 from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
@@ -121,7 +122,7 @@ class DataFingerprint:
         return {"fingerprint": self.value}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        if state["fingerprint"] != self.value:
+        if Stored(state, "data")["fingerprint"] != self.value:
             raise CheckpointError(
                 f"data set '{self.name}' is not the one this run was trained on (its contents "
                 "differ); restore the original data or start a new run"

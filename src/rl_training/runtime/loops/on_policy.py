@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.base import Algorithm, load_module
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout import RolloutBatch, generalized_advantages
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.state import Stored
 from rl_training.models import RewardScale
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
@@ -231,4 +232,4 @@ class ModuleState:
         return self.module.state_dict()
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.module.load_state_dict(state)
+        load_module(self.module, Stored(state))

@@ -18,6 +18,7 @@ from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Collector, Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentFailure, EnvironmentSetupError
+from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import Progress, derive_seed
 from rl_training.runtime.loops import Component
 
@@ -56,7 +57,7 @@ class EpisodeReturns:
         return {"pending": list(self.pending)}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.pending = list(state["pending"])
+        self.pending = Stored(state, "returns").numbers("pending")
 
 
 class NewestMetrics:
@@ -69,7 +70,8 @@ class NewestMetrics:
         return {"metrics": {name: value.clone() for name, value in self.metrics.items()}}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.metrics = dict(state["metrics"])
+        metrics = Stored(state, "metrics").section("metrics")
+        self.metrics = {name: metrics.tensor(name, None) for name in metrics.names()}
 
 
 class Experience:

@@ -17,6 +17,7 @@ from rl_training.data.sequences import Context, SequenceBatch, SequenceReplay, S
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import Film
 from rl_training.models.carry import begun
 from rl_training.runtime.agents import OneAgent
@@ -163,11 +164,13 @@ class Stream:
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        device = self.carry.deter.device
-        self.carry = DreamerCarry(*(kept.to(device) for kept in state["carry"]))
-        self.action, self.reward = state["action"].numpy(), state["reward"].numpy()
-        self.first = state["first"].numpy()
-        self.reported_at = int(state["reported_at"])
+        stored, device = Stored(state, "stream"), self.carry.deter.device
+        carry = stored.tensors_like("carry", list(self.carry))
+        self.carry = DreamerCarry(*(kept.to(device) for kept in carry))
+        self.action = stored.tensor("action", None, *self.action.shape).numpy()
+        self.reward = stored.tensor("reward", torch.float32, *self.reward.shape).numpy()
+        self.first = stored.tensor("first", torch.bool, *self.first.shape).numpy()
+        self.reported_at = stored.whole("reported_at", least=-1)
 
 
 def refuse_short_streams(config: TrainConfig, params: Any) -> None:

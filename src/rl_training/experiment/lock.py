@@ -1,0 +1,120 @@
+"""One process at a time works in a run folder, and writes nothing outside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from rl_training.experiment.errors import RLTrainingError, RunInUseError
+from rl_training.experiment.files import NOT_ALLOWED
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where runs are not locked
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_FILE = ".lock"
+_held: set[int] = set()
+
+
+def _forget_locks() -> None:
+    """A forked worker must not keep the lock of a parent that is gone."""
+    for descriptor in _held:
+        with suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
+
+
+@contextmanager
+def working_in(run_dir: Path, *parts: Path) -> Iterator[None]:
+    """Inside, no other process may train in this run folder, or in those of its parts.
+
+    The lock goes with the process, however it ends. Refused where another one holds it, and
+    where a link leads from what is written out of the folder.
+    """
+    with ExitStack() as locks:
+        for folder in (run_dir, *(part for part in parts if part.is_dir())):
+            _refuse_links(folder)
+            locks.enter_context(_locked(folder))
+        yield
+
+
+def _refuse_links(run_dir: Path) -> None:
+    with os.scandir(run_dir) as entries:
+        links = sorted(entry.name for entry in entries if entry.is_symlink())
+    for name in links:
+        if name.startswith("seed-") or name in ("checkpoints", "tensorboard", "metrics.jsonl"):
+            raise RLTrainingError(
+                f"run '{run_dir}': '{name}' is a link to '{os.readlink(run_dir / name)}', but a "
+                "run writes only inside its own folder; put what it leads to in its place"
+            )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    path = folder / LOCK_FILE
+    descriptor = None if fcntl is None else _lock(path)
+    if descriptor is None:
+        yield
+        return
+    _held.add(descriptor)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {platform.node()}\n".encode(), 0)
+        yield
+    finally:
+        if descriptor in _held:  # else this is a fork of the process that holds it
+            _held.remove(descriptor)
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """The descriptor that holds the lock; None where the file system has none."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            remedy = "make it writable for you" if error.errno in NOT_ALLOWED else "make room"
+            if error.errno == errno.ELOOP:
+                remedy = f"remove the link '{LOCK_FILE}' in it"
+            raise RLTrainingError(
+                f"run folder '{path.parent}' cannot be written: {error.strerror}; {remedy}"
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid, _, host = os.pread(descriptor, 300, 0).decode(errors="replace").partition(" ")
+            os.close(descriptor)
+            raise RunInUseError(
+                f"run '{path.parent}' is in use by process {ascii(pid)[1:-1] or 'unknown'} on "
+                f"{ascii(host.strip())[1:-1] or 'this machine'}; wait until it has ended, or end it"
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            return None
+        if _is_still(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # its holder removed it in the meantime: take the new one
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the file of this name is the one that was opened."""
+    own = os.fstat(descriptor)
+    if not stat.S_ISREG(own.st_mode):
+        os.close(descriptor)
+        raise RLTrainingError(f"'{path}' is no ordinary file; remove it")
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)

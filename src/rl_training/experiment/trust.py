@@ -1,0 +1,85 @@
+"""Which modules a file may name: to import one is to run its code.
+
+A config that the user gives now may name any module. A checkpoint, a run folder or a data set
+may come from a stranger, and needs the user's word for all but known packages.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rl_training.experiment.errors import ConfigError
+
+KNOWN_PACKAGES = frozenset(
+    {
+        "ale_py",
+        "dm_control",
+        "gymnasium",
+        "gymnasium_robotics",
+        "highway_env",
+        "metaworld",
+        "minari",
+        "minigrid",
+        "miniworld",
+        "mo_gymnasium",
+        "mujoco",
+        "rl_training",
+    }
+)
+"""Packages of environments, whose import does nothing but register them."""
+
+_NAMES_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):(?![/\\])")
+
+
+def modules_named(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(key, module) for everything of the form "module:name" that a run would import."""
+    return [
+        (key, module)
+        for section in ("env_id", "env_kwargs", "train_env_kwargs", "algo_kwargs")
+        for key, module in _named_in(section, config.get(section))
+    ]
+
+
+def _named_in(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from _named_in(f"{key}.{name}", below)
+    elif isinstance(value, (list, tuple)):
+        for below in value:
+            yield from _named_in(key, below)
+    elif isinstance(value, str) and (match := _NAMES_A_MODULE.match(value)):
+        yield key, match[1]
+
+
+def is_known_package(module: str) -> bool:
+    """Whether a module belongs to one of the known packages."""
+    return module.partition(".")[0] in KNOWN_PACKAGES
+
+
+def may_be_imported(module: str) -> bool:
+    """Whether a file may name this module: of a known package, or imported already.
+
+    The standard library has no environments, and functions of it can do anything.
+    """
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return False
+    return is_known_package(module) or module in sys.modules
+
+
+def needs_trust(config: Mapping[str, Any]) -> bool:
+    """Whether a new process would need the user's word for this config, if read from a file."""
+    return not all(is_known_package(module) for _, module in modules_named(config))
+
+
+def refuse_unknown_modules(config: Mapping[str, Any], source: str) -> None:
+    """Refuse a config out of a file, `source`, that would have unknown modules imported."""
+    for key, module in modules_named(config):
+        if not may_be_imported(module):
+            raise ConfigError(
+                f"{source}: {key} names the module '{module}', which is no known package of "
+                "environments and was not imported, because that runs its code; if you trust its "
+                "author, say so with --trust (in Python trust=True, or import the module first)"
+            )
