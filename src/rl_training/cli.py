@@ -349,8 +349,6 @@ def predict(
                 f"'{npz}': array 'observations' must hold numbers in the shape (n, width), it "
                 f"holds {values.dtype} in the shape {values.shape}"
             )
-    if not (np.abs(values) < np.finfo(np.float32).max).all():
-        raise DataError("predict: the observation holds NaN, infinity or a number beyond float32")
     actions, _ = agent.predict(values, deterministic=not stochastic)
     if output is not None:
         try:

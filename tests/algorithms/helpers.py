@@ -354,7 +354,7 @@ COMMON_BAD_KNOBS = [
     ("grad_clip", -1.0),
     ("no_such_knob", 1),
 ]
-GAMMA_BAD_KNOBS = [("gamma", 1.0), ("gamma", 1.5), ("gamma", -0.1), ("gamma", math.nan)]
+GAMMA_BAD_KNOBS = [("gamma", 1.5), ("gamma", -0.1), ("gamma", math.nan)]
 TARGET_BAD_KNOBS = [*GAMMA_BAD_KNOBS, ("tau", 0.0), ("tau", 1.5)]
 
 

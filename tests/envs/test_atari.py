@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.data.generation import env_spaces, make_env
-from rl_training.envs.atari import ATARI_ID, _Stretches
+from rl_training.envs.atari import ATARI_ID, AtariFrames, _Stretches
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 
 pytest.importorskip("ale_py")
@@ -145,6 +145,34 @@ def test_fire_keeps_a_waiting_game_going() -> None:
     assert len({env.step(0)[0].tobytes() for _ in range(30)}) > 5
 
 
+def test_the_frame_in_which_fire_is_pressed_counts() -> None:
+    """After a lost life: what it earns is part of the reward, and fire is held from then on."""
+    env = plain(fire=True)
+    while not isinstance(env, AtariFrames):
+        env = env.env
+    env.reset(seed=0)
+    env._lives += 1  # as if one had just been lost
+    pressed: list[Any] = []
+
+    class Ale:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ale, name)
+
+        def act(self, button: Any) -> float:
+            pressed.append(button)
+            ale.act(button)
+            return 7.0 if button == env._fire_button else 1.0
+
+    ale = env._ale
+    env._ale = Ale()
+    _, reward, terminated, truncated, _ = env.step(0)
+    assert reward == 4 * 1.0 + 7.0
+    assert not terminated
+    assert not truncated
+    assert pressed == [env._noop_button] * 4 + [env._fire_button]
+    assert env._in_force == env._fire_button
+
+
 def test_rewards_are_clipped_only_where_asked_for() -> None:
     def rewards(**kwargs: Any) -> list[float]:
         env = plain(game="space_invaders", **kwargs)
@@ -196,5 +224,5 @@ def test_unknown_and_missing_keys_are_named() -> None:
 
 def test_without_the_emulator_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
-    with pytest.raises(MissingExtraError, match=r"rl-training\[atari\]"):
+    with pytest.raises(MissingExtraError, match=r"gymnasium\[atari\]"):
         make_env(ATARI_ID, {"game": "pong"})

@@ -156,6 +156,33 @@ def test_sections_given_as_objects() -> None:
     assert config.lr_schedule.kind == "linear"
 
 
+@pytest.mark.parametrize(
+    ("algo", "key", "value", "words"),
+    [
+        ("sac", "gradient_updates_per_step", 1e20, "expected at most 1,000, got 1e+20"),
+        ("ppo", "epochs", 10**9, "expected at most 1,000, got 1e+09"),
+        ("cql", "n_action_samples", 10**9, "expected at most 100,000"),
+        ("iql", "hidden_sizes", [8, 10**8], "expected at most 100,000"),
+        ("iql", "batch_size", 10**12, "expected at most 10,000,000"),
+    ],
+)
+def test_absurd_amounts_of_work_are_refused(algo: str, key: str, value: Any, words: str) -> None:
+    """Knobs that multiply the work of one step; budgets may be as long as a life."""
+    with pytest.raises(ConfigError) as refused:
+        TrainConfig(algo=algo, env_id="Pendulum-v1", algo_kwargs={key: value})
+    assert str(refused.value).startswith(f"algo_kwargs.{key}: ")
+    assert words in str(refused.value)
+    for name, count in (("num_envs", 10**6), ("eval_episodes", 10**9), ("keep_last", 10**20)):
+        with pytest.raises(ConfigError, match=f"^{name}: expected a value less than or equal"):
+            TrainConfig(algo="sac", env_id="Pendulum-v1", total_timesteps=10**14, **{name: count})
+
+
+def test_a_discount_of_1_is_allowed() -> None:
+    for algo in ("sac", "dqn", "awr", "ppo"):
+        config = TrainConfig(algo=algo, env_id="Pendulum-v1", algo_kwargs={"gamma": 1.0})
+        assert config.params.gamma == 1.0
+
+
 def test_long_values_are_cut_in_messages() -> None:
     with pytest.raises(ConfigError) as refused:
         TrainConfig(**{**BASE, "seed": "x" * 10_000})

@@ -10,6 +10,8 @@ One module per kind. It has
 - `attempt(random, prepared, folder)`: makes one bad thing, drawn from `random`, uses it in the
   empty `folder`, which is the working folder, and returns a `Verdict`.
 
+A module that has a list `CASES` gets case i instead of `random` in attempt i.
+
 `runner.py` runs attempts in worker processes, stops those that train for long, and calls what lives
 longer than 30 seconds a hang.
 """

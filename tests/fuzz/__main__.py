@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import tests.fuzz
 from tests.fuzz.runner import fuzz
 
-OWN = {"runner", "__main__", "test_fuzz"}
-KINDS = [name for _, name, _ in pkgutil.iter_modules(tests.fuzz.__path__) if name not in OWN]
+MODULES = [name for _, name, _ in pkgutil.iter_modules(tests.fuzz.__path__)]
+OWN = ("runner", "__main__", "test_")
+KINDS = [name for name in MODULES if not name.startswith(OWN)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

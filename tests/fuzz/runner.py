@@ -127,6 +127,7 @@ def _work(module: str, seed: int, numbers: list[int], base: str, connection: Con
     os.setsid()
     torch.set_num_threads(1)
     kind = importlib.import_module(module)
+    cases = getattr(kind, "CASES", None)
     prepared, home = Path(base, "prepared"), Path(base)
     for number in numbers:
         folder = Path(tempfile.mkdtemp(prefix=f"attempt-{number}-", dir=home))
@@ -134,7 +135,8 @@ def _work(module: str, seed: int, numbers: list[int], base: str, connection: Con
         connection.send(("begin", number, None))
         verdict: Verdict
         try:
-            verdict = kind.attempt(random.Random(f"{seed} {number}"), prepared, folder)
+            drawn = random.Random(f"{seed} {number}") if cases is None else cases[number]
+            verdict = kind.attempt(drawn, prepared, folder)
         except KeyboardInterrupt:  # sent for a command that had just ended
             verdict = Verdict(f"attempt {number}", "stopped")
         except Exception:  # noqa: BLE001  (an attempt that fails is a finding, or a mistake of ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from rl_training import DQN, Callback, ManagedAlgorithm, learn_seeds, load
 from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint, write_checkpoint
-from rl_training.experiment.errors import EnvironmentSetupError, RLTrainingError
+from rl_training.experiment.errors import DataError, EnvironmentSetupError, RLTrainingError
 from rl_training.runtime.callbacks import EvalEvent
 from rl_training.runtime.evaluation import HELD_OUT_STATES, SELECTION_STATES, start_seed
 from tests.conftest import Command
@@ -244,3 +245,34 @@ def test_what_is_refused_leaves_no_environment_open(tmp_path: Path) -> None:
         assert not opened
     finally:
         del gym.registry["test/Counted-v0"]
+
+
+def test_predict_refuses_what_is_no_observation() -> None:
+    """As the command line does: a policy answers NaN with some number or other."""
+    cloned = ManagedAlgorithm("Pendulum-v1", algo="sac", **QUICK, **KNOBS)
+    good = np.zeros(3, np.float32)
+    cloned.predict(good)
+    cloned.predict(np.stack([good] * 4))
+    for bad in ([0.0, math.nan, 0.0], [[0.0] * 3, [0.0, math.inf, 0.0]], [1e300, 0.0, 0.0]):
+        with pytest.raises(DataError, match="holds NaN, infinity or a number beyond float32"):
+            cloned.predict(np.array(bad))
+    with pytest.raises(DataError, match="observations must be numbers, got <U1"):
+        cloned.predict(np.array(["a", "b", "c"]))
+
+
+def test_a_task_that_ends_learns_without_a_discount(tmp_path: Path) -> None:
+    Task.actions = 3
+    for algo in ("dqn", "ppo"):
+        knobs = {"rollout_steps": 40, "learning_starts": 10}
+        known = {k: v for k, v in knobs.items() if (k == "rollout_steps") == (algo == "ppo")}
+        result = ManagedAlgorithm(
+            "test/Task-v0",
+            algo=algo,
+            total_timesteps=200,
+            output_dir=str(tmp_path),
+            gamma=1.0,
+            **QUICK,
+            **KNOBS,
+            **known,
+        ).learn(progress=False)
+        assert result.held_out is not None

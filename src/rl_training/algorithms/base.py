@@ -6,10 +6,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
-from pydantic import Field
+from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from rl_training.algorithms.families import family
@@ -42,6 +42,33 @@ from rl_training.models import (
 Networks = dict[str, nn.Module | nn.Parameter]
 """What an algorithm has learned, by what it is."""
 
+MOST = {
+    "gradient_updates_per_step": 1_000,
+    "epochs": 1_000,
+    "discriminator_updates": 10_000,
+    "model_max_epochs": 100_000,
+    "model_patience": 10_000,
+    "rollout_length": 10_000,
+    "final_rollout_length": 10_000,
+    "imagination_steps": 10_000,
+    "batch_length": 100_000,
+    "n_step": 100_000,
+    "n_action_samples": 100_000,
+    "n_action_quantiles": 100_000,
+    "n_target_quantiles": 100_000,
+    "n_quantiles": 100_000,
+    "n_fractions": 100_000,
+    "num_cosines": 100_000,
+    "num_critics": 1_000,
+    "num_members": 1_000,
+    "batch_size": 10_000_000,
+    "model_batch_size": 10_000_000,
+    "hidden_sizes": 100_000,
+    "model_hidden_sizes": 100_000,
+}
+"""Ceilings of knobs that multiply the work of one step or update, far above any use of them:
+beyond, a run would look as if it hung, or die for want of memory."""
+
 
 class Params(Section):
     """Knobs that every algorithm has; each algorithm adds its own."""
@@ -52,6 +79,16 @@ class Params(Section):
     """Widths of the hidden layers of every network."""
     grad_clip: Positive | None = None
     """Largest gradient norm per network; none by default."""
+
+    @field_validator("*")
+    @classmethod
+    def _no_endless_work(cls, value: Any, info: ValidationInfo) -> Any:
+        most = MOST.get(info.field_name or "")
+        if most is not None and value is not None:
+            asked = max(value) if isinstance(value, tuple) else value
+            if asked > most:
+                raise ValueError(f"expected at most {most:,}, got {asked:g}; lower it")
+        return value
 
     @property
     def widest_layer(self) -> int:
@@ -69,8 +106,8 @@ class CloningParams(Params):
 class DiscountedParams(Params):
     """Knobs of algorithms that look at returns."""
 
-    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
-    """Discount per step."""
+    gamma: Fraction = 0.99
+    """Discount per step; 1 only for tasks that end, because returns without an end grow forever."""
 
 
 class TargetNetworkParams(DiscountedParams):

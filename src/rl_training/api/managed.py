@@ -32,6 +32,7 @@ from rl_training.api.support import (
     with_options,
 )
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.env_contract import all_finite
 from rl_training.data.generation import env_spaces
 from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
 from rl_training.data.spaces import Spaces
@@ -441,14 +442,17 @@ class ManagedAlgorithm:
             if spaces.is_image:  # other numbers would be cut to bytes
                 raise EnvironmentSetupError(f"predict: images must be uint8, got {obs.dtype}")
             if obs.dtype.kind not in "fiub":  # of complex numbers a part would be lost
-                raise EnvironmentSetupError(
-                    f"predict: observations must be numbers, got {obs.dtype}"
-                )
-            obs = obs.astype(np.float32)
+                raise DataError(f"predict: observations must be numbers, got {obs.dtype}")
+            with np.errstate(over="ignore"):  # refused below
+                obs = obs.astype(np.float32)
         if obs.shape != shape and obs.shape[1:] != shape:
             raise EnvironmentSetupError(
                 f"predict: observations must have the shape {shape} or {('n', *shape)}, "
                 f"got {obs.shape}".replace("'n'", "n")
+            )
+        if not all_finite(obs):
+            raise DataError(
+                "predict: the observation holds NaN, infinity or a number beyond float32"
             )
         if not self.algorithm.recurrent:
             return self._policy(obs, deterministic, state)

@@ -25,7 +25,7 @@ FOREIGN_ERRORS = (Exception, SystemExit)
 """What the code of an environment may raise, and what no environment may end a run with."""
 
 _FLOAT32, _FLOAT64, _UINT8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint8)
-_NUMBERS = frozenset({float, int, np.float64, np.float32})
+_NUMBERS = frozenset({float, np.float64, np.float32})
 
 
 class WrongAnswerError(Exception):
@@ -87,7 +87,7 @@ class EnvContract:
             array = np.asarray(obs)
         except ValueError:  # rows of unequal length
             raise WrongAnswerError(
-                f"returned {_kind(obs)} as the observation that is no array, {self._expected}"
+                f"returned {_kind(obs)} that is no array as the observation, {self._expected}"
             ) from None
         if array.shape != self.shape:
             raise WrongAnswerError(

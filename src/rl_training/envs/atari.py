@@ -107,13 +107,15 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
             if ale.game_over():
                 self._look(0)
                 break
+        lost = ale.lives() < self._lives
+        if lost and self._fire and not (self._life_loss or ale.game_over()):
+            # One frame more of this step: what it earns counts, and what it presses is held.
+            self._in_force = self._fire_button
+            reward += ale.act(self._in_force)
         terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
-        lives = ale.lives()
-        if lives < self._lives and not (terminated or truncated):
-            terminated = self._life_loss
-            if self._fire and not terminated:
-                ale.act(self._fire_button)
-        self._lives = lives
+        if lost and self._life_loss and not truncated:
+            terminated = True
+        self._lives = ale.lives()
         if self._clip:
             reward = float(np.sign(reward))
         return self._small_frame(), float(reward), terminated, truncated, {}

@@ -52,6 +52,18 @@ def inverted_pendulum(next_obs: Tensor) -> Tensor:
     return ~((next_obs[:, 1].abs() <= 0.2) & _finite(next_obs))
 
 
+def inverted_double_pendulum(next_obs: Tensor) -> Tensor:
+    """The tip of the two poles, 0.6 long each, is no higher than 1."""
+    sine, sine_on, cosine, cosine_on = (next_obs[:, i] for i in range(1, 5))
+    height = 0.6 * (cosine + cosine * cosine_on - sine * sine_on)
+    return ~((height > 1.0) & _finite(next_obs))
+
+
+def mountain_car_continuous(next_obs: Tensor) -> Tensor:
+    """At the flag, and not on the way back."""
+    return (next_obs[:, 0] >= 0.45) & (next_obs[:, 1] >= 0.0)
+
+
 def cartpole(next_obs: Tensor) -> Tensor:
     """The cart is off the track, or the pole leans by more than 12 degrees."""
     position, angle = next_obs[:, 0], next_obs[:, 2]
@@ -69,6 +81,8 @@ KNOWN: dict[str, Termination] = {
     "ant": ant,
     "humanoid": humanoid,
     "inverted_pendulum": inverted_pendulum,
+    "inverted_double_pendulum": inverted_double_pendulum,
+    "mountain_car_continuous": mountain_car_continuous,
     "half_cheetah": never,
     "pendulum": never,
     "cartpole": cartpole,
@@ -81,11 +95,15 @@ TASKS = {
     "Ant": "ant",
     "Humanoid": "humanoid",
     "InvertedPendulum": "inverted_pendulum",
+    "InvertedDoublePendulum": "inverted_double_pendulum",
+    "MountainCarContinuous": "mountain_car_continuous",
     "HalfCheetah": "half_cheetah",
     "Pendulum": "pendulum",
     "rl_training/SparsePendulum": "pendulum",
     "Swimmer": "never",
     "Reacher": "never",
+    "Pusher": "never",
+    "HumanoidStandup": "never",
 }
 """Environment ids without their version."""
 
@@ -95,8 +113,11 @@ CHANGING = (
     "healthy_angle_range",
     "healthy_state_range",
     "exclude_current_positions_from_observation",
+    "xml_file",
+    "frame_skip",
+    "goal_velocity",
 )
-"""Arguments of MuJoCo's tasks with which the known functions no longer hold."""
+"""Arguments of tasks with which the known functions no longer hold."""
 
 KEY = "algo_kwargs.termination"
 

@@ -51,7 +51,7 @@ def _text(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(whole_number)]
-Count = Annotated[Whole, Field(ge=1)]
+Count = Annotated[Whole, Field(ge=1, le=10**15)]
 Interval = Annotated[Whole, Field(ge=0)]
 Text = Annotated[str, BeforeValidator(_text)]
 HiddenSizes = Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
@@ -267,13 +267,13 @@ class TrainConfig(Section):
     """Budget in passes over the data set, instead of total_updates (offline)."""
     total_timesteps: Count | None = None
     """Budget in environment steps (online)."""
-    num_envs: Count = 1
+    num_envs: Annotated[Count, Field(le=10_000)] = 1
     """Environments that are stepped together (online)."""
     vectorization: Literal["sync", "async"] = "sync"
     """In this process, which suits quick environments, or each in a process of its own (online)."""
     eval_interval: Interval = 0
     """Evaluate every so many updates or environment steps; 0 evaluates only at the end."""
-    eval_episodes: Count = 10
+    eval_episodes: Annotated[Count, Field(le=1_000_000)] = 10
     """Episodes per evaluation."""
     eval_max_steps: Count = 100_000
     """Steps after which an evaluation cuts an episode that has not ended, and says so."""

@@ -410,6 +410,8 @@ class Trainer:
         # one that an interruption ends, like the one that chose them
         self.evaluator, evaluator = self._evaluator(HELD_OUT_STATES), self.evaluator
         evaluator.close()
+        if self.profile:
+            self.profile.watch([Part(self.evaluator, "run", "evaluation")])
         episodes = self.config.eval_episodes
         try:
             self.held_out = self.evaluator.run(policy_function(self.algorithm), episodes)
