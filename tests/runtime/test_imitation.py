@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import BC, GAIL, IQL, TrainConfig, load, load_transition_dataset
+from rl_training import AWR, BC, GAIL, IQL, TrainConfig, load, load_transition_dataset
 from rl_training.algorithms.gail import ImitationBatch
 from rl_training.data.convert import save_dataset
 from rl_training.data.generation import env_spaces
@@ -286,7 +286,7 @@ def test_other_algorithms_refuse_data_without_rewards(tmp_path: Path) -> None:
     dataset = load_transition_dataset(rows, env_id="Pendulum-v1", needs_rewards=False)
     path = tmp_path / "demos.npz"
     np.savez(path, **rows)
-    for cls in (BC, IQL):
+    for cls in (AWR, IQL):
         with pytest.raises(DataError, match="missing key 'rewards'"):
             cls("Pendulum-v1", dataset=rows)
         with pytest.raises(DataError, match="has no rewards"):
