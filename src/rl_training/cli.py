@@ -10,15 +10,16 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from rl_training.experiment.errors import RLTrainingError
+from rl_training.experiment.terminal import terminal
 
 app = typer.Typer(
     name="rl-training",
@@ -31,7 +32,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at, make and convert data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-out = Console(highlight=False, markup=False, emoji=False)
+out = terminal("stdout")
 
 ConfigArgument = Annotated[
     str,
@@ -155,10 +156,10 @@ def train(
     _find_modules_here(overrides or [])
     resolved = load_config(config, _overridden(overrides, seed, device, output_dir))
     if seeds is not None or resolved.seeds is not None:
-        _report_seeds(learn_seeds(resolved, seeds, progress=not quiet))
+        _run(lambda: learn_seeds(resolved, seeds, progress=not quiet), _report_seeds)
         return
     agent = ManagedAlgorithm(resolved)
-    _report(agent.learn(progress=not quiet))
+    _run(lambda: agent.learn(progress=not quiet), _report)
 
 
 @app.command()
@@ -183,11 +184,31 @@ def resume(
     wanted = apply_overrides(stored, overrides or [])
     resolved = TrainConfig(**wanted)  # refuses what is no config, all mistakes at once
     options = {key: value for key, value in wanted.items() if value != stored.get(key)}
+    options["progress"] = not quiet
     if resolved.seeds is not None:
-        _report_seeds(resume_seeds(run, progress=not quiet, trust=trust, **options))
+        _run(lambda: resume_seeds(run, trust=trust, **options), _report_seeds)
         return
-    agent = ManagedAlgorithm.resume(run, progress=not quiet, trust=trust, **options)
-    _report(agent.result)
+    _run(lambda: ManagedAlgorithm.resume(run, trust=trust, **options).result, _report)
+
+
+def _run(learn: Callable[[], Any], report: Callable[[Any], None]) -> None:
+    """Train and report how it ended; a signal is passed on as the exit code."""
+    from rl_training.experiment.tracking import resume_command
+    from rl_training.runtime.signals import InterruptedRun, TerminatedRun
+
+    code = 0
+    try:
+        result = learn()
+    except InterruptedRun as end:
+        result, code = end.result, 130
+    except TerminatedRun as end:
+        result, code = end.result, int(end.code or 0)
+    with suppress(OSError):  # the run has ended as it has, whether its report is read or not
+        report(result)
+        if result.interrupted:
+            out.print(f"go on with: {resume_command(result.run_dir)}", soft_wrap=True)
+    if code:
+        raise typer.Exit(code)
 
 
 def _report(result: Any) -> None:
@@ -200,15 +221,6 @@ def _report(result: Any) -> None:
         if held_out is not None:
             out.print(f"held-out start states, {which} policy: {held_out}")
     out.print(f"run folder: {result.run_dir}", soft_wrap=True)
-    _end_if_interrupted(result)
-
-
-def _end_if_interrupted(result: Any) -> None:
-    if result.interrupted:
-        from rl_training.experiment.tracking import resume_command
-
-        out.print(f"go on with: {resume_command(result.run_dir)}", soft_wrap=True)
-        raise typer.Exit(143 if "SIGTERM" in result.stop_reason else 130)
 
 
 def _report_seeds(result: Any) -> None:
@@ -231,7 +243,6 @@ def _report_seeds(result: Any) -> None:
         if summary is not None:
             out.print(f"{name}: {summary}", soft_wrap=True)
     out.print(f"run folder: {result.run_dir}", soft_wrap=True)
-    _end_if_interrupted(result)
 
 
 @app.command(name="eval")

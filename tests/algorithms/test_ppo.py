@@ -194,10 +194,11 @@ def test_better_actions_become_likelier():
 
 def test_schedules_reach_clip_and_entropy():
     linear = {"kind": "linear"}
-    learner = make_learner("ppo", entropy_coef=0.1, clip_schedule=linear, entropy_schedule=linear)
-    learner.follow_schedules(0.25)
+    longer = {"kind": "linear", "over": 200}
+    learner = make_learner("ppo", entropy_coef=0.1, clip_schedule=linear, entropy_schedule=longer)
+    learner.follow_schedules(25, 100)
     assert float(learner.clip) == pytest.approx(0.2 * 0.75)
-    assert float(learner.entropy_coef) == pytest.approx(0.1 * 0.75)
+    assert float(learner.entropy_coef) == pytest.approx(0.1 * 0.875)
 
 
 def test_initialisation_is_orthogonal_with_a_small_policy_head():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -206,22 +207,20 @@ def test_a_worker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert not any(process.is_alive() for process in processes)
 
 
-def test_workers_survive_ctrl_c_and_end_with_the_vector() -> None:
-    """Ctrl-C goes to the whole process group; the parent decides what happens."""
-    previous = signal.signal(signal.SIGTERM, lambda *_: None)  # as a trainer's handler
-    try:
-        envs = make("async")
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def test_workers_survive_signals_and_end_with_the_vector() -> None:
+    """Signals go to the whole process group; the parent decides what happens."""
+    envs = make("async")
     envs.reset(ALL, [1, 2, 3])
     processes = envs._vector.processes  # type: ignore[attr-defined]
-    for process in processes:
-        os.kill(process.pid, signal.SIGINT)
+    for process, number in itertools.product(
+        processes, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ):
+        os.kill(process.pid, number)
     assert envs.step(np.zeros((3, 2), np.float32))[1].tolist() == [1.0, 1.0, 1.0]
-    os.kill(processes[0].pid, signal.SIGTERM)
-    processes[0].join(5)
-    assert processes[0].exitcode == -signal.SIGTERM
+    os.kill(processes[1].pid, signal.SIGSTOP)  # as in the middle of a step without an end
+    began = time.monotonic()
     envs.close()
+    assert time.monotonic() - began < 3.0
     envs.close()
     assert not any(process.is_alive() for process in processes)
 

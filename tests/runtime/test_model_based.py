@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,14 @@ class Notes:
         fit, imagine = loop.imagination.fit, loop.imagination.imagine
 
         def noted_fit(data: Any, tell: Any) -> None:
-            self.fits.append((loop.tick, len(data.reward)))
+            self.fits.append((loop.position, len(data.reward)))
             fit(data, tell)
 
-        def noted_imagine(obs: Tensor, epoch: int) -> None:
-            imagine(obs, epoch)
+        def noted_imagine(starts: Callable[[], Tensor], epoch: int) -> None:
+            obs = starts()
+            imagine(lambda: obs, epoch)
             length = int(loop.imagination.newest["imagined/length"])
-            self.rounds.append((loop.tick, len(obs), length))
+            self.rounds.append((loop.position, len(obs), length))
 
         monkeypatch.setattr(loop.imagination, "fit", noted_fit)
         monkeypatch.setattr(loop.imagination, "imagine", noted_imagine)
@@ -178,7 +180,7 @@ def test_rollouts_begin_in_real_states_with_the_policys_own_draws(
     asked = []
     sample = policy.sample
     monkeypatch.setattr(policy, "sample", lambda obs: asked.append(obs) or sample(obs))
-    loop.imagination.imagine(torch.zeros(20, 3), 0)
+    loop.imagination.imagine(lambda: torch.zeros(20, 3), 0)
     assert len(asked) == 1
     newest = loop.imagination.replay.everything().action
     assert len(set(newest.flatten().tolist())) > 10

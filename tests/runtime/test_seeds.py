@@ -23,6 +23,7 @@ from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import questions
 from rl_training.runtime import randomness
 from rl_training.runtime.seeds import SharedEvaluations
+from rl_training.runtime.signals import TerminatedRun
 from rl_training.runtime.statistics import Summary, interquartile_mean
 
 from ..conftest import QUICK, Command
@@ -148,7 +149,10 @@ def test_a_signal_does_not_wait_for_an_evaluation(
     with monkeypatch.context() as patch:
         patch.setattr(SharedEvaluations, "_act", told_to_end)
         config = config.replace(output_dir=str(tmp_path / "part"))
-        part = learn_seeds(config, SEEDS, progress=False)
+        with pytest.raises(TerminatedRun) as ended:
+            learn_seeds(config, SEEDS, progress=False)
+    assert ended.value.code == 143
+    part = ended.value.result
     assert part.interrupted
     assert len(calls) == 3
     assert all(one.last_eval is None for one in part.results.values())

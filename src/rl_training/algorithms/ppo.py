@@ -177,11 +177,12 @@ class PPOAlgorithm(Algorithm):
         """
         return *self.actor.draw(obs), self.value(obs)
 
-    def follow_schedules(self, fraction: float) -> None:
-        """Set clip range and entropy weight for this share of the budget."""
+    def follow_schedules(self, step: int, horizon: int) -> None:
+        """Set clip range and entropy weight after `step` environment steps, for schedules over
+        `horizon` of them unless they say otherwise."""
         p: PPOParams = self.params
-        self.clip.fill_(p.clip * p.clip_schedule(fraction))
-        self.entropy_coef.fill_(p.entropy_coef * p.entropy_schedule(fraction))
+        self.clip.fill_(p.clip * p.clip_schedule.at(step, horizon))
+        self.entropy_coef.fill_(p.entropy_coef * p.entropy_schedule.at(step, horizon))
 
     def update(self, batch: RolloutBatch) -> Metrics:  # type: ignore[override]
         p: PPOParams = self.params

@@ -38,6 +38,7 @@ from rl_training.data.sources import holds_arrays, load_transition_dataset, pars
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
+    CheckpointStore,
     read_checkpoint,
     write_checkpoint,
 )
@@ -191,6 +192,8 @@ class ManagedAlgorithm:
         total_updates: int | None = None,
         *,
         total_timesteps: int | None = None,
+        more_updates: int | None = None,
+        more_timesteps: int | None = None,
         callbacks: Callback | Sequence[Callback] = (),
         progress: bool = True,
         **options: Any,
@@ -198,7 +201,10 @@ class ManagedAlgorithm:
         """Train to the end of the budget.
 
         Options are run-time keys such as `eval_interval`. Called again, it goes on in the
-        same run folder, for example with a larger budget.
+        same run folder. The budget is a total over all calls: `more_updates` and
+        `more_timesteps` add to what is done so far instead, and a budget that is spent
+        already is refused. Ctrl-C raises KeyboardInterrupt and SIGTERM ends the program,
+        once the run is saved.
         """
         callbacks = checked_callbacks(callbacks)
         if "seeds" in options or self.config.seeds is not None:
@@ -207,14 +213,14 @@ class ManagedAlgorithm:
                 "rl_training.learn_seeds"
             )
         budget = {
-            "total_updates": total_updates,
+            "total_updates": self._budget("updates", total_updates, more_updates),
             "total_epochs": options.pop("total_epochs", None),
-            "total_timesteps": total_timesteps,
+            "total_timesteps": self._budget("timesteps", total_timesteps, more_timesteps),
         }
         if any(value is not None for value in budget.values()):
             options |= budget  # in the place of the config's, of whichever kind
         if self.run_dir is not None:
-            return self._resume(self.run_dir, options, callbacks, progress)
+            return self._resume(self.run_dir, options, callbacks, progress, again=True)
         self._check_modules()
         config = with_options(self.config.to_dict(), options, self.config.algo)
         free = CHANGEABLE_ON_RESUME | {"output_dir", "engine", "threads"}
@@ -245,6 +251,23 @@ class ManagedAlgorithm:
                 console.say(self._beginning)
             with working_in(run_dir):
                 return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
+
+    def _budget(self, unit: str, total: int | None, more: int | None) -> int | None:
+        """A budget in total, given as such or as what to add to what the run has done."""
+        if more is None:
+            return total
+        if total is not None:
+            raise ConfigError(f"learn: give total_{unit} or more_{unit}, not both")
+        if isinstance(more, bool) or not isinstance(more, int) or more < 1:
+            raise ConfigError(f"more_{unit}: expected a whole number, at least 1, got {more!r}")
+        if self.run_dir is None:
+            return more
+        config = TrainConfig(**read_run_config(self.run_dir))
+        latest = CheckpointStore(
+            self.run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
+        ).latest()
+        key = "env_steps" if unit == "timesteps" else unit
+        return more + (0 if latest is None else int(latest.manifest["progress"][key]))
 
     @classmethod
     def resume(
@@ -291,7 +314,9 @@ class ManagedAlgorithm:
         options: Mapping[str, Any],
         callbacks: Sequence[Callback],
         progress: bool,
+        again: bool = False,
     ) -> TrainResult:
+        """Go on with a run; `again` refuses one with nothing left to do."""
         stored = TrainConfig(**read_run_config(run_dir))
         config = with_options(stored.to_dict(), options, stored.algo)
         refuse_changes(stored.to_dict(), config)
@@ -310,6 +335,16 @@ class ManagedAlgorithm:
                 raise CheckpointError(
                     f"run '{run_dir}': none of its checkpoints can be used; remove the folder "
                     f"'{CHECKPOINT_FOLDER}' in it to start the run again"
+                )
+            if again and trainer.is_over():
+                loop.close()
+                more = "more_updates" if loop.unit == "updates" else "more_timesteps"
+                mend = f"train on with learn({more}=...), or with a larger total"
+                if trainer.stop_reason:
+                    mend = "train on with other early_stopping, such as early_stopping=None"
+                raise ConfigError(
+                    f"learn: the run in '{run_dir}' is complete after {loop.tick:,} {loop.unit} "
+                    f"({trainer.stop_reason or f'its budget is {loop.total:,}'}); {mend}"
                 )
             if started_anew:
                 self._start()

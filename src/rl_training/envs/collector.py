@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,8 @@ class Collector:
         tried = self._envs.repeatability
         self.inexact_because: str | None = tried.inexact
         self.notes: list[str] = [note for note in (tried.inexact, tried.untried) if note]
+        self.guard: AbstractContextManager[None] = nullcontext()
+        """Entered around the work of the environments in a step; may raise out of it."""
         # environments whose interrupted episode could not be brought back
         self.restarted: NDArray[Any] = np.zeros(num_envs, np.bool_)
         self._seed = seed
@@ -108,12 +111,13 @@ class Collector:
             raise ValueError(f"actions of shape {actions.shape}, expected {self._action_shape}")
         env_actions = self._to_env(actions)
         obs = self.obs
-        next_obs, reward, terminated, truncated = self._envs.step(env_actions)
-        ended = terminated | truncated
         seeds: list[int] | None = None
-        if 1 in ended.tobytes():  # a tenth of the time of `any`
-            # Before anything is noted: where a reset fails, the step has not happened.
-            seeds = self._begin_episodes(ended)
+        # Nothing is noted inside: where a step or a reset fails, the step has not happened.
+        with self.guard:
+            next_obs, reward, terminated, truncated = self._envs.step(env_actions)
+            ended = terminated | truncated
+            if 1 in ended.tobytes():  # a tenth of the time of `any`
+                seeds = self._begin_episodes(ended)
         self._log.append(env_actions)
         self._returns += reward
         self.env_steps += self.num_envs

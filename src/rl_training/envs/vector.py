@@ -6,11 +6,14 @@ the observation of an ended episode is its last one and no transition crosses ep
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import select
 import signal
 import sys
+import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -257,6 +260,15 @@ class _SyncEnvs(VectorEnvs):
             close_env(self._envs.pop())
 
 
+_open_workers: weakref.WeakSet[_AsyncEnvs] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_workers() -> None:
+    for envs in list(_open_workers):
+        envs.close()
+
+
 class _AsyncEnvs(VectorEnvs):
     """Gymnasium's worker processes, with shared memory and without autoreset."""
 
@@ -278,6 +290,8 @@ class _AsyncEnvs(VectorEnvs):
                 f"environment ({type(error).__name__}); look above for its message, or use "
                 "vectorization=sync"
             ) from error
+        # At its exit the interpreter sends SIGTERM, which workers ignore, and waits for them.
+        _open_workers.add(self)
         # One poll object each: `Connection.poll` builds a selector at every call.
         self._pollers = []
         for pipe in self._vector.parent_pipes:
@@ -370,15 +384,15 @@ class _AsyncEnvs(VectorEnvs):
         for pipe in vector.parent_pipes:
             with suppress(OSError):
                 pipe.send(("close", None))
+        # Workers in the middle of a long step are not waited for, and ignore other signals.
+        deadline = time.monotonic() + 1.0
         for process in vector.processes:
-            # A worker in the middle of a long step is not waited for.
-            process.join(1.0)
-            if process.is_alive():
-                process.terminate()
-                process.join(1.0)
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in vector.processes:
             if process.is_alive():
                 process.kill()
-                process.join()
+        for process in vector.processes:
+            process.join()
         for pipe in vector.parent_pipes:
             pipe.close()
         vector.error_queue.close()
@@ -399,10 +413,11 @@ class _WorkerFactory:
     def __call__(self) -> gym.Env[Any, Any]:
         if os.getpid() == self._parent:  # Gymnasium makes one here as well, for its spaces
             return _WorkerEnv(_Absent(), self._spaces)
-        # Ctrl-C reaches the whole process group, but it is the parent that saves and
-        # ends; and a handler inherited from the parent must not swallow `terminate`.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Signals reach the whole process group, but it is the parent that saves, ends and
+        # closes the pipe, at which a worker ends.
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
         if "torch" in sys.modules:
             # The thread pool does not survive a fork: with one thread it is not asked.
             sys.modules["torch"].set_num_threads(1)

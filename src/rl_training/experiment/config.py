@@ -182,6 +182,10 @@ class Schedule(Section):
     def is_constant(self) -> bool:
         return self.kind == "constant" and self.warmup == 0.0
 
+    def at(self, tick: int, horizon: int) -> float:
+        """The factor at `tick`, over the schedule's own horizon or else this one."""
+        return self(tick / (self.over or horizon))
+
     def __call__(self, fraction: float) -> float:
         fraction = min(max(fraction, 0.0), 1.0)
         if fraction < self.warmup:
@@ -280,7 +284,9 @@ class TrainConfig(Section):
     final_eval: bool = True
     """Evaluate when the run ends."""
     checkpoint_interval: Interval = 0
-    """Save every so many updates or environment steps; 0 saves only the best and the last."""
+    """Save every so many updates or environment steps; 0 leaves it to checkpoint_minutes."""
+    checkpoint_minutes: NonNegative = 10.0
+    """Save every so many minutes as well, whatever the interval; 0 turns that off."""
     keep_last: Count = 2
     """Newest checkpoints that are kept."""
     keep_best: bool = True
@@ -382,6 +388,7 @@ CHANGEABLE_ON_RESUME = frozenset(
         "eval_max_steps",
         "final_eval",
         "checkpoint_interval",
+        "checkpoint_minutes",
         "keep_last",
         "keep_best",
         "log_interval",

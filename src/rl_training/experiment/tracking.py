@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -241,14 +240,17 @@ class SilentConsole:
 
 
 class ProgressConsole:
-    """A live bar with rate, time left and last score; plain lines where output is no terminal."""
+    """A live bar with rate, time left and last score; plain lines where output is no terminal.
+
+    Whatever happens to the output, the run goes on.
+    """
 
     PLAIN_LINE_SECONDS = 10.0
 
     def __init__(self) -> None:
-        from rich.console import Console as RichConsole
+        from rl_training.experiment.terminal import terminal
 
-        self._rich = RichConsole(file=sys.stderr, highlight=False, markup=False, emoji=False)
+        self._rich = terminal("stderr", forgiving=True)
         self._bar: Any = None
         self._score = ""
 
@@ -305,6 +307,8 @@ class ProgressConsole:
 
     def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:
         self._score = f"return {score:,.1f}"
+        if self._bar is not None:
+            self._bar.update(self._task, score=self._score)
         self.say(f"{self._unit} {tick:,}: {text}{' (best so far)' if best else ''}")
 
     def say(self, text: str) -> None:

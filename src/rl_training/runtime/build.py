@@ -6,7 +6,6 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -21,7 +20,6 @@ from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
-from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.imitation import imitation_loop
@@ -217,19 +215,3 @@ def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
         torch.backends.cudnn.deterministic = deterministic
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.set_flush_denormal(flushed)
-
-
-class TorchRandom:
-    """Torch's random streams as a part of the checkpoint."""
-
-    def training_state(self) -> dict[str, Any]:
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        stored = Stored(state, "random")
-        cpu = stored.tensor_like("cpu", torch.get_rng_state())
-        if stored.entries("cuda") and torch.cuda.is_available():
-            own = torch.cuda.get_rng_state_all()
-            torch.cuda.set_rng_state_all(stored.tensors_like("cuda", own))
-        torch.set_rng_state(cpu)

@@ -17,7 +17,8 @@ class TrainResult:
 
     run_dir: Path
     stop_reason: str
-    interrupted: bool
+    signal: int | None
+    """Number of the signal that ended it; None for any other end."""
     updates: int
     env_steps: int
     wall_seconds: float
@@ -30,6 +31,11 @@ class TrainResult:
     """The last policy from start states that no evaluation during training used."""
     best_held_out: EvalResult | None = None
     """The policy of the best checkpoint from the same states."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended the run."""
+        return self.signal is not None
 
     @property
     def return_mean(self) -> float | None:
@@ -69,7 +75,8 @@ class Callback:
     """Override what you need. Nothing done here can disturb the run's random streams."""
 
     def on_step(self, event: StepEvent) -> None:
-        """After every few updates, at least every 100."""
+        """After some updates or environment steps, about ten times a second; less often only
+        where one of them takes longer."""
 
     def on_eval(self, event: EvalEvent) -> None:
         """After every evaluation."""

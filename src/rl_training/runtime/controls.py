@@ -36,6 +36,8 @@ class Progress:
         for name in self.to_dict():
             setattr(self, name, stored.whole(name))
 
+    training_state, load_training_state = to_dict, load
+
 
 def crossed(before: int, now: int, every: int) -> bool:
     """True when a multiple of `every` lies in (before, now]; 0 means never."""
@@ -62,9 +64,8 @@ def owed_updates(ratio: float, warmup: int, env_steps: int, updates_done: int) -
 
 def schedule_factor(schedule: Schedule, tick: int, total: int) -> float:
     """The schedule's factor at `tick`, constant within each step of its grid."""
-    horizon = schedule.over or total
     step = lr_grid_step(schedule, total)
-    return schedule((tick // step) * step / horizon)
+    return schedule.at((tick // step) * step, total)
 
 
 def lr_grid_step(schedule: Schedule, total: int) -> int:
@@ -86,6 +87,8 @@ class EarlyStopping:
     def __init__(self, config: EarlyStoppingConfig) -> None:
         self.config = config
         self.best: float | None = None
+        self.last: float | None = None
+        """Of the newest evaluation, larger being better."""
         self.evaluations_without_improvement = 0
 
     def observe(self, metrics: dict[str, float]) -> str | None:
@@ -100,7 +103,16 @@ class EarlyStopping:
             self.evaluations_without_improvement = 0
         else:
             self.evaluations_without_improvement += 1
-        if c.target is not None and value >= sign * c.target:
+        self.last = value
+        return self.reason()
+
+    def reason(self) -> str | None:
+        """Why to stop after the evaluations so far, or None; also asked by a resumed run."""
+        c = self.config
+        sign = 1.0 if c.mode == "max" else -1.0
+        if self.best is None or self.last is None:
+            return None
+        if c.target is not None and self.last >= sign * c.target:
             return f"early stopping: {c.metric} reached the target {c.target:g}"
         if c.patience is not None and self.evaluations_without_improvement >= c.patience:
             return (
@@ -110,9 +122,13 @@ class EarlyStopping:
         return None
 
     def training_state(self) -> dict[str, Any]:
-        return {"best": self.best, "without": self.evaluations_without_improvement}
+        without = self.evaluations_without_improvement
+        return {"best": self.best, "last": self.last, "without": without}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         stored = Stored(state, "early_stopping")
         self.best = None if stored["best"] is None else stored.number("best")
+        # older checkpoints have the best alone
+        last = stored.get("last", self.best)
+        self.last = None if last is None else stored.number("last" if "last" in stored else "best")
         self.evaluations_without_improvement = stored.whole("without")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from rl_training.data.global_random import untouched_randomness
 from rl_training.execution import tracing
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner
+from rl_training.runtime.signals import Pause
 
 COMPILE_FROM_UPDATES = 50_000
 """From here on compiling pays. On the CPU it was seen to save up to a third of the time (BC, IQL,
@@ -36,6 +39,9 @@ MANY = 10
 """Updates that are captured in one graph where as many are due: between two graphs the device
 idles for some microseconds, which is a tenth of a small update."""
 
+CHUNK_SECONDS = 0.02
+"""About the time of the updates between two looks at whether the run is to end."""
+
 
 class Recording(NamedTuple):
     """A captured piece of work and where it leaves its metrics."""
@@ -50,27 +56,61 @@ class Engine:
     `mode` is what runs and `reason` why; a run keeps its mode when it is resumed. As a graph,
     an update is one captured piece of device work, so it may not ask the host; one that does
     is run eagerly instead, with a sentence in `notes`. Metrics hold until the next call.
+    An engine `beside` another one of its run shares its notes and its pause.
     """
 
-    def __init__(self, learner: Learner, mode: str, total_updates: int) -> None:
+    def __init__(
+        self, learner: Learner, mode: str, total_updates: int, beside: Engine | None = None
+    ) -> None:
         self.learner = learner
         self.mode, self.reason = choose_mode(
             mode, learner.device, total_updates, learner.slow_to_compile
         )
-        self.notes: list[str] = []
+        self.notes: list[str] = [] if beside is None else beside.notes
+        self.pause: Pause = Pause() if beside is None else beside.pause
         self._graphs: dict[int, Recording] = {}
+        self._chunk = MANY if self.mode in ("graph", "compiled_graph") else 1
         if self.mode in ("compile", "compiled_graph"):
-            learner.compile(lambda function: Compiled(function, self._taken_back))
+            # Seconds that nobody should have to break off: half an import cannot be repeated.
+            importlib.import_module("torch._inductor.compile_fx")
+            torch.compile(_nothing, dynamic=False, options=COMPILER_OPTIONS)
+            learner.compile(lambda function: Compiled(function, self._taken_back, self.pause))
 
     def run(self, updates: int) -> Metrics:
-        """`updates` updates; the metrics of the last one."""
+        """`updates` updates; the metrics of the last one.
+
+        Raises `StepInterrupted` between two of them where the run is to end.
+        """
         metrics: Metrics = {}
         while updates:
-            lasts = self.learner.prepare()
-            count = updates if lasts is None else min(updates, lasts)
-            metrics = self._run(count)
-            updates -= count
+            self.pause.check()
+            metrics, done = self._run_chunk(updates)
+            updates -= done
         return metrics
+
+    def run_until_due(self, updates: int) -> tuple[Metrics, int]:
+        """Up to `updates` updates, fewer once the pause is due; the metrics of the last one,
+        and how many were made."""
+        metrics, done = self._run_chunk(updates)
+        while done < updates and not self.pause.due():
+            metrics, more = self._run_chunk(updates - done)
+            done += more
+        return metrics, done
+
+    def _run_chunk(self, most: int) -> tuple[Metrics, int]:
+        """As many updates, up to `most`, as take about `CHUNK_SECONDS`."""
+        lasts = self.learner.prepare()
+        count = min(most, self._chunk, most if lasts is None else lasts)
+        began = time.monotonic()
+        metrics = self._run(count)
+        if count < most and self.learner.device.type == "cuda":
+            torch.cuda.synchronize(self.learner.device)  # the host must not run far ahead
+        elapsed = time.monotonic() - began
+        if elapsed > 2.0 * CHUNK_SECONDS:
+            self._chunk = max(1, self._chunk // 2)
+        elif count == self._chunk and elapsed < 0.5 * CHUNK_SECONDS:
+            self._chunk *= 2
+        return metrics, count
 
     def _run(self, updates: int) -> Metrics:
         if self.mode in ("graph", "compiled_graph"):
@@ -140,15 +180,17 @@ class Compiled:
     """A function of tensors, compiled for the shapes it is first called with.
 
     Recorded by running it once, which `taken_back` undoes: gradients and optimiser steps are
-    then operations like all others, which the compiler fuses with their neighbours.
+    then operations like all others, which the compiler fuses with their neighbours. Both, and
+    the first run, which compiles, are broken off where the run is to end.
     """
 
     def __init__(
         self,
         function: Callable[..., Metrics],
         taken_back: Callable[[], AbstractContextManager[None]],
+        pause: Pause,
     ) -> None:
-        self.function, self.taken_back = function, taken_back
+        self.function, self.taken_back, self.pause = function, taken_back, pause
         self._compiled: Callable[..., Metrics] | None = None
 
     def __call__(self, *arguments: Any) -> Metrics:
@@ -161,11 +203,18 @@ class Compiled:
                 filled = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
                 return self.function(*tree_unflatten(filled, structure))
 
-            with self.taken_back(), tracing():
+            with self.taken_back(), tracing(), self.pause:
                 recorded = make_fx(function)(given)
-            self._compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
+            with self.taken_back(), torch.no_grad(), self.pause:
+                compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
+                compiled(given)
+            self._compiled = compiled
         with torch.no_grad():
             return self._compiled(given)
+
+
+def _nothing() -> None:
+    """To be compiled, so that the compiler gets ready."""
 
 
 @contextmanager

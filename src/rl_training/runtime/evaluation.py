@@ -79,10 +79,6 @@ class EvalResult:
         )
 
 
-class AbandonedEvaluationError(Exception):
-    """The run is to end soon: its evaluation is left to whoever resumes it."""
-
-
 class Episode(NamedTuple):
     """One episode of an evaluation, of one of several policies."""
 
@@ -129,15 +125,10 @@ class Evaluator:
         self.max_steps = max_steps
         self._spaces, self._contract = spaces, EnvContract(spaces)
         self._envs: list[CheckedEnv] = []
-        self._abandoned = False
 
     def start_from(self, seed: int, policy: int = 0) -> None:
         """Let the episodes of a policy start from the states of another seed."""
         self.seeds[policy] = seed
-
-    def abandon(self) -> None:
-        """Let this evaluation, or any later one, raise AbandonedEvaluationError."""
-        self._abandoned = True
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
         """`episodes` whole episodes; episode i always starts from the same state."""
@@ -172,8 +163,6 @@ class Evaluator:
             obs[i] = env.reset(seed, f"evaluation episode {i.number}")
         envs, carry = dict(running), None
         while running:
-            if self._abandoned:
-                raise AbandonedEvaluationError
             seen, owners = np.stack([obs[i] for i in running]), [i.policy for i in running]
             actions, carry = act(seen, owners, carry)
             steps = list(zip(list(running.items()), actions, strict=True))

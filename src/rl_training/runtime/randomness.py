@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import RandomRows
+from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import derive_seed
 
 BLOCK = 200
@@ -82,3 +83,19 @@ class _Recorder:
     def take(self, rows: RandomRows) -> Tensor:
         self.kinds.append(rows)
         return rows(None, 1)[0]
+
+
+class TorchRandom:
+    """Torch's random streams as a part of the checkpoint."""
+
+    def training_state(self) -> dict[str, Any]:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        stored = Stored(state, "random")
+        cpu = stored.tensor_like("cpu", torch.get_rng_state())
+        if stored.entries("cuda") and torch.cuda.is_available():
+            own = torch.cuda.get_rng_state_all()
+            torch.cuda.set_rng_state_all(stored.tensors_like("cuda", own))
+        torch.set_rng_state(cpu)

@@ -8,6 +8,7 @@ others alone.
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -44,8 +45,9 @@ from rl_training.runtime.callbacks import TrainResult
 from rl_training.runtime.evaluation import SELECTION_STATES, ActFunction, EvalResult, Evaluator
 from rl_training.runtime.loops.offline import OfflineLoop
 from rl_training.runtime.profile import Part, Profile
+from rl_training.runtime.signals import StepInterrupted, end_by, interruptible
 from rl_training.runtime.statistics import Summary
-from rl_training.runtime.trainer import Trainer, in_units_of_env, interruptible
+from rl_training.runtime.trainer import STRIDE_SECONDS, Autosave, Trainer, in_units_of_env
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,15 @@ class SeedsResult:
     """By seed; those that failed are not in it."""
     failures: dict[int, str]
     """Why an agent failed, by seed."""
-    interrupted: bool
+    signal: int | None
+    """Number of the signal that ended it; None for any other end."""
     stop_reason: str
     wall_seconds: float
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended the run."""
+        return self.signal is not None
 
     @property
     def last(self) -> Summary | None:
@@ -121,9 +129,11 @@ class SeedsTrainer:
         }
         for trainer in self.trainers.values():
             trainer.resume_dir = run_dir
+            trainer.autosave = None  # all are saved at the same tick, below
+        self.autosave = Autosave(config.checkpoint_minutes)
         self.results: dict[int, TrainResult] = {}
         self.failures: dict[int, str] = {}
-        self.interrupted = False
+        self.signal: int | None = None
         self._scores: dict[int, float] = {}
 
     @property
@@ -148,7 +158,10 @@ class SeedsTrainer:
     # --- running --------------------------------------------------------------------------------
 
     def run(self) -> SeedsResult:
-        """Train all to the end; the result is also written to result.json."""
+        """Train all to the end; the result is also written to result.json.
+
+        Once a run that a signal has ended is saved, the signal goes on to end the program.
+        """
         self.began = time.monotonic()
         first = next(iter((self.active or self.trainers).values()))
         self.log = MetricsLog(self.run_dir, first.resumed_at, self.config.tensorboard)
@@ -168,8 +181,8 @@ class SeedsTrainer:
                     self.console.say(line)
             if not self.results:
                 raise TrainingDivergedError(next(iter(self.failures.values())))
-            self._write_result("interrupted" if self.interrupted else "finished")
-            return self._result()
+            result = self._result()
+            self._write_result("interrupted" if result.interrupted else "finished")
         except BaseException as error:
             for trainer in self.active.values():
                 trainer.fail(error)
@@ -182,24 +195,37 @@ class SeedsTrainer:
             for trainer in opened:
                 trainer.close()
             self.evaluations.close()
+        if self.signal is not None:
+            raise end_by(self.signal, result)
+        return result
 
     def _advance(self) -> None:
-        trainers, before, began = self.active, self.tick, time.monotonic()
+        trainers, before = self.active, self.tick
         for trainer in trainers.values():
             trainer.follow_schedule()
         stride = min(trainer.stride() for trainer in trainers.values())
-        metrics = self.engine.run(stride)
+        self.engine.pause.until = time.monotonic() + STRIDE_SECONDS
+        try:
+            metrics, done = self.engine.run_until_due(stride)
+        except StepInterrupted:  # of the compilation, before any update
+            self._end_finished()
+            return
         while self.engine.notes:
             self.console.say(f"warning: {self.engine.notes.pop()}")
         for trainer in self.trainers.values():
-            trainer.loop.progress.updates += stride
-            trainer.seconds_per_tick = (time.monotonic() - began) / stride
+            trainer.loop.progress.updates += done
         for i, seed in enumerate(self.seeds):
             if seed in trainers:
                 with self._alone(seed):
                     trainers[seed].advanced(before, {k: v[i] for k, v in metrics.items()})
         self._end_finished()
         self._report_evaluation()
+        if self.autosave.due():
+            began = time.monotonic()
+            for seed, trainer in self.active.items():
+                with self._alone(seed):
+                    trainer.save()
+            self.autosave.saved(time.monotonic() - began)
         self._release_checkpoints()
         self.console.advance(self.tick)
 
@@ -225,17 +251,16 @@ class SeedsTrainer:
                     trainer.save()
             raise
 
-    def _interrupt(self, signal_name: str) -> None:
-        self.interrupted = True
+    def _interrupt(self, number: int) -> None:
+        self.signal, name = number, signal.Signals(number).name
         for trainer in self.active.values():
-            trainer.interrupted = True
-            trainer.request_stop(f"interrupted by {signal_name}")
-            trainer.evaluator.abandon()
-        self.console.say(f"{signal_name}: saving, then ending (once more to end at once)")
+            trainer.signal, trainer.stop_reason = number, f"interrupted by {name}"
+        self.console.say(f"{name}: saving, then ending (once more to end at once)")
+        self.engine.pause.request()
 
     def _profile(self) -> Profile:
         profile = Profile(self.engine.learner.device)
-        profile.watch([Part(self.engine, "run", "update")])
+        profile.watch([Part(self.engine, "run_until_due", "update")])
         profile.watch([Part(self.evaluations, "run", "evaluation")])
         for trainer in self.trainers.values():
             profile.watch([Part(trainer.store, "save", "checkpoints")])
@@ -275,7 +300,7 @@ class SeedsTrainer:
             self.run_dir,
             dict(self.results),
             dict(self.failures),
-            self.interrupted,
+            self.signal,
             "; ".join(sorted(reasons)),
             time.monotonic() - self.began,
         )
@@ -467,9 +492,6 @@ class _OneOfMany:
 
     def start_from(self, seed: int) -> None:
         self.shared.evaluator.start_from(seed, self.agent)
-
-    def abandon(self) -> None:
-        self.shared.evaluator.abandon()
 
     def close(self) -> None:
         pass

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +26,7 @@ from rl_training.experiment.checkpoint import (
     CheckpointStore,
     read_checkpoint,
 )
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import Schedule, Section, TrainConfig
 from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
@@ -47,7 +46,7 @@ from rl_training.experiment.tracking import (
     write_json,
 )
 from rl_training.models import Carry
-from rl_training.runtime.build import TorchRandom, build_algorithm
+from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.callbacks import (
     Callback,
     EvalEvent,
@@ -65,18 +64,18 @@ from rl_training.runtime.controls import (
 from rl_training.runtime.evaluation import (
     HELD_OUT_STATES,
     SELECTION_STATES,
-    AbandonedEvaluationError,
     ActFunction,
     EvalResult,
     Evaluator,
 )
 from rl_training.runtime.loops import Component, Loop, TellsOfWork
 from rl_training.runtime.profile import Part, Profile
+from rl_training.runtime.randomness import TorchRandom
+from rl_training.runtime.signals import Pause, StepInterrupted, end_by, interruptible
 
-MAX_STRIDE = 100
-"""Ticks between two looks at signals, callbacks and the progress bar, at most..."""
-MAX_STRIDE_SECONDS = 0.1
-"""... unless that many take less time than this."""
+STRIDE_SECONDS = 0.1
+"""Time between two looks at callbacks, the progress bar and the clock, unless one environment
+step or one update takes longer."""
 PROFILE_AFTER_S = 15.0
 """Seconds after which a profile is shown for the first time."""
 
@@ -104,29 +103,6 @@ def in_units_of_env(action: np.ndarray[Any, Any], algorithm: Algorithm) -> np.nd
     return algorithm.spaces.to_env(action)
 
 
-@contextmanager
-def interruptible(interrupt: Callable[[str], None]) -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM call `interrupt` with their name; a second one ends at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen: list[int] = []
-
-    def handle(number: int, _: object) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-        interrupt(signal.Signals(number).name)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, Any]:
     """What every checkpoint says about itself, whoever writes it."""
     return {
@@ -139,12 +115,58 @@ def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, An
     }
 
 
+BUDGETS = ("total_updates", "total_epochs", "total_timesteps")
+
+
+def refuse_moved_schedules(old: Mapping[str, Any], config: TrainConfig) -> None:
+    """Refuse another budget on resume where a schedule is over the budget of the run."""
+    key = next((key for key in BUDGETS if old[key] != getattr(config, key)), None)
+    if key is None:
+        return
+    sections = {"lr_schedule": config.lr_schedule, **schedules_of(config.params, "algo_kwargs")}
+    for name, schedule in sections.items():
+        if not (schedule.is_constant or schedule.over):
+            raise ConfigError(
+                f"{key}: changing the budget on resume would stretch {name}, whose horizon is the "
+                f"budget; keep {key}={old[key]}, or start a run with {name}.over set"
+            )
+
+
+def schedules_of(section: Section, prefix: str) -> dict[str, Schedule]:
+    """Every schedule in a section and below it, by the key that names it."""
+    found: dict[str, Schedule] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Schedule):
+            found[f"{prefix}.{name}"] = value
+        elif isinstance(value, Section):
+            found |= schedules_of(value, f"{prefix}.{name}")
+    return found
+
+
+class Autosave:
+    """When a checkpoint is due by the clock on the wall: every so many minutes, and so rarely
+    that saving takes no more than a twentieth of the time."""
+
+    MOST_OF_THE_TIME = 0.05
+
+    def __init__(self, minutes: float) -> None:
+        self.seconds = 60.0 * minutes
+        self._next = time.monotonic() + self.seconds
+
+    def due(self) -> bool:
+        return self.seconds > 0.0 and time.monotonic() >= self._next
+
+    def saved(self, took: float) -> None:
+        """Count from a checkpoint that has just been written."""
+        self._next = time.monotonic() + max(self.seconds, took / self.MOST_OF_THE_TIME)
+
+
 class SomeEvaluator(Protocol):
     """What evaluates policies for a trainer."""
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult: ...
     def start_from(self, seed: int) -> None: ...
-    def abandon(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -177,35 +199,46 @@ class Trainer:
         self.held_out: EvalResult | None = None  # of the last policy, after training
         self.best_held_out: EvalResult | None = None
         self.last_saved: CheckpointInfo | None = None
+        self.saved_done: dict[str, int] = {}  # its counters
         self.best_score, self.best_tick = -math.inf, -1
         self.profile: Profile | None = None
         self.profile_from = 0  # the tick at which it began
         self.profile_shown = False
         self.warned_of_collapse = False
         self.stop_reason: str | None = None
-        self.interrupted = False
+        self.signal: int | None = None
+        """Number of the signal that ends the run."""
+        self.autosave: Autosave | None = Autosave(config.checkpoint_minutes)
         self.began, self.elapsed_before = time.monotonic(), 0.0
         self.resumed_at: int | None = None
         self.resume_dir = run_dir
         """What to resume after a failure: the run itself, unless it is part of a larger one."""
-        self.seconds_per_tick = math.inf
-        """Of the last step; what is quick need not be looked at so often."""
+
+    @property
+    def pause(self) -> Pause:
+        return self.loop.engine.pause
 
     # --- running ------------------------------------------------------------------------------
 
     def run(self) -> TrainResult:
-        """Train to the end; the result is also written to result.json."""
+        """Train to the end; the result is also written to result.json.
+
+        Once a run that a signal has ended is saved, the signal goes on to end the program.
+        """
         self.open()
         try:
             with interruptible(self.interrupt):
                 while self.is_running():
                     self._advance()
-                return self.finish()
+                result = self.finish()
         except BaseException as error:
             self.fail(error)
             raise
         finally:
             self.close()
+        if self.signal is not None:
+            raise end_by(self.signal, result)
+        return result
 
     def open(self) -> None:
         """Begin, or go on after `restore`."""
@@ -223,24 +256,31 @@ class Trainer:
 
     def is_running(self) -> bool:
         """Whether there is more to do; an evaluation that is due is made first."""
-        if self.evaluation_due and not self.interrupted:
+        if self.evaluation_due and self.signal is None:
             self._evaluate()
         if self.stop_reason is None and self.loop.tick >= self.loop.total:
             self.stop_reason = f"budget of {self.loop.total:,} {self.loop.unit} spent"
         return self.stop_reason is None
 
+    def is_over(self) -> bool:
+        """Whether a run that was restored has nothing left to do."""
+        spent = self.loop.tick >= self.loop.total
+        return not self.evaluation_due and (spent or self.stop_reason is not None)
+
     def finish(self) -> TrainResult:
         """The last evaluation, checkpoint and result."""
-        if not self.interrupted and self.config.final_eval:
+        if self.signal is None and self.config.final_eval:
             self._evaluate()
+        if self.signal is not None:
+            self.last_saved = None  # the clock alone does not say how far a step has come
         self.save()
-        if not self.interrupted and self.config.final_eval:
+        if self.signal is None and self.config.final_eval:
             self._evaluate_held_out()
         if self.profile:
             self._show_profile()
         result = self.result()
         self._notify(lambda callback: callback.on_end(result))
-        self._write_result("interrupted" if self.interrupted else "finished")
+        self._write_result("interrupted" if result.interrupted else "finished")
         return result
 
     def fail(self, error: BaseException) -> None:
@@ -256,24 +296,26 @@ class Trainer:
         self.loop.close()
 
     def _advance(self) -> None:
-        before, began = self.loop.tick, time.monotonic()
+        before = self.loop.tick
         self.follow_schedule()
+        self.pause.until = time.monotonic() + STRIDE_SECONDS
         try:
             metrics = self.loop.advance(self.stride())
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
-        self.seconds_per_tick = (time.monotonic() - began) / (self.loop.tick - before)
+        except StepInterrupted:
+            return  # nothing is due before the step is complete
         self.advanced(before, metrics)
 
     def follow_schedule(self) -> None:
         """Set the learning rates of the next ticks."""
         schedule = self.config.lr_schedule
         if not schedule.is_constant:
-            factor = schedule_factor(schedule, self.loop.tick, self.loop.total)
+            factor = schedule_factor(schedule, self.loop.tick, self.loop.horizon)
             self.algorithm.set_lr_factor(factor, schedule.optimizers)
 
     def advanced(self, before: int, metrics: Metrics) -> None:
-        """Do what is due since the loop was at the tick `before`."""
+        """Do what is due since the loop was at the tick `before`, which it may still be."""
         c, now = self.config, self.loop.tick
         while self.loop.engine.notes:
             self.console.say(f"warning: {self.loop.engine.notes.pop()}")
@@ -283,9 +325,10 @@ class Trainer:
         if crossed(before, now, c.eval_interval):
             self._evaluate()
         # the last tick is saved by `run`, after its evaluation
-        if crossed(before, now, c.checkpoint_interval) and now < self.loop.total:
+        by_clock = self.autosave is not None and self.autosave.due()
+        if by_clock or (crossed(before, now, c.checkpoint_interval) and now < self.loop.total):
             self.save()
-        self.console.advance(now)
+        self.console.advance(self.loop.position)
         if self.profile and not self.profile_shown and self.profile.total > PROFILE_AFTER_S:
             self._show_profile()
         event = StepEvent(now, self.loop.progress, self.request_stop)
@@ -300,21 +343,20 @@ class Trainer:
                 c.log_interval,
                 c.eval_interval,
                 c.checkpoint_interval,
-                lr_grid_step(c.lr_schedule, self.loop.total),
+                lr_grid_step(c.lr_schedule, self.loop.horizon),
             )
         ]
-        most = max(MAX_STRIDE, int(MAX_STRIDE_SECONDS / self.seconds_per_tick))
-        return min(most, self.loop.total - now, *(x for x in limits if x is not None))
+        return min(self.loop.total - now, *(x for x in limits if x is not None))
 
     def request_stop(self, reason: str) -> None:
         self.stop_reason = self.stop_reason or reason
 
-    def interrupt(self, signal_name: str) -> None:
-        """End the run after the current step, as for a signal; no evaluation is finished."""
-        self.interrupted = True
-        self.request_stop(f"interrupted by {signal_name}")
-        self.evaluator.abandon()
-        self.console.say(f"{signal_name}: saving, then ending (once more to end at once)")
+    def interrupt(self, number: int) -> None:
+        """End the run soon, for a signal: no evaluation and no step is finished."""
+        self.signal, name = number, signal.Signals(number).name
+        self.stop_reason = f"interrupted by {name}"
+        self.console.say(f"{name}: saving, then ending (once more to end at once)")
+        self.pause.request()
 
     def _begin_profile(self) -> None:
         self.profile = Profile(self.algorithm.update_count.device)
@@ -365,13 +407,12 @@ class Trainer:
         if tick == self.last_eval_tick:
             return
         self._check_finite_weights()
-        act = policy_function(self.algorithm)
         self.evaluation_due = True
         try:
-            result = self.evaluator.run(act, self.config.eval_episodes)
+            result = self._evaluation_of(self.algorithm)
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
-        except AbandonedEvaluationError:
+        except StepInterrupted:
             self.console.say("the evaluation is left for the resumed run")
             return
         self.evaluation_due = False
@@ -396,8 +437,13 @@ class Trainer:
                 self.request_stop(reason)
         event = EvalEvent(tick, result, is_best, self.request_stop)
         self._notify(lambda callback: callback.on_eval(event))
-        if is_best and self.config.keep_best:
-            self.save()
+        if (is_best and self.config.keep_best) or self.last_saved is None:
+            self.save()  # the first one in any case: a run that is killed later begins with it
+
+    def _evaluation_of(self, algorithm: Algorithm) -> EvalResult:
+        """Episodes of a policy, broken off where the run is to end."""
+        with untouched_randomness(), self.pause:
+            return self.evaluator.run(policy_function(algorithm), self.config.eval_episodes)
 
     def _evaluator(self, start_states: int) -> Evaluator:
         c = self.config
@@ -407,14 +453,12 @@ class Trainer:
 
     def _evaluate_held_out(self) -> None:
         """What the last and the best policy are worth from start states that chose neither."""
-        # one that an interruption ends, like the one that chose them
         self.evaluator, evaluator = self._evaluator(HELD_OUT_STATES), self.evaluator
         evaluator.close()
         if self.profile:
             self.profile.watch([Part(self.evaluator, "run", "evaluation")])
-        episodes = self.config.eval_episodes
         try:
-            self.held_out = self.evaluator.run(policy_function(self.algorithm), episodes)
+            self.held_out = self._evaluation_of(self.algorithm)
             best = self.store.best() if self.config.keep_best else None
             if best is not None and best.tick == self.loop.tick:
                 self.best_held_out = self.held_out
@@ -423,10 +467,10 @@ class Trainer:
                 algorithm.load_training_state(
                     read_checkpoint(best.path, ("algorithm",))[1]["algorithm"]
                 )
-                self.best_held_out = self.evaluator.run(policy_function(algorithm), episodes)
+                self.best_held_out = self._evaluation_of(algorithm)
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
-        except AbandonedEvaluationError:
+        except StepInterrupted:
             self.console.say("the evaluation on held-out start states is left for a resumed run")
         except CheckpointError as error:
             self.console.say(f"warning: {error}")
@@ -462,33 +506,36 @@ class Trainer:
         return f"the last good checkpoint is '{latest.path}'" if latest else "none was saved yet"
 
     def save(self) -> CheckpointInfo:
-        """The checkpoint of this tick, written unless it is there already."""
-        tick = self.loop.tick
-        if self.last_saved is not None and self.last_saved.tick == tick:
+        """The checkpoint of now, written unless it is there already."""
+        now, done = self.loop.position, self.loop.progress.to_dict()
+        if self.last_saved is not None and (now, done) == (self.last_saved.tick, self.saved_done):
             return self.last_saved
+        began = time.monotonic()
         self._check_finite_weights()
-        evaluated_here = self.last_eval_tick == tick
+        evaluated_here = self.last_eval_tick == now
         info = self.store.save(
-            tick,
+            now,
             {name: part.training_state() for name, part in self._components().items()},
             {
                 **checkpoint_header(self.config, self.algorithm),
-                "progress": self.loop.progress.to_dict(),
+                "progress": done,
                 "score": self._score(self.last_eval.metrics())
                 if evaluated_here and self.last_eval
                 else None,
                 **self._exactness(),
             },
         )
-        self.last_saved = info
-        event = SaveEvent(tick, info.path)
+        self.last_saved, self.saved_done = info, done
+        if self.autosave is not None:
+            self.autosave.saved(time.monotonic() - began)
+        event = SaveEvent(now, info.path)
         self._notify(lambda callback: callback.on_save(event))
         return info
 
     def _saved_after(self, failure: EnvironmentFailure) -> EnvironmentFailure:
         """Save what was learned before an environment failed; the sentence with where it is."""
         self._check_finite_losses()  # a policy that has diverged breaks environments, too
-        done = f"{self.loop.tick:,} {self.loop.unit}"
+        done = f"{self.loop.position:,} {self.loop.unit}"
         try:
             kept = self.save().path
         except CheckpointError as error:
@@ -531,6 +578,7 @@ class Trainer:
             "evaluation_due": self.evaluation_due,
             "best_score": self.best_score,
             "best_tick": self.best_tick,
+            "horizon": self.loop.horizon,
             "early_stopping": self.early_stopping.training_state() if self.early_stopping else None,
         }
 
@@ -554,8 +602,11 @@ class Trainer:
         self.evaluation_due = stored.flag("evaluation_due")
         self.best_score = stored.number("best_score")
         self.best_tick = stored.whole("best_tick", least=-1)
+        if "horizon" in stored:
+            self.loop.horizon = stored.whole("horizon", least=1)
         if self.early_stopping and stored["early_stopping"]:
             self.early_stopping.load_training_state(stored["early_stopping"])
+            self.stop_reason = self.early_stopping.reason()
 
     def restore(self, tick: int | None = None) -> None:
         """Go on from the newest checkpoint that is whole, from the start if there is none; or
@@ -570,11 +621,16 @@ class Trainer:
                     raise
                 self.console.say(f"warning: {error}")
                 continue
-            self._refuse_stretched_schedule(info)
+            manifest = Stored(info.manifest).section("config")
+            refuse_moved_schedules(manifest.values, self.config)
+            # schedules of a run that was saved without its horizon are over its budget then
+            self.loop.horizon += manifest["total_timesteps"] or 0
+            self.loop.horizon -= self.config.total_timesteps or 0
             stored = Stored(parts)
             for name, component in self._components().items():
-                component.load_training_state(stored[name])
-            if self.loop.tick != info.tick:
+                if name in stored or not getattr(component, "optional", False):
+                    component.load_training_state(stored[name])
+            if self.loop.position != info.tick:
                 raise stored.wrong("trainer.progress", f"that of tick {info.tick}")
             weight = self.algorithm.nonfinite_weight()
             if weight:
@@ -583,21 +639,10 @@ class Trainer:
                     "this checkpoint to go on from an earlier one"
                 )
             self.resumed_at, self.last_saved = self.loop.tick, info
+            self.saved_done = self.loop.progress.to_dict()
             return
         self.console.say("no usable checkpoint in this run: starting from the beginning")
         self.resumed_at = -1
-
-    def _refuse_stretched_schedule(self, info: CheckpointInfo) -> None:
-        old, schedule = Stored(info.manifest).section("config"), self.config.lr_schedule
-        if schedule.is_constant or schedule.over:
-            return
-        for key in ("total_updates", "total_epochs", "total_timesteps"):
-            if old[key] != getattr(self.config, key):
-                raise ConfigError(
-                    f"{key}: changing the budget on resume would stretch lr_schedule, whose "
-                    f"horizon is the budget; keep {key}={old[key]}, or start a run with "
-                    "lr_schedule.over set"
-                )
 
     def _elapsed(self) -> float:
         return self.elapsed_before + time.monotonic() - self.began
@@ -606,7 +651,7 @@ class Trainer:
         return TrainResult(
             run_dir=self.run_dir,
             stop_reason=self.stop_reason or "",
-            interrupted=self.interrupted,
+            signal=self.signal,
             updates=self.loop.progress.updates,
             env_steps=self.loop.progress.env_steps,
             wall_seconds=self._elapsed(),

@@ -19,7 +19,10 @@ Report = Mapping[str, float | NDArray[np.float32] | Film]
 
 
 class Component(Protocol):
-    """Whatever remembers something owns its state."""
+    """Whatever remembers something owns its state.
+
+    One with a true attribute `optional` is as new where a checkpoint has nothing of it.
+    """
 
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, state: dict[str, Any]) -> None: ...
@@ -42,20 +45,28 @@ class Loop(Protocol):
     data_notes: tuple[str, ...]
     """What had to be assumed about the data it learns from, one sentence each."""
 
+    horizon: int
+    """The budget that schedules were made for: a larger one on resume does not change them."""
+
     @property
     def tick(self) -> int:
-        """The clock: updates or environment steps."""
+        """The clock, as of the last complete step: updates or environment steps."""
+
+    @property
+    def position(self) -> int:
+        """The clock with what is done of a step that has begun; else the same as `tick`."""
 
     @property
     def total(self) -> int:
         """The budget on that clock."""
 
     def advance(self, ticks: int) -> Metrics:
-        """Move the clock on by `ticks`, or by the few more that one step may take.
+        """Move the clock on by `ticks`, or by the few more that one step may take; by less, or
+        not at all, once the engine's pause is due: then a step may be left half done.
 
         The newest metrics, which are empty while nothing has been learned. After an
-        `EnvironmentFailure` the loop, the algorithm and torch's random streams are as at
-        `tick`: they can be saved, and a resume goes on exactly from there.
+        `EnvironmentFailure` or a `StepInterrupted`, as after a return, the loop, the algorithm
+        and torch's random streams can be saved, and a resume goes on exactly from there.
         """
 
     def report(self) -> Report:

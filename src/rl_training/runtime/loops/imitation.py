@@ -75,8 +75,7 @@ class PPOImitationLoop(OnPolicyLoop):
         rollouts = self.total // self.rollout_size
         self.samples = Samples(self.rollout_size, algorithm)
         learner = OneAgent(algorithm, lambda _: self._discriminator_batch())
-        self.discriminating = Engine(learner, self.engine.mode, rollouts)
-        self.discriminating.notes = self.engine.notes
+        self.discriminating = Engine(learner, self.engine.mode, rollouts, beside=self.engine)
         self.bias = TerminationBias(algorithm.params.reward_form, demos.reach_an_end)
         self._verdict: Metrics = {}
 
@@ -86,15 +85,19 @@ class PPOImitationLoop(OnPolicyLoop):
 
         return OneAgent(self.imitator, draw, touched=touched)
 
+    @property
+    def learning(self) -> Algorithm:
+        return self.imitator
+
     def _discriminator_batch(self) -> ImitationBatch:
         return ImitationBatch(self.demos.draw(), self.samples.draw(self.demos.rows))
 
     def _rewards(self, taken: Taken) -> Tensor:
         """Of the discriminator, once it has learned from these very steps."""
-        ended = any(step.terminated.any() for step in taken.steps)
-        self.bias.look(ended, self.engine.notes)
-        self.demos.states.see(np.concatenate([step.obs for step in taken.steps]))
-        self.samples.take(taken.column("obs").flatten(0, 1), taken.action.flatten(0, 1))
+        obs = self.rollout.raw_obs().flatten(0, 1)
+        self.bias.look(bool(taken.terminated.any()), self.engine.notes)
+        self.demos.states.see(obs.cpu().numpy())
+        self.samples.take(obs, taken.action.flatten(0, 1))
         self._verdict = self.discriminating.run(1)
         every = self.samples.pairs
         return self.imitator.reward(every.obs, every.action).view(taken.value.shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -33,8 +34,22 @@ from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.off_policy import OffPolicyLoop, refuse_idle_learning, replay_claim
 from rl_training.runtime.loops.offline import OfflineData, OfflineLoop
 from rl_training.runtime.profile import Part
+from rl_training.runtime.randomness import TorchRandom
+from rl_training.runtime.signals import StepInterrupted, undone_if_interrupted
 
 CAPACITY = "algo_kwargs.model_buffer_capacity"
+
+
+@dataclass
+class Round:
+    """Rollouts that are being made."""
+
+    obs: Tensor
+    """(B, O) where those that go on have come to."""
+    steps_left: int
+    rows: int
+    sums: Tensor
+    """Of rewards, of penalties and of ends so far."""
 
 
 class Imagination:
@@ -42,7 +57,8 @@ class Imagination:
 
     `interval` are the ticks between two rounds of rollouts; `beside` is the memory that the rest
     of the run claims. What is reported is that of the newest fit and the newest round, and part
-    of the checkpoint like the transitions.
+    of the checkpoint like the transitions. Where the run ends in the middle of `prepare`, a fit
+    that is not complete has not happened, and rollouts go on from the step that was imagined last.
     """
 
     def __init__(
@@ -68,6 +84,9 @@ class Imagination:
         require_memory(device, model_replay, _rollouts_claim(algorithm), *beside)
         self.replay = ModelReplay(capacity, algorithm.spaces, device, gamma=p.gamma)
         self.newest: dict[str, float] = {}
+        self.fitted_at = self.imagined_at = -1
+        """The clock at the newest fit and at the newest round."""
+        self.round: Round | None = None
         self.fitting: Fitting | None = None
 
     def fit_beside(self, engine: Engine, capacity: int) -> None:
@@ -79,8 +98,7 @@ class Imagination:
         optimizer = algorithm.optimizers["dynamics"]
         self.fitting = Fitting(algorithm.dynamics, optimizer, self.params, capacity)
         mode = engine.mode if "graph" in engine.mode else "eager"
-        self.fit_engine = Engine(self.fitting, mode, 0)
-        self.fit_engine.notes = engine.notes
+        self.fit_engine = Engine(self.fitting, mode, 0, beside=engine)
 
     def _termination(self, config: TrainConfig) -> Callable[[Tensor], Tensor]:
         """Of next observations as the networks see them."""
@@ -100,6 +118,23 @@ class Imagination:
         own: int = p.retain_epochs * self.rounds_per_epoch * p.rollout_batch_size * length
         return own if p.model_buffer_capacity is None else min(own, p.model_buffer_capacity)
 
+    def prepare(
+        self,
+        now: int,
+        fit_to: Callable[[], Batch] | None,
+        starts: Callable[[], Tensor],
+        epoch: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        """At the clock `now`, fit the model where there is something to fit it to, and make
+        rollouts; only what of it is not done yet."""
+        if fit_to is not None and self.fitted_at != now:
+            self.fit(fit_to(), tell)
+            self.fitted_at = now
+        if self.imagined_at != now:
+            self.imagine(starts, epoch)
+            self.imagined_at = now
+
     def fit(self, data: Batch, tell: Callable[[str], None]) -> None:
         """Fit the model to all real data."""
         assert self.fitting is not None, "fit_beside comes first"
@@ -109,36 +144,43 @@ class Imagination:
             error = min(epoch.holdout_error)
             tell(f"fitting the model to {rows:,} rows: epoch {epoch.epoch}, error {error:.3g}")
 
-        report = self.fitting.fit(data, self.fit_engine.run, say)
+        with undone_if_interrupted(self.algorithm, TorchRandom()):
+            report = self.fitting.fit(data, self.fit_engine.run, say)
         found = {"epochs": report.epochs, "rows": report.rows, **report.metrics}
         self.newest |= {f"model/{name}": float(value) for name, value in found.items()}
 
     @torch.no_grad()
-    def imagine(self, obs: Tensor, epoch: int) -> None:
+    def imagine(self, starts: Callable[[], Tensor], epoch: int) -> None:
         """Rollouts of the current policy from (B, O) real states, into the model replay."""
         algorithm, length = self.algorithm, self.params.length_at(epoch)
         self.replay.set_limit(self._limit(length))
+        if self.round is None:
+            sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+            self.round = Round(starts(), length, 0, sums)
+        made = self.round
         steps = rollouts(
             algorithm.dynamics,
             algorithm.policy.sample,
             self.ends,
-            obs,
-            length,
+            made.obs,
+            made.steps_left,
             self.params.gamma,
             algorithm.asks_all_members,
         )
-        rows = 0
-        sums = torch.zeros(3, dtype=torch.float64, device=obs.device)
         for batch, spread in steps:
             reward = algorithm.imagined_reward(batch.reward, spread)
             self.replay.extend(batch._replace(reward=reward))
-            rows += len(reward)
             penalty = (batch.reward - reward).sum()
-            sums += torch.stack([batch.reward.sum(), penalty, (batch.discount == 0.0).sum()])
-        reward_mean, penalty_mean, ended = (sums / rows).tolist()
+            made.rows, made.steps_left = made.rows + len(reward), made.steps_left - 1
+            made.sums += torch.stack([batch.reward.sum(), penalty, (batch.discount == 0.0).sum()])
+            if self.fit_engine.pause.requested:
+                made.obs = batch.next_obs[~self.ends(batch.next_obs)]
+                raise StepInterrupted
+        self.round = None
+        reward_mean, penalty_mean, ended = (made.sums / made.rows).tolist()
         self.newest |= {
             "imagined/length": float(length),
-            "imagined/rows": float(rows),
+            "imagined/rows": float(made.rows),
             "imagined/reward_mean": reward_mean,
             "imagined/ended": ended,
         }
@@ -158,11 +200,28 @@ class Imagination:
         return {"model_replay": self.replay, "model_report": self}
 
     def training_state(self) -> dict[str, Any]:
-        return {"newest": dict(self.newest)}
+        at = {"fitted_at": self.fitted_at, "imagined_at": self.imagined_at}
+        made = None if self.round is None else asdict(self.round)
+        return {"newest": dict(self.newest), **at, "round": made}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        newest = Stored(state, "model_report").section("newest")
+        stored = Stored(state, "model_report")
+        newest = stored.section("newest")
         self.newest = {name: newest.measure(name) for name in newest.names()}
+        self.round = None
+        if "fitted_at" not in stored:
+            return  # of an earlier version, which saved no run between the parts of a step
+        self.fitted_at = stored.whole("fitted_at", least=-1)
+        self.imagined_at = stored.whole("imagined_at", least=-1)
+        if stored["round"] is not None:
+            made = stored.section("round")
+            obs = made.tensor("obs", torch.float32, None, self.algorithm.spaces.obs_dim)
+            self.round = Round(
+                obs.to(self.device),
+                made.whole("steps_left"),
+                made.whole("rows"),
+                made.tensor("sums", torch.float64, 3).to(self.device),
+            )
 
     def parts(self) -> list[Part]:
         return [Part(self, "fit", "model"), Part(self, "imagine", "rollouts")]
@@ -198,14 +257,18 @@ class ModelBasedLoop(OffPolicyLoop):
         self.imagination.fit_beside(self.engine, p.buffer_capacity)
         self.tell: Callable[[str], None] = lambda text: None
 
-    def _learn(self) -> None:
-        p = self.params
-        since = self.progress.env_steps - p.learning_starts
+    def _learn(self) -> bool:
+        p, now = self.params, self.progress.env_steps
+        since = now - p.learning_starts
         if since >= 0 and crossed(since - self.experience.num_envs, since, p.model_interval):
-            self.imagination.fit(self.replay.everything(), self.tell)
-            starts = self.replay.sample(p.rollout_batch_size).obs
-            self.imagination.imagine(starts, since // p.epoch_length)
-        super()._learn()
+            self.imagination.prepare(
+                now,
+                self.replay.everything,
+                lambda: self.replay.sample(p.rollout_batch_size).obs,
+                since // p.epoch_length,
+                self.tell,
+            )
+        return super()._learn()
 
     def _draw(self) -> Batch:
         return self.imagination.mixed(self.replay.sample)
@@ -241,13 +304,18 @@ class OfflineModelLoop(OfflineLoop):
         p, until = self.params, self.tick + ticks
         metrics: Metrics = {}
         while self.tick < until:
-            if not self.tick:
-                self.imagination.fit(self.table.everything(), self.tell)
             into = self.tick % p.rollout_interval
             if not into:
-                starts = self.table.sample(p.rollout_batch_size).obs
-                self.imagination.imagine(starts, self.tick // p.epoch_length)
+                self.imagination.prepare(
+                    self.tick,
+                    None if self.tick else self.table.everything,
+                    lambda: self.table.sample(p.rollout_batch_size).obs,
+                    self.tick // p.epoch_length,
+                    self.tell,
+                )
             metrics = super().advance(min(until - self.tick, p.rollout_interval - into))
+            if self.engine.pause.due():
+                break
         return metrics
 
     def report(self) -> Report:

@@ -19,18 +19,20 @@ from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
-from rl_training.runtime.loops.online import Experience, NewestMetrics, step_budget
+from rl_training.runtime.loops.online import BegunStep, Experience, NewestMetrics, step_budget
 from rl_training.runtime.profile import Part
 
 
 class OffPolicyLoop:
-    """The clock counts environment steps; every vector step takes `num_envs` of them."""
+    """The clock counts environment steps; every vector step takes `num_envs` of them, and is
+    complete once the updates that are due after it are made."""
 
     unit = "env steps"
     data_notes: tuple[str, ...] = ()
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
         self.algorithm, self.params, self.total = algorithm, algorithm.params, step_budget(config)
+        self.horizon = self.total
         p = self.params
         refuse_idle_learning(config, p)
         # a policy that has learned before acts from the first step on
@@ -38,7 +40,8 @@ class OffPolicyLoop:
         self.replay = self._make_replay(config)
         self.newest = NewestMetrics()
         self.engine = Engine(self._learner(), config.engine, self._all_updates())
-        self.experience = Experience(config, algorithm)
+        self.step = BegunStep()
+        self.experience = Experience(config, algorithm, self.engine.pause)
         self.progress = self.experience.progress
 
     def _make_replay(self, config: TrainConfig) -> Any:
@@ -64,13 +67,21 @@ class OffPolicyLoop:
 
     @property
     def tick(self) -> int:
+        return self.position - (self.experience.num_envs if self.step.begun else 0)
+
+    @property
+    def position(self) -> int:
         return self.progress.env_steps
 
     def advance(self, ticks: int) -> Metrics:
         until = self.tick + ticks
         while self.tick < until:
-            self._collect()
-            self._learn()
+            if not self.step.begun:
+                self._collect()
+                self.step.begun = True
+            self.step.begun = not self._learn()
+            if self.engine.pause.due():
+                break
         return self.newest.metrics
 
     def _collect(self) -> None:
@@ -78,7 +89,7 @@ class OffPolicyLoop:
         if restarted.any():
             self.replay.cut(restarted)
             restarted[:] = False
-        fraction = self.tick / self.total
+        fraction = self.tick / self.horizon
         self.algorithm.fraction = fraction
         self.replay.add(*self._stored(self.experience.draw_and_step(self._actions)))
         if self.replay.priorities is not None:  # the correction is full at the end of the run
@@ -98,14 +109,17 @@ class OffPolicyLoop:
         obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
         return self.algorithm.act(obs, explore=True).action.cpu().numpy()
 
-    def _learn(self) -> None:
+    def _learn(self) -> bool:
+        """Make the updates that are due, or some of them; whether that were all."""
         p, now = self.params, self.progress.env_steps
         if not crossed(now - self.experience.num_envs, now, p.train_frequency):
-            return
+            return True
         rounds = self._rounds(now, self._updates_here())
-        if rounds:
-            self.newest.metrics = self.engine.run(rounds)
-            self.progress.updates += rounds * int(p.updates_at_once)
+        if not rounds:
+            return True
+        self.newest.metrics, done = self.engine.run_until_due(rounds)
+        self.progress.updates += done * int(p.updates_at_once)
+        return done == rounds
 
     def _updates_here(self) -> int:
         """Updates so far that the environment steps were due."""
@@ -124,11 +138,12 @@ class OffPolicyLoop:
         return self.experience.returns.report()
 
     def components(self) -> dict[str, Component]:
-        return {"replay": self.replay, "metrics": self.newest, **self.experience.components()}
+        own: dict[str, Component] = {"replay": self.replay, "metrics": self.newest}
+        return {**own, "step": self.step, **self.experience.components()}
 
     def parts(self) -> list[Part]:
         return [
-            Part(self.engine, "run", "update"),
+            Part(self.engine, "run_until_due", "update"),
             Part(self.experience.collector, "step", "environment"),
             Part(self, "_actions", "policy"),
             Part(self.replay, "add", "buffer"),

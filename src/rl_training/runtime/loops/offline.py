@@ -65,22 +65,27 @@ class OfflineLoop:
     def __init__(self, data: OfflineData, engine: Engine) -> None:
         self.data, self.engine, self.total = data, engine, data.total
         self.data_notes = data.notes
+        self.horizon = self.total
         self.progress = Progress()
 
     @property
     def tick(self) -> int:
         return self.progress.updates
 
+    @property
+    def position(self) -> int:
+        return self.tick
+
     def advance(self, ticks: int) -> Metrics:
-        metrics = self.engine.run(ticks)
-        self.progress.updates += ticks
+        metrics, done = self.engine.run_until_due(ticks)
+        self.progress.updates += done
         return metrics
 
     def report(self) -> Report:
         return {}
 
     def parts(self) -> list[Part]:
-        return [Part(self.engine, "run", "update")]
+        return [Part(self.engine, "run_until_due", "update")]
 
     def close(self) -> None:
         pass

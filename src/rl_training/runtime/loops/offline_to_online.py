@@ -50,13 +50,15 @@ class OfflineToOnlineLoop(OffPolicyLoop):
             self.data_notes = prior.notes
         super().__init__(config, algorithm)
         self.total += self.pretraining_total
+        self.horizon = self.total
         if self.pretraining_total:
             self.unit = "pretraining updates and env steps"
         if self.pretraining_total:
             self.random_steps = 0
         learner = OneAgent(algorithm, lambda _: self._prior(p.batch_size))
-        self.pretraining = Engine(learner, self.engine.mode, self.pretraining_total)
-        self.pretraining.notes = self.engine.notes
+        self.pretraining = Engine(
+            learner, self.engine.mode, self.pretraining_total, beside=self.engine
+        )
 
     def _all_updates(self) -> int:
         return self.pretraining_total + super()._all_updates()
@@ -67,14 +69,16 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         return min(self.progress.updates, self.pretraining_total)
 
     @property
-    def tick(self) -> int:
+    def position(self) -> int:
         return self.pretrained + self.progress.env_steps
 
     def advance(self, ticks: int) -> Metrics:
         pretraining = min(ticks, self.pretraining_total - self.pretrained)
         if pretraining:
-            self.newest.metrics = self.pretraining.run(pretraining)
-            self.progress.updates += pretraining
+            self.newest.metrics, done = self.pretraining.run_until_due(pretraining)
+            self.progress.updates += done
+            if self.engine.pause.due():
+                return self.newest.metrics
         return super().advance(ticks - pretraining)
 
     def _updates_here(self) -> int:
@@ -110,7 +114,7 @@ class OfflineToOnlineLoop(OffPolicyLoop):
         return {**data, **super().components()}
 
     def parts(self) -> list[Part]:
-        return [Part(self.pretraining, "run", "pretraining"), *super().parts()]
+        return [Part(self.pretraining, "run_until_due", "pretraining"), *super().parts()]
 
 
 def refuse_missing_data(config: TrainConfig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +12,10 @@ from rl_training.algorithms.base import Algorithm, load_module
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout import RolloutBatch, generalized_advantages
+from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.experiment.state import Stored
 from rl_training.models import RewardScale
 from rl_training.runtime.agents import OneAgent
@@ -23,32 +23,97 @@ from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.online import Experience, step_budget
 from rl_training.runtime.profile import Part
+from rl_training.runtime.randomness import TorchRandom
+from rl_training.runtime.signals import undone_if_interrupted
 
 
 class Taken(NamedTuple):
     """The steps of a rollout, (T, E), with what the policy thought of them."""
 
-    steps: list[Step]
     obs: Tensor  # (T, E, O) as the networks saw it
     action: Tensor  # as drawn
     log_prob: Tensor
     value: Tensor
-    next_value: Tensor  # of the true final state where an episode was cut
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_value: Tensor  # of the true final state where an episode was cut; else 0
 
-    def column(self, name: str) -> Tensor:
-        """A field of the steps, on the device."""
-        column = np.stack([getattr(step, name) for step in self.steps])
-        return torch.from_numpy(column).to(self.value.device)
+
+class Rollout:
+    """The steps that were taken since the last update, one by one: part of the checkpoint, so
+    that a run may end in the middle of a rollout."""
+
+    optional = True
+
+    def __init__(self, steps: int, num_envs: int, spaces: Spaces, device: torch.device) -> None:
+        self.steps, self.num_envs, self.device = steps, num_envs, device
+        self._obs_shape = spaces.obs_shape
+        self._action_shape = () if spaces.is_discrete else (spaces.action_dim,)
+        self.first_seen = False
+        """Whether the statistics have taken in the first observation of the run."""
+        self._steps: list[Taken] = []
+        self._raw: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(self, raw_obs: Tensor, step: Taken) -> None:
+        """One more step, (E, ...), and its observation as the environments returned it."""
+        self._raw.append(raw_obs)
+        self._steps.append(step)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) == self.steps
+
+    def clear(self) -> None:
+        self._raw.clear()
+        self._steps.clear()
+
+    def taken(self) -> Taken:
+        columns = (torch.stack(column) for column in zip(*self._steps, strict=True))
+        return Taken(*(column.to(self.device) for column in columns))
+
+    def raw_obs(self) -> Tensor:
+        """(T, E, O) on the device."""
+        return torch.stack(self._raw).to(self.device)
+
+    def training_state(self) -> dict[str, Any]:
+        columns = {"raw_obs": self.raw_obs(), **self.taken()._asdict()} if self._steps else {}
+        kept = {name: column.cpu() for name, column in columns.items()}
+        return {"first_seen": self.first_seen, "columns": kept}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        stored = Stored(state, "rollout")
+        self.first_seen = stored.flag("first_seen")
+        self.clear()
+        columns = stored.section("columns")
+        if not columns.names():
+            return
+        kinds = {"raw_obs": (None, self._obs_shape), "obs": (None, self._obs_shape)}
+        kinds["action"] = (None, self._action_shape)
+        steps = columns.tensor("reward", torch.float32, None, self.num_envs).shape[0]
+        if not 0 < steps <= self.steps:
+            raise columns.wrong("reward", f"that of 1 to {self.steps} steps")
+        found = []
+        for name in ("raw_obs", *Taken._fields):
+            dtype = torch.bool if name in ("terminated", "truncated") else torch.float32
+            kind, shape = kinds.get(name, (dtype, ()))
+            found.append(columns.tensor(name, kind, steps, self.num_envs, *shape))
+        for raw, *step in zip(*found, strict=True):
+            self.add(raw, Taken(*(x.to(self.device) for x in step)))
 
 
 class OnPolicyLoop:
-    """The clock counts environment steps and moves by whole rollouts."""
+    """The clock counts environment steps and moves by whole rollouts, once they are learned
+    from."""
 
     unit = "env steps"
     data_notes: tuple[str, ...] = ()
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        self.total = step_budget(config)
+        self.total = self.horizon = step_budget(config)
         p = algorithm.params
         self.algorithm, self.params = cast(PPOAlgorithm, algorithm), p
         self.rollout_size = p.rollout_steps * config.num_envs
@@ -60,11 +125,12 @@ class OnPolicyLoop:
         self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
         learner = self._learner((self.minibatches.position,))
         self.engine = Engine(learner, config.engine, updates)
-        self.experience = Experience(config, algorithm)
+        self.rollout = Rollout(p.rollout_steps, config.num_envs, algorithm.spaces, self.device)
+        self.experience = Experience(config, algorithm, self.engine.pause)
         self.progress = self.experience.progress
 
     def _learner(self, touched: Sequence[Tensor]) -> OneAgent:
-        """Who learns from the minibatches."""
+        """The one that learns from the minibatches."""
         return OneAgent(self.algorithm, lambda _: self.minibatches.next(), touched=touched)
 
     def _refuse_unfit_sizes(self, config: TrainConfig) -> None:
@@ -91,42 +157,81 @@ class OnPolicyLoop:
 
     @property
     def tick(self) -> int:
+        return self.position - len(self.rollout) * self.experience.num_envs
+
+    @property
+    def position(self) -> int:
         return self.progress.env_steps
 
     def advance(self, ticks: int) -> Metrics:
         until, metrics = self.tick + ticks, {}
         while self.tick < until:
-            self.algorithm.follow_schedules(self.tick / self.total)
-            # The statistics move with every step, so a part of a rollout cannot be kept.
-            with self.experience.all_or_nothing(self.algorithm.normalizer):
-                taken = self._collect()
-            metrics = self._learn(self._rollout(taken, self._rewards(taken)))
+            self.algorithm.follow_schedules(self.tick, self.horizon)
+            self._collect()
+            if self.rollout.is_full:
+                # Of learning only the whole can be kept: the steps are, and are learned from anew.
+                scale = ModuleState(self.reward_scale)
+                with undone_if_interrupted(self.learning, scale, self.progress, TorchRandom()):
+                    taken = self.rollout.taken()
+                    metrics = self._learn(self._rollout(taken, self._rewards(taken)))
+                self.rollout.clear()
+                if self.learning.first_nonfinite():
+                    break  # such a policy cannot act
+            if self.engine.pause.due():
+                break
         return metrics
 
+    @property
+    def learning(self) -> Algorithm:
+        """Who learns from the minibatches."""
+        return self.algorithm
+
     @torch.no_grad()
-    def _collect(self) -> Taken:
-        """The steps of one rollout."""
-        rows: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        steps: list[Step] = []
-        finals: list[tuple[int, Tensor, Tensor]] = []
+    def _collect(self) -> None:
+        """Steps to the end of the rollout, or until the pause is due."""
         # the last observation of a rollout is the first of the next, and counts once
-        obs = self._seen(self.experience.obs, observe=self.tick == 0)
-        for t in range(self.params.rollout_steps):
-            action, log_prob, value = self.algorithm.collect(obs)
-            step = self.experience.step(action.cpu().numpy())
-            steps.append(step)
-            rows.append((obs, action, log_prob, value))
+        first = self.progress.env_steps == 0 and not self.rollout.first_seen
+        obs = self._seen(self.experience.obs, observe=first)
+        self.rollout.first_seen = True
+        while not self.rollout.is_full:
+            step, (action, log_prob, value) = self._step(obs)
+            final = torch.zeros_like(value)
             if step.truncated.any():  # the state after a cut is not the next row's
                 final = self.algorithm.value(self._seen(step.next_obs, observe=False))
-                finals.append((t, torch.from_numpy(step.truncated).to(self.device), final))
+            reward, terminated, truncated = (
+                torch.from_numpy(x) for x in (step.reward, step.terminated, step.truncated)
+            )
+            self.rollout.add(
+                torch.from_numpy(step.obs),
+                Taken(obs, action, log_prob, value, reward, terminated, truncated, final),
+            )
             obs = self._seen(self.experience.obs, observe=True)
-        obs_column, action, log_prob, value = (
-            torch.stack(column) for column in zip(*rows, strict=True)
+            if self.engine.pause.due():
+                break
+
+    def _step(self, obs: Tensor) -> tuple[Step, tuple[Tensor, Tensor, Tensor]]:
+        """One step with actions that are drawn now, and what `PPOAlgorithm.collect` says."""
+        drawn: Any = ()
+
+        def draw() -> Any:
+            nonlocal drawn
+            drawn = self._drawn(obs)
+            return drawn[0].cpu().numpy()
+
+        return self.experience.draw_and_step(draw), drawn
+
+    def _drawn(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        try:
+            return self.algorithm.collect(obs)
+        except RuntimeError:  # drawing refuses probabilities that are no numbers
+            head = self.algorithm.actor
+            if not self.algorithm.spaces.is_discrete or bool(torch.isfinite(head(obs).exp()).all()):
+                raise
+        raise TrainingDivergedError(
+            f"the policy's probabilities became NaN by update {int(self.learning.update_count)}; "
+            "go back to an earlier checkpoint, lower the learning rate, set algo_kwargs.grad_clip, "
+            "or scale the rewards"
         )
-        next_value = torch.cat([value[1:], self.algorithm.value(obs).unsqueeze(0)])
-        for t, truncated, final in finals:
-            next_value[t] = torch.where(truncated, final, next_value[t])
-        return Taken(steps, obs_column, action, log_prob, value, next_value)
 
     def _seen(self, raw: Any, observe: bool) -> Tensor:
         """Observations as the networks see them, after their statistics took them in."""
@@ -137,13 +242,16 @@ class OnPolicyLoop:
 
     def _rewards(self, taken: Taken) -> Tensor:
         """(T, E) what the policy learns to collect."""
-        return taken.column("reward")
+        return taken.reward
 
     @torch.no_grad()
     def _rollout(self, taken: Taken, reward: Tensor) -> RolloutBatch:
         """The steps with their advantages, flattened to (T * E) rows."""
         p = self.params
-        terminated, truncated = taken.column("terminated"), taken.column("truncated")
+        terminated, truncated = taken.terminated, taken.truncated
+        last = self.algorithm.value(self._seen(self.experience.obs, observe=False))
+        next_value = torch.cat([taken.value[1:], last.unsqueeze(0)])
+        next_value = torch.where(truncated, taken.final_value, next_value)
         if p.normalize_rewards:
             ended = torch.logical_or(terminated, truncated)
             scaled = self.reward_scale.scaled
@@ -151,7 +259,7 @@ class OnPolicyLoop:
         advantage = generalized_advantages(
             reward,
             taken.value,
-            taken.next_value,
+            next_value,
             terminated,
             truncated,
             gamma=p.gamma,
@@ -176,7 +284,9 @@ class OnPolicyLoop:
         return self.experience.returns.report()
 
     def components(self) -> dict[str, Component]:
-        return {**self.experience.components(), "reward_scale": ModuleState(self.reward_scale)}
+        scale = ModuleState(self.reward_scale)
+        own: dict[str, Component] = {"reward_scale": scale, "rollout": self.rollout}
+        return {**self.experience.components(), **own}
 
     def parts(self) -> list[Part]:
         return [

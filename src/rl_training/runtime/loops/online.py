@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
@@ -21,6 +18,7 @@ from rl_training.experiment.errors import ConfigError, EnvironmentFailure, Envir
 from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import Progress, derive_seed
 from rl_training.runtime.loops import Component
+from rl_training.runtime.signals import Pause, StepInterrupted
 
 
 def step_budget(config: TrainConfig) -> int:
@@ -74,19 +72,35 @@ class NewestMetrics:
         self.metrics = {name: metrics.tensor(name, None) for name in metrics.names()}
 
 
+class BegunStep:
+    """Whether environments have been stepped and the learning from it is not complete."""
+
+    optional = True
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def training_state(self) -> dict[str, Any]:
+        return {"begun": self.begun}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        self.begun = Stored(state, "step").flag("begun")
+
+
 class Experience:
     """The training environments of a run, and the count of what happened in them.
 
     Made last of a loop's parts, so that whatever else is refused leaves none open.
 
-    **An environment that fails takes nothing with it.** After an `EnvironmentFailure` out of
-    `draw_and_step` or `all_or_nothing`, these counts, the episodes and torch's random streams
-    are as they were before, so that the loop can be saved, and a resume goes on from there as
-    if it had not failed; no further step can be taken.
+    **A step that fails or is broken off takes nothing with it.** After an `EnvironmentFailure`
+    or a `StepInterrupted` out of `draw_and_step` these counts, the episodes and torch's random
+    streams are as they were before, so that the loop can be saved, and a resume goes on from
+    there as if nothing had happened; no further step can be taken.
     """
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, pause: Pause) -> None:
         self.collector = training_collector(config, algorithm.spaces)
+        self.collector.guard = pause
         self.num_envs = config.num_envs
         self.progress = Progress()
         self.returns = EpisodeReturns()
@@ -114,31 +128,10 @@ class Experience:
         streams = [generator.get_state() for generator in self._generators]
         try:
             return self.step(draw_actions())
-        except EnvironmentFailure:
-            self._rewind(streams)
+        except (EnvironmentFailure, StepInterrupted):
+            for generator, state in zip(self._generators, streams, strict=True):
+                generator.set_state(state)
             raise
-
-    @contextmanager
-    def all_or_nothing(self, *modules: nn.Module) -> Iterator[None]:
-        """Several steps that count only together, and the statistics `modules` keep of them."""
-        streams = [generator.get_state() for generator in self._generators]
-        progress, returns = self.progress.to_dict(), self.returns.training_state()
-        collector = self.collector.training_state()
-        states = [copy.deepcopy(module.state_dict()) for module in modules]
-        try:
-            yield
-        except EnvironmentFailure:
-            self._rewind(streams)
-            self.progress.load(progress)
-            self.returns.load_training_state(returns)
-            self.collector.recall(collector)
-            for module, state in zip(modules, states, strict=True):
-                module.load_state_dict(state)
-            raise
-
-    def _rewind(self, streams: list[Tensor]) -> None:
-        for generator, state in zip(self._generators, streams, strict=True):
-            generator.set_state(state)
 
     def components(self) -> dict[str, Component]:
         return {"collector": self.collector, "returns": self.returns}

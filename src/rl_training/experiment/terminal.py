@@ -1,0 +1,68 @@
+"""Where text for a watching person goes: never the reason for which a run ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+from rich.console import Console
+
+PLAIN = str.maketrans({"±": "+-", "×": "x", "→": "->", "…": "..."})
+"""Signs of our own sentences in ASCII."""
+
+
+class Stream:
+    """sys.stdout or sys.stderr, as it is at each call, whatever its encoding.
+
+    A reader that has gone away silences it. A `forgiving` one also goes on where nothing can be
+    written, as on a full disk.
+    """
+
+    def __init__(self, name: str, forgiving: bool) -> None:
+        self._name, self._forgiving = name, forgiving
+
+    @property
+    def _stream(self) -> TextIO:
+        stream: TextIO = getattr(sys, self._name)
+        return stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._do(lambda: self._stream.write(self._encodable(text))) or 0
+
+    def flush(self) -> None:
+        self._do(self._stream.flush)
+
+    def _encodable(self, text: str) -> str:
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            return text.translate(PLAIN).encode(encoding, "replace").decode(encoding)
+        return text
+
+    def _do(self, work: Any) -> Any:
+        try:
+            return work()
+        except BrokenPipeError:
+            # What is still buffered would fail again when the interpreter ends.
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        except (OSError, ValueError):  # ValueError: it is closed
+            if not self._forgiving:
+                raise
+        return None
+
+
+def terminal(name: str, forgiving: bool = False) -> Console:
+    """A console that prints what it is given, as it is, to sys.stdout or sys.stderr."""
+    columns = os.environ.get("COLUMNS", "")
+    nothing = columns.isdigit() and not int(columns)  # would leave no room for anything
+    stream: Any = Stream(name, forgiving)
+    return Console(
+        file=stream, highlight=False, markup=False, emoji=False, width=80 if nothing else None
+    )
