@@ -265,3 +265,4 @@ def test_a_module_of_the_current_folder(tmp_path: Path) -> None:
         )
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
+    assert "the module 'nowhere' of 'nowhere:Reach-v0' is not found" in done.stderr

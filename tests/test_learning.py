@@ -1,4 +1,4 @@
-"""The quick learning gates, one per lane, each beside a twin that must fail.
+"""The quick learning gates, one per family, each beside an ablation that must fail.
 
 All gates, with every algorithm and several seeds, are in benchmarks/learning.
 """

@@ -1,4 +1,4 @@
-"""Speed of the offline lane on one CPU core, beside d3rlpy."""
+"""Speed of offline updates on one CPU core, beside d3rlpy."""
 
 from __future__ import annotations
 

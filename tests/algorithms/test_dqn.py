@@ -305,6 +305,14 @@ def test_learns_the_values_of_a_chain():
     assert learner.act(one_hot, explore=False).action.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("algo", VALUE_LEARNERS)
+def test_defaults_copy_often_enough_to_see_the_horizon(algo):
+    """A copy carries values one step back: k of them show 1 - gamma^k of a steady reward."""
+    knobs = learner_for(algo).params
+    copies = 50_000 * knobs.gradient_updates_per_step / knobs.target_update_interval
+    assert 1.0 - knobs.gamma**copies > 0.9
+
+
 # --- acting ----------------------------------------------------------------------------------
 
 

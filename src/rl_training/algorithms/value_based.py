@@ -26,7 +26,7 @@ class ValueParams(OffPolicyParams):
     """Transitions per update."""
     train_frequency: Count = 4
     """Environment steps between two rounds of updates."""
-    gradient_updates_per_step: Positive = 0.25
+    gradient_updates_per_step: Positive = 0.5
     """Updates per environment step; fractions are kept exactly over time."""
     lr: Positive = 5e-4
     """Learning rate of the value network."""
@@ -34,7 +34,7 @@ class ValueParams(OffPolicyParams):
     """Number that Adam adds to its denominator; larger slows weights whose gradients are small."""
     kappa: Positive = 1.0
     """Size of a TD error from which the Huber loss is linear."""
-    target_update_interval: Count = 250
+    target_update_interval: Count = 100
     """Updates between two copies of the online network into the target network."""
     double: bool = False
     """Choose the next action by the online network and rate it by the target network."""

@@ -55,6 +55,15 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
             f"env_id: unknown environment '{env_id}'{did_you_mean(env_id, gym.registry)}; "
             "import the package that registers it, written 'package:Name-v0', or correct the name"
         ) from None
+    except ModuleNotFoundError as error:
+        module = env_id.partition(":")[0]
+        missing = error.__cause__ or error  # gymnasium raises it again, without the name
+        if getattr(missing, "name", None) != module:  # something that the module itself imports
+            raise EnvironmentSetupError(_failed(env_id, error)) from None
+        raise EnvironmentSetupError(
+            f"env_id: the module '{module}' of '{env_id}' is not found; install it, or name the "
+            "folder that holds it, as in: PYTHONPATH=FOLDER rl-training ..."
+        ) from None
     except gym.error.DependencyNotInstalled as error:
         text = str(error).lower()
         for word, package, extra in _EXTRAS:

@@ -262,7 +262,7 @@ class TrainConfig(Section):
     profile: bool = False
     """Say where the time of the run goes, early on and at its end."""
     dataset: DatasetConfig | None = None
-    """Data set of the offline lane, prior data of the offline-to-online one, or demonstrations."""
+    """The data to learn from offline, prior data from offline to online, or demonstrations."""
     init_from: Text | None = None
     """Run or checkpoint folder with the policy to start from."""
     total_updates: Count | None = None
