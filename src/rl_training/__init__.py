@@ -1,4 +1,4 @@
-"""Train, evaluate, resume and ship policies from data, demonstrations and simulators.
+"""Train, evaluate, resume and use policies from data, demonstrations and simulators.
 
 Public names are imported on first use, so that `import rl_training` costs nothing and
 PyTorch is loaded only when it is needed.

@@ -23,7 +23,7 @@ from rl_training.experiment.terminal import terminal
 
 app = typer.Typer(
     name="rl-training",
-    help="Train, evaluate, resume and ship policies from data, demonstrations and simulators.",
+    help="Train, evaluate, resume and use policies from data, demonstrations and simulators.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
