@@ -17,7 +17,7 @@ from rl_training import BC, DQN, IQL, PPO, SAC, Callback, TrainConfig, load
 from rl_training.api.seeds import chosen_seeds
 from rl_training.experiment.config import load_config
 from rl_training.experiment.config_files import packaged_config_names
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.experiment.foreign_names import FOREIGN
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 
@@ -194,7 +194,7 @@ def test_amounts_as_numpy_has_them(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"^episodes: expected a whole number, at least 1"):
             agent.evaluate(wrong)  # type: ignore[arg-type]
     assert list(chosen_seeds(load_config("bc/pendulum"), np.int64(2))) == [0, 1]  # type: ignore[arg-type]
-    with pytest.raises(EnvironmentSetupError, match="must be numbers, got complex128"):
+    with pytest.raises(DataError, match="must be numbers, got complex128"):
         agent.predict(np.ones(3) + 1j)
     agent.save(tmp_path / "x")
     assert load(tmp_path / "x", device=torch.device("cpu")).config.device == "cpu"  # type: ignore[arg-type]
@@ -254,15 +254,26 @@ gym.register("Reach-v0", entry_point=Reach, max_episode_steps=20)
 
 def test_a_module_of_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "myreg.py").write_text(REACH, encoding="utf-8")
-    command = [str(Path(sys.executable).parent / "rl-training"), "train", "ppo"]
-    small = ["algo_kwargs.rollout_steps=64", "final_eval=false", "total_timesteps=64"]
-    for env_id, code in (("myreg:Reach-v0", 0), ("nowhere:Reach-v0", 2)):
+    config = "algo: ppo\nenv_id: myreg:Reach-v0\ntotal_timesteps: 64\nfinal_eval: false\n"
+    config += "tensorboard: false\noutput_dir: named\nalgo_kwargs: {rollout_steps: 64}\n"
+    (tmp_path / "mine.yaml").write_text(config, encoding="utf-8")
+
+    def command(*arguments: str) -> tuple[int, str]:
         done = subprocess.run(
-            [*command, f"env_id={env_id}", "tensorboard=false", *small],
+            [str(Path(sys.executable).parent / "rl-training"), *arguments],
             cwd=tmp_path,
             capture_output=True,
             text=True,
         )
-        assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
-    assert "the module 'nowhere' of 'nowhere:Reach-v0' is not found" in done.stderr
+        return done.returncode, done.stderr
+
+    assert command("train", "mine.yaml", "--quiet") == (0, "")
+    code, said = command("train", "mine.yaml", "env_id=nowhere:Reach-v0")
+    assert code == 2
+    assert "the module 'nowhere' of 'nowhere:Reach-v0' is not found" in said
+    (run,) = (tmp_path / "named").iterdir()
+    code, said = command("eval", str(run), "-n", "1")
+    assert code == 2
+    assert "--trust" in said
+    assert command("eval", str(run), "-n", "1", "--trust") == (0, "")

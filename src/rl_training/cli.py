@@ -67,8 +67,26 @@ EnvOption = Annotated[
     typer.Option("--env", help="Environment of the data: checked against, or acted in."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def _find_modules_here(wanted: bool) -> bool:
+    """Let `env_id: mymodule:MyEnv-v0` find a module of the current folder.
+
+    The installed command does not look there, unlike `python -m rl_training`. Only for a
+    config that the user gives, or files that the user trusts.
+    """
+    if wanted and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return wanted
+
+
 TrustOption = Annotated[
-    bool, typer.Option("--trust", help="Import the modules that the files name, of any package.")
+    bool,
+    typer.Option(
+        "--trust",
+        callback=_find_modules_here,
+        help="Import the modules that the files name, of any package.",
+    ),
 ]
 StochasticOption = Annotated[
     bool, typer.Option("--stochastic", help="Draw actions instead of taking the likeliest.")
@@ -118,16 +136,6 @@ def _with_section(override: str) -> str:
     return f"dataset={json.dumps(section)}"
 
 
-def _find_modules_here(overrides: list[str]) -> None:
-    """Let `env_id=mymodule:MyEnv-v0`, where the user types it, find a module of this folder.
-
-    The installed command does not look there, unlike `python -m rl_training`.
-    """
-    typed = [text.partition("=")[2] for text in overrides if text.startswith("env_id=")]
-    if any(":" in env_id for env_id in typed) and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-
-
 @app.command()
 def train(
     config: ConfigArgument,
@@ -152,9 +160,10 @@ def train(
     from rl_training.api.managed import ManagedAlgorithm
     from rl_training.api.seeds import learn_seeds
     from rl_training.experiment.config import load_config
+    from rl_training.experiment.trust import modules_named
 
-    _find_modules_here(overrides or [])
     resolved = load_config(config, _overridden(overrides, seed, device, output_dir))
+    _find_modules_here(bool(modules_named(resolved.to_dict())))
     if seeds is not None or resolved.seeds is not None:
         _run(lambda: learn_seeds(resolved, seeds, progress=not quiet), _report_seeds)
         return
