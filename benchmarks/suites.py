@@ -52,6 +52,7 @@ SUITES = {
     "online": "benchmarks.learning.online",
     "zoo": "benchmarks.learning.zoo",
     "offline_to_online": "benchmarks.learning.offline_to_online",
+    "fine_tuning": "benchmarks.learning.fine_tuning",
     "offline_to_online_gpu": "benchmarks.learning.offline_to_online_gpu",
     "imitation": "benchmarks.learning.imitation",
     "ensemble_speed": "benchmarks.speed.ensemble",

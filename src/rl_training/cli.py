@@ -275,10 +275,19 @@ def evaluate(
     overwrite: OverwriteOption = False,
     stochastic: StochasticOption = False,
     trust: TrustOption = False,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Another environment to run in, with the same spaces."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Keyword argument of the environment."),
+    ] = None,
 ) -> None:
     """Run whole episodes with a trained policy and report their returns."""
     from rl_training.api.managed import load
     from rl_training.api.support import find_checkpoint
+    from rl_training.experiment.config_files import apply_overrides
     from rl_training.experiment.errors import ConfigError
 
     if overwrite and video is None:
@@ -286,7 +295,10 @@ def evaluate(
     chosen = find_checkpoint(path, checkpoint)
     agent = load(chosen, trust=trust)
     # first, because much can be wrong with a video and little with an evaluation
-    mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic}
+    mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
+    if settings:
+        own = agent.config.env_kwargs if env is None else {}
+        mode["env_kwargs"] = apply_overrides(own, settings)
     filmed = None if video is None else agent.record_video(video, overwrite=overwrite, **mode)
     result = agent.evaluate(episodes, **mode)
     if as_json:
@@ -295,7 +307,8 @@ def evaluate(
             values["video"] = {"path": str(video), "return": filmed.returns[0]}
         print(json.dumps(values))
         return
-    table = Table(title=f"{agent.config.algo} on {agent.config.env_id}", title_justify="left")
+    title = f"{agent.config.algo} on {env or agent.config.env_id}"
+    table = Table(title=title, title_justify="left")
     for name in ("mean", "std", "min", "max", "length"):
         table.add_column(name, justify="right")
     metrics = result.metrics()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import rl_training
 from rl_training import DQN, Callback, ManagedAlgorithm, learn_seeds, load
 from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint, write_checkpoint
 from rl_training.experiment.errors import DataError, EnvironmentSetupError, RLTrainingError
@@ -276,3 +277,35 @@ def test_a_task_that_ends_learns_without_a_discount(tmp_path: Path) -> None:
             **known,
         ).learn(progress=False)
         assert result.held_out is not None
+
+
+def test_a_policy_is_evaluated_in_another_environment_of_the_same_spaces(
+    cli: Command, tmp_path: Path
+) -> None:
+    """By other arguments, or another id, to which the run's arguments do not belong."""
+    agent = rl_training.SAC("Pendulum-v1", env_kwargs={"g": 3.0}, **KNOBS, device="cpu")
+    own = agent.evaluate(1).return_mean
+    lighter = agent.evaluate(1, env_kwargs={"g": 0.5}).return_mean
+    plain = agent.evaluate(1, env_id="Pendulum-v1").return_mean
+    sparse = agent.evaluate(1, env_id="rl_training/SparsePendulum-v0").return_mean
+    assert len({own, lighter, plain}) == 3
+    assert sparse >= 0.0
+    with pytest.raises(EnvironmentSetupError, match=r"^env_id: environment 'CartPole-v1' has"):
+        agent.evaluate(1, env_id="CartPole-v1")
+    with pytest.raises(RLTrainingError, match="env_kwargs: environment 'Pendulum-v1' does not acc"):
+        agent.evaluate(1, env_kwargs={"gravity": 1.0})
+    with pytest.raises(RLTrainingError, match="env_kwargs: expected keyword arguments by name"):
+        agent.evaluate(1, env_kwargs=[("g", 1.0)])  # type: ignore[arg-type]
+    path = agent.save(tmp_path / "policy.ckpt")
+    for options, expected in (
+        ((), own),
+        (("--set", "g=0.5"), lighter),
+        (("--env", "Pendulum-v1"), plain),
+        (("--env", "Pendulum-v1", "--set", "g=0.5"), lighter),
+    ):
+        outcome = cli("eval", path, "-n", "1", "--json", *options)
+        assert outcome.code == 0, outcome.err
+        assert json.loads(outcome.out)["eval/return_mean"] == expected
+    outcome = cli("eval", path, "-n", "1", "--env", "CartPole-v1")
+    assert outcome.code == 2
+    assert len(outcome.error_lines) == 1

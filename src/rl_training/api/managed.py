@@ -364,25 +364,38 @@ class ManagedAlgorithm:
         seed: int | None = None,
         *,
         deterministic: bool = True,
+        env_id: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
     ) -> EvalResult:
         """Whole episodes in environments of their own, of the likeliest actions or of drawn ones.
 
         `seed` decides the start states and the draws. By default they are held out: no
         evaluation during training, by which `best` is chosen, uses them, and they are the same
-        for every run of the task.
+        for every run of the task. `env_id` and `env_kwargs` take the place of the run's; the
+        spaces have to be the same, and with another `env_id` the run's arguments do not count.
         """
         c, episodes = self.config, whole_number(episodes)
         if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
             raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
-        self._check_modules()
         states = HELD_OUT_STATES if seed is None else seed
-        evaluator = Evaluator(
-            c.env_id, c.env_kwargs, self.algorithm.spaces, [states], c.eval_max_steps
-        )
+        task = self._task(env_id, env_kwargs)
+        evaluator = Evaluator(*task, self.algorithm.spaces, [states], c.eval_max_steps)
         try:
             return evaluator.run(self._acting(deterministic), episodes or c.eval_episodes)
         finally:
             evaluator.close()
+
+    def _task(
+        self, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+    ) -> tuple[str, dict[str, Any]]:
+        """The run's environment, or another; another one has no arguments but those given."""
+        c = self.config
+        if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
+            raise ConfigError(f"env_kwargs: expected keyword arguments by name, got {env_kwargs!r}")
+        if env_id is None:
+            self._check_modules()  # another environment is the caller's own word
+        own = c.env_kwargs if env_id is None else {}
+        return env_id or c.env_id, dict(own if env_kwargs is None else env_kwargs)
 
     def _acting(self, deterministic: bool) -> ActFunction:
         if deterministic:
@@ -438,17 +451,17 @@ class ManagedAlgorithm:
         seed: int | None = None,
         overwrite: bool = False,
         deterministic: bool = True,
+        env_id: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
     ) -> EvalResult:
         """Write a video, .mp4 or .gif, of the first episode of `evaluate`; what it earned.
 
         With drawn actions it begins like that episode, but is another one.
         """
         c = self.config
-        self._check_modules()
         return record_episode(
             self._acting(deterministic),
-            c.env_id,
-            c.env_kwargs,
+            *self._task(env_id, env_kwargs),
             self.algorithm.spaces,
             HELD_OUT_STATES if seed is None else seed,
             Path(path),
