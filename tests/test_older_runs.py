@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rl_training.experiment.tracking import versions
+
 from .fixtures.make_f9df17d import (
     FINAL,
     HALFWAY,
@@ -49,13 +51,23 @@ def assert_as_then(run: str, stage: str, path: Path) -> None:
             assert math.isfinite(agent.evaluate(1).return_mean)
 
 
+def versions_of(run: str) -> dict[str, str]:
+    """Of what decides random numbers and scripted data, when the run was made."""
+    manifest = next((FOLDER / run).rglob("manifest.json"))
+    return {name: json.loads(manifest.read_text())["versions"][name] for name in ("torch", "numpy")}
+
+
 @pytest.mark.parametrize("run", [*RUNS, SAVED])
 def test_loads_predicts_and_resumes_as_it_did(run: str, tmp_path: Path) -> None:
     path = Path(shutil.copytree(FOLDER / run, tmp_path / run))
     assert_as_then(run, HALFWAY, path)
-    if run != SAVED:
+    then, now = versions_of(run), versions()
+    # other versions draw other numbers, and make scripted data that differ in their last bits
+    comparable = all(now[name].split("+")[0] == then[name].split("+")[0] for name in then)
+    if run != SAVED and (comparable or "dataset" not in RUNS[run]):
         resume(path)
-        assert_as_then(run, FINAL, path)
+        if comparable:
+            assert_as_then(run, FINAL, path)
         results = [json.loads(file.read_text()) for file in path.rglob("result.json")]
         assert results
         assert all(result["status"] == "finished" for result in results)

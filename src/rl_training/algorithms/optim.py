@@ -268,8 +268,12 @@ def _lerp(
 # the same functions of the tensors that hold every agent; schedules are common to all.
 
 
-@torch.library.custom_op(
-    "rl_training::adam_of_agents", mutates_args=("parameters", "exp_avg", "exp_avg_sq")
+@torch.library.custom_op(  # with a schema, because PyTorch 2.6 reads none from annotations as text
+    "rl_training::adam_of_agents",
+    mutates_args=("parameters", "exp_avg", "exp_avg_sq"),
+    schema="(Tensor(a0!)[] parameters, Tensor[] gradients, Tensor(a2!)[] exp_avg, "
+    "Tensor(a3!)[] exp_avg_sq, Tensor steps, Tensor lr, float weight_decay, float eps, "
+    "Tensor? mask=None) -> ()",
 )
 def _adam_of_agents(
     parameters: list[Tensor],
@@ -285,7 +289,11 @@ def _adam_of_agents(
     adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay, eps, mask)
 
 
-@torch.library.custom_op("rl_training::move_agents_towards", mutates_args=("targets",))
+@torch.library.custom_op(
+    "rl_training::move_agents_towards",
+    mutates_args=("targets",),
+    schema="(Tensor(a0!)[] targets, Tensor[] sources, float share, Tensor? mask=None) -> ()",
+)
 def _move_agents_towards(
     targets: list[Tensor], sources: list[Tensor], share: float, mask: Tensor | None = None
 ) -> None:
