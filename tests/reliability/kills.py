@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import fnmatch
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -35,7 +36,10 @@ from rl_training.experiment.registry import algorithm_names
 
 from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC
 from ..contract.test_updates import assert_same_state
-from ..runtime.test_resume import config_for, curve, final_state, processes
+from ..runtime.test_resume import config_for, curve, final_state
+
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["tests.reliability.preload"])
 
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 ABORT_S = 120.0
