@@ -21,7 +21,6 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.algorithms.functional import capped_exp as torch_capped_exp
 from rl_training.algorithms.optim import FusedAdam, LaProp
-from rl_training.api.support import policy_in_use
 from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.spaces import Spaces
@@ -39,6 +38,7 @@ from rl_training.models import (
     frozen_copy,
 )
 from rl_training.runtime.build import flushes_denormals
+from rl_training.runtime.policy import ActingPolicy
 
 from .helpers import (
     BOX,
@@ -692,11 +692,11 @@ def test_actions_in_the_environments_units_stay_in_the_space():
     inner = np.array([[1.0, 1.0], [-1.0, -1.0], [5.0, -5.0], [0.5, 0.0]], np.float32)
     assert all(space.contains(action) for action in ODD_BOX.to_env(inner))
     learner = make_learner("bc", ODD_BOX)
-    predict = policy_in_use(learner)
+    policy = ActingPolicy(learner)
     for edge in (-1e3, 1e3):
         with torch.no_grad():
             learner.policy.net.layers[-1].bias.fill_(edge)
-        action, _ = predict(np.zeros((4, 3), np.float32), True, None)
+        action, _ = policy(np.zeros((4, 3), np.float32))
         assert all(space.contains(row) for row in action), (edge, action)
         np.testing.assert_allclose(action, ODD_BOX.to_env(np.full((4, 2), np.sign(edge))), 1e-6)
 
@@ -705,7 +705,7 @@ def test_discrete_actions_are_predicted_from_their_first_number():
     learner = make_learner("bc", Spaces(3, "discrete", 4, action_start=-1))
     with torch.no_grad():
         learner.policy.net.layers[-1].bias[2] = 1e3
-    action, _ = policy_in_use(learner)(np.zeros((2, 3), np.float32), True, None)
+    action, _ = ActingPolicy(learner)(np.zeros((2, 3), np.float32))
     assert action.tolist() == [1, 1]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rl_training.data.spaces import Spaces
-from rl_training.envs.collector import Collector, _ActionLog, _ActionMap, episode_seed
+from rl_training.envs.collector import Collector, _ActionLog, episode_seed
 from rl_training.envs.probe import PROBE_ID, ProbeEnv
 from rl_training.experiment.errors import EnvironmentFailure
 from tests.envs import streams
@@ -97,16 +97,20 @@ def test_the_arguments_and_the_actions_decide_everything(mode: Any) -> None:
     assert not np.array_equal(run(3)[0].obs, run(4)[0].obs)
 
 
-def test_the_action_map_is_that_of_the_spaces() -> None:
-    low, high = (-2.0, 0.1, -1e-3, -7.3), (3.0, 0.7, 5.0, 11.9)
-    spaces = Spaces(1, "box", 4, low, high)
+def test_actions_reach_the_environment_in_its_units() -> None:
+    low, high = np.array((-2.0, 0.1, -1e-3, -7.3)), np.array((3.0, 0.7, 5.0, 11.9))
+    spaces = Spaces(1, "box", 4, tuple(low), tuple(high))
     actions = np.random.default_rng(0).uniform(-1.2, 1.2, (5000, 4)).astype(np.float32)
     copy = actions.copy()
-    assert _ActionMap(spaces)(actions).tobytes() == spaces.to_env(actions).tobytes()
+    found = spaces.to_env(actions)
+    expected = np.clip(low + (actions.astype(np.float64) + 1.0) / 2.0 * (high - low), low, high)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert (found >= low.astype(np.float32)).all()
+    assert (found <= high.astype(np.float32)).all()
     np.testing.assert_array_equal(actions, copy)
-    assert _ActionMap(spaces)(actions.astype(np.float64)).dtype == np.float32
+    assert spaces.to_env(actions.astype(np.float64)).dtype == np.float32
     discrete = Spaces(1, "discrete", 3, action_start=-1)
-    assert _ActionMap(discrete)(np.array([0, 2])).tolist() == [-1, 1]
+    assert discrete.to_env(np.array([0, 2])).tolist() == [-1, 1]
 
 
 @pytest.mark.parametrize(

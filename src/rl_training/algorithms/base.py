@@ -382,7 +382,8 @@ class Algorithm(nn.Module):
 
         `carry` is what the step before returned; without one every row begins an episode.
         """
-        obs = self.normalizer(obs)
+        if self.normalizer.active:
+            obs = self.normalizer(obs)
         return Act(self.policy.sample(obs) if explore else self.policy.mode(obs))
 
     def initial_carry(self, rows: int) -> Carry:

@@ -19,7 +19,6 @@ from rl_training.api.support import (
     check_checkpoints,
     find_checkpoint,
     how_to_name,
-    policy_in_use,
     preparation,
     refuse_changes,
     refuse_misplaced,
@@ -72,12 +71,12 @@ from rl_training.experiment.tracking import (
     written_or_said,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
-from rl_training.models.carry import Carry
 from rl_training.runtime.build import build_algorithm, build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
-from rl_training.runtime.collection import Behaviour, StepWatcher, check_draws, collect
-from rl_training.runtime.evaluation import HELD_OUT_STATES, ActFunction, EvalResult, Evaluator
-from rl_training.runtime.trainer import Trainer, checkpoint_header, policy_function
+from rl_training.runtime.collection import Behaviour, StepWatcher, collect
+from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluator
+from rl_training.runtime.policy import ActingPolicy
+from rl_training.runtime.trainer import Trainer, checkpoint_header
 from rl_training.runtime.video import record_episode
 
 
@@ -153,7 +152,7 @@ class ManagedAlgorithm:
 
     def _adopt(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
-        self._policy = policy_in_use(algorithm)
+        self._policy = ActingPolicy(algorithm)
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and worker processes: the learner as its class and its plain state.
@@ -377,11 +376,12 @@ class ManagedAlgorithm:
         c, episodes = self.config, whole_number(episodes)
         if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
             raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
+        policy = ActingPolicy(self.algorithm, deterministic)
         states = HELD_OUT_STATES if seed is None else seed
         task = self._task(env_id, env_kwargs)
         evaluator = Evaluator(*task, self.algorithm.spaces, [states], c.eval_max_steps)
         try:
-            return evaluator.run(self._acting(deterministic), episodes or c.eval_episodes)
+            return evaluator.run(policy, episodes or c.eval_episodes)
         finally:
             evaluator.close()
 
@@ -396,18 +396,6 @@ class ManagedAlgorithm:
             self._check_modules()  # another environment is the caller's own word
         own = c.env_kwargs if env_id is None else {}
         return env_id or c.env_id, dict(own if env_kwargs is None else env_kwargs)
-
-    def _acting(self, deterministic: bool) -> ActFunction:
-        if deterministic:
-            return policy_function(self.algorithm)
-        check_draws(self.algorithm, "leave that out")
-        kind = self.algorithm.spaces.obs_dtype
-
-        def act(obs: Array, carry: Carry | None) -> tuple[Array, Carry]:
-            action, kept = self._policy(np.ascontiguousarray(obs, kind), False, carry)
-            return action, () if kept is None else kept
-
-        return act
 
     def collect(
         self,
@@ -460,7 +448,7 @@ class ManagedAlgorithm:
         """
         c = self.config
         return record_episode(
-            self._acting(deterministic),
+            ActingPolicy(self.algorithm, deterministic),
             *self._task(env_id, env_kwargs),
             self.algorithm.spaces,
             HELD_OUT_STATES if seed is None else seed,
@@ -502,14 +490,16 @@ class ManagedAlgorithm:
             raise DataError(
                 "predict: the observation holds NaN, infinity or a number beyond float32"
             )
-        if not self.algorithm.recurrent:
-            return self._policy(obs, deterministic, state)
         alone = obs.shape == shape
         if alone:
             obs = obs[None]
-        state = state_before(self.algorithm, state, episode_start, len(obs))
-        actions, state = self._policy(np.ascontiguousarray(obs), deterministic, state)
-        return (actions[0] if alone else actions), state
+        recurrent = self.algorithm.recurrent
+        policy = self._policy if deterministic else ActingPolicy(self.algorithm, False)
+        carry = None
+        if recurrent:
+            carry = state_before(self.algorithm, state, episode_start, len(obs))
+        actions, carry = policy(obs, carry)
+        return (actions[0] if alone else actions), carry if recurrent else state
 
     # --- keeping --------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -345,46 +345,6 @@ def removed_on_failure(run_dir: Path) -> Iterator[None]:
     except BaseException:
         shutil.rmtree(run_dir, ignore_errors=True)
         raise
-
-
-Prediction = Callable[[Array, bool, Any], tuple[Array, Any]]
-"""Observations, whether to take the mode, and the state before, to actions and the state after."""
-
-
-def policy_in_use(algorithm: Algorithm) -> Prediction:
-    """The policy as a function of one array, with nothing looked up per call.
-
-    A policy that carries something takes a batch; others also one observation.
-    """
-    device, spaces = algorithm.update_count.device, algorithm.spaces
-    on_host = device.type == "cpu"
-    if spaces.is_discrete:
-        start = spaces.action_start
-    else:
-        low = np.asarray(spaces.action_low, np.float32)
-        high = np.asarray(spaces.action_high, np.float32)
-        scale, centre = (high - low) * np.float32(0.5), (high + low) * np.float32(0.5)
-        # rounding may carry the edge of the box over the edge of the space
-        overshoots = bool(((centre + scale > high) | (centre - scale < low)).any())
-
-    def policy(obs: Array, deterministic: bool, state: Any) -> tuple[Array, Any]:
-        with torch.inference_mode():
-            tensor = torch.from_numpy(obs)
-            if not on_host:
-                tensor = tensor.to(device)
-            if algorithm.recurrent:
-                action, state = algorithm.act(tensor, explore=not deterministic, carry=state)
-            else:  # what `act` does, without what it costs
-                tensor = algorithm.normalizer(tensor) if algorithm.normalizer.active else tensor
-                head = algorithm.policy
-                action = head.mode(tensor) if deterministic else head.sample(tensor)
-            inner: Array = (action if on_host else action.cpu()).numpy()
-        if spaces.is_discrete:
-            return inner + start, state
-        outer = inner * scale + centre  # policies keep inner actions within [-1, 1]
-        return (np.clip(outer, low, high) if overshoots else outer), state
-
-    return policy
 
 
 def state_before(algorithm: Algorithm, state: Any, episode_start: Any, rows: int) -> Carry | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -145,21 +146,35 @@ class Spaces:
                 raise stored.wrong("image_shape", f"of {given['obs_dim']} numbers")
         return cls(**given)
 
-    def to_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Inner units to the environment's."""
-        if self.is_discrete:
-            return action + self.action_start
+    @cached_property
+    def _box(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """Bounds of Box actions and half their range, which is exact."""
         low = np.asarray(self.action_low, np.float32)
         high = np.asarray(self.action_high, np.float32)
-        return np.clip(low + (action + 1.0) * 0.5 * (high - low), low, high)
+        return low, high, np.float32(0.5) * (high - low)
+
+    def to_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Inner units to the environment's: float32, or integers.
+
+        The one map of the package: what a policy does is the same to the last bit in training,
+        evaluation and use. Box actions are a new array, which an environment may keep.
+        """
+        if self.is_discrete:
+            return action + self.action_start if self.action_start else action
+        low, high, half_range = self._box
+        result: np.ndarray[Any, Any] = np.add(action, 1.0, dtype=np.float32)
+        result *= half_range
+        result += low
+        np.maximum(result, low, out=result)
+        np.minimum(result, high, out=result)
+        return result
 
     def from_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The environment's units to inner ones; Box actions stay inside +-(1 - 1e-5),
         where a squashed policy's density is finite."""
         if self.is_discrete:
             return action - self.action_start
-        low = np.asarray(self.action_low, np.float32)
-        high = np.asarray(self.action_high, np.float32)
+        low, high, _ = self._box
         inner = (action - low) / (high - low) * 2.0 - 1.0
         bound = np.float32(1.0 - 1e-5)
         return np.clip(inner, -bound, bound)

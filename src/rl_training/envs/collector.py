@@ -88,7 +88,6 @@ class Collector:
         self._episodes = [0] * num_envs
         self._seeds = [episode_seed(seed, i, 0) for i in range(num_envs)]
         self._returns = np.zeros(num_envs, np.float64)
-        self._to_env = _ActionMap(self.spaces)
         self._log = _ActionLog(self.spaces, num_envs)
         shape = (num_envs,) if self.spaces.is_discrete else (num_envs, self.spaces.action_dim)
         self._action_shape = shape
@@ -109,7 +108,7 @@ class Collector:
         """
         if actions.shape != self._action_shape:
             raise ValueError(f"actions of shape {actions.shape}, expected {self._action_shape}")
-        env_actions = self._to_env(actions)
+        env_actions = self.spaces.to_env(actions)
         obs = self.obs
         seeds: list[int] | None = None
         # Nothing is noted inside: where a step or a reset fails, the step has not happened.
@@ -239,28 +238,6 @@ class Collector:
 def _record(entry: Any) -> EpisodeRecord:
     env, total, length, seed = Stored({"finished": entry}, "collector").numbers("finished", 4)
     return EpisodeRecord(int(env), total, int(length), int(seed))
-
-
-class _ActionMap:
-    """`Spaces.to_env` to the last bit, with its constants at hand."""
-
-    def __init__(self, spaces: Spaces) -> None:
-        self._discrete, self._start = spaces.is_discrete, spaces.action_start
-        self._low = np.asarray(spaces.action_low, np.float32)
-        self._high = np.asarray(spaces.action_high, np.float32)
-        # Halving is exact, so it may be done beforehand.
-        self._half_range = np.float32(0.5) * (self._high - self._low)
-
-    def __call__(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """A new array, or the same integers: an environment may keep what it is given."""
-        if self._discrete:
-            return actions + self._start if self._start else actions
-        result: NDArray[Any] = np.add(actions, 1.0, dtype=np.float32)
-        result *= self._half_range
-        result += self._low
-        np.maximum(result, self._low, out=result)
-        np.minimum(result, self._high, out=result)
-        return result
 
 
 class _ActionLog:

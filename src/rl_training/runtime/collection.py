@@ -19,8 +19,7 @@ from rl_training.data.validation import RawTransitions, build_dataset
 from rl_training.experiment.config import whole_number
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.tracking import ProgressConsole
-from rl_training.models.policies import DeterministicPolicy
-from rl_training.models.value_networks import GreedyPolicy
+from rl_training.runtime.policy import refuse_sampling
 
 Predict = Callable[[NDArray[Any], bool, Any], tuple[NDArray[Any], Any]]
 """One observation, whether to take the mode, and the policy's state, None at the beginning of an
@@ -55,16 +54,8 @@ class Behaviour:
                 "be added; use epsilon for a share of random actions"
             )
         if not self.deterministic:
-            check_draws(algorithm, f"use {'epsilon' if spaces.is_discrete else 'noise or epsilon'}")
-
-
-def check_draws(algorithm: Algorithm, instead: str) -> None:
-    """Refuse to draw actions of a policy that has but one for each observation."""
-    if isinstance(algorithm.policy, (GreedyPolicy, DeterministicPolicy)):
-        raise ConfigError(
-            "deterministic: this policy always takes its best action and has nothing to sample "
-            f"(--stochastic); {instead}"
-        )
+            instead = "epsilon" if spaces.is_discrete else "noise or epsilon"
+            refuse_sampling(algorithm, f"use {instead}")
 
 
 class BehavingPolicy:

@@ -44,10 +44,11 @@ from rl_training.runtime.agents import AgentStack
 from rl_training.runtime.callbacks import TrainResult
 from rl_training.runtime.evaluation import SELECTION_STATES, ActFunction, EvalResult, Evaluator
 from rl_training.runtime.loops.offline import OfflineLoop
+from rl_training.runtime.policy import env_actions
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.signals import StepInterrupted, end_by, interruptible
 from rl_training.runtime.statistics import Summary
-from rl_training.runtime.trainer import STRIDE_SECONDS, Autosave, Trainer, in_units_of_env
+from rl_training.runtime.trainer import STRIDE_SECONDS, Autosave, Trainer
 
 
 @dataclass(frozen=True)
@@ -475,7 +476,7 @@ class SharedEvaluations:
         acted = self.stack.act(torch.as_tensor(grid, device=self.stack.device), spread)
         actions = acted.action.cpu().numpy()[owner, place]
         kept = tree_map(lambda whole: whole[owner, place], acted.carry)
-        return in_units_of_env(actions, self.stack.agents[0]), kept
+        return env_actions(self.stack.agents[0], actions), kept
 
     def close(self) -> None:
         self.evaluator.close()

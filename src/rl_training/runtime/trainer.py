@@ -15,9 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import torch
-
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics, collapsed_weights
 from rl_training.data.global_random import untouched_randomness
@@ -45,7 +42,6 @@ from rl_training.experiment.tracking import (
     versions,
     write_json,
 )
-from rl_training.models import Carry
 from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.callbacks import (
     Callback,
@@ -69,6 +65,7 @@ from rl_training.runtime.evaluation import (
     Evaluator,
 )
 from rl_training.runtime.loops import Component, Loop, TellsOfWork
+from rl_training.runtime.policy import ActingPolicy
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.randomness import TorchRandom
 from rl_training.runtime.signals import Pause, StepInterrupted, end_by, interruptible
@@ -78,29 +75,6 @@ STRIDE_SECONDS = 0.1
 step or one update takes longer."""
 PROFILE_AFTER_S = 15.0
 """Seconds after which a profile is shown for the first time."""
-
-
-def policy_function(algorithm: Algorithm) -> ActFunction:
-    """The algorithm's deterministic policy in the environment's units, for evaluation."""
-    device = algorithm.update_count.device
-
-    def act(obs: np.ndarray[Any, Any], carry: Carry | None) -> tuple[np.ndarray[Any, Any], Carry]:
-        tensor = torch.as_tensor(np.asarray(obs, algorithm.spaces.obs_dtype), device=device)
-        acted = algorithm.act(tensor, explore=False, carry=carry)
-        return in_units_of_env(acted.action.cpu().numpy(), algorithm), acted.carry
-
-    return act
-
-
-def in_units_of_env(action: np.ndarray[Any, Any], algorithm: Algorithm) -> np.ndarray[Any, Any]:
-    """Inner actions as the environment takes them, refused where they are no numbers."""
-    if not np.isfinite(action).all():
-        raise TrainingDivergedError(
-            f"the policy's actions became NaN by update {int(algorithm.update_count)}; "
-            "go back to an earlier checkpoint, lower the learning rate or set "
-            "algo_kwargs.grad_clip"
-        )
-    return algorithm.spaces.to_env(action)
 
 
 def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, Any]:
@@ -443,7 +417,7 @@ class Trainer:
     def _evaluation_of(self, algorithm: Algorithm) -> EvalResult:
         """Episodes of a policy, broken off where the run is to end."""
         with untouched_randomness(), self.pause:
-            return self.evaluator.run(policy_function(algorithm), self.config.eval_episodes)
+            return self.evaluator.run(ActingPolicy(algorithm), self.config.eval_episodes)
 
     def _evaluator(self, start_states: int) -> Evaluator:
         c = self.config
