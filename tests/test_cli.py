@@ -408,6 +408,7 @@ def test_data_may_move_but_not_change(cli: Command, tmp_path: Path) -> None:
 COMMAND = (sys.executable, "-m", "rl_training.cli")
 LONG = (
     "total_updates=1000000",
+    "engine=eager",
     "checkpoint_interval=50",
     "eval_interval=0",
     "final_eval=false",
@@ -440,7 +441,9 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
 def test_a_signal_saves_and_resume_finishes(
     cli: Command, tmp_path: Path, number: signal.Signals, code: int
@@ -465,6 +468,23 @@ def test_a_signal_saves_and_resume_finishes(
     assert (result["status"], result["updates"]) == ("finished", saved + 7)
     ticks = [event["tick"] for event in events(run)]
     assert ticks == sorted(ticks)
+
+
+def test_a_reader_that_goes_away_does_not_end_a_run(tmp_path: Path) -> None:
+    """As with `| head -1`, and with everything in ASCII, where not every sign can be said."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment}
+    short = ("total_updates=60", "eval_interval=20", "final_eval=true", "eval_episodes=1")
+    quick = ("tensorboard=false", "algo_kwargs.hidden_sizes=[8]", "--output-dir", str(tmp_path))
+    command = [*COMMAND, "train", "bc/pendulum", *short, *quick]
+    with subprocess.Popen(command, text=True, **options) as process:
+        assert process.stdout is not None
+        assert "run folder" in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=120) == 0
+    (run,) = tmp_path.iterdir()
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert (result["status"], result["updates"]) == ("finished", 60)
 
 
 def test_a_killed_run_leaves_a_usable_checkpoint(cli: Command, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +21,17 @@ import gymnasium as gym
 import pytest
 import torch
 
-from rl_training import ManagedAlgorithm, TrainConfig
+from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.algorithms.fitting import Fitting
+from rl_training.api.seeds import learn_seeds, resume_seeds
 from rl_training.envs.collector import Collector
 from rl_training.envs.probe import ProbeEnv
 from rl_training.runtime import engine as engine_module
+from rl_training.runtime import seeds as seeds_module
 from rl_training.runtime import trainer as trainer_module
+from rl_training.runtime.callbacks import StepEvent
 from rl_training.runtime.evaluation import Evaluator
-from rl_training.runtime.signals import Pause, TerminatedRun
+from rl_training.runtime.signals import InterruptedRun, Pause, TerminatedRun
 from rl_training.runtime.trainer import Autosave
 
 from ..contract.test_updates import assert_same_state
@@ -131,6 +135,111 @@ def test_a_signal_at_any_time_is_no_loss(
         ManagedAlgorithm.resume(run_dir, progress=False)
         assert_same_state(final_state(run_dir), final_state(whole))
         assert curve(run_dir) == curve(whole)
+
+
+class Acting(Callback):
+    """Does something to the run once the clock has reached a tick."""
+
+    def __init__(self, tick: int, action: Callable[[StepEvent], None]) -> None:
+        self.tick, self.action = tick, action
+
+    def on_step(self, event: StepEvent) -> None:
+        if event.tick >= self.tick:
+            self.tick = sys.maxsize
+            self.action(event)
+
+
+def test_ctrl_c_goes_on_to_end_the_script_and_a_stop_of_a_callback_does_not(
+    tmp_path: Path,
+) -> None:
+    config = small_config("bc", tmp_path)
+    stopping = Acting(20, lambda event: event.request_stop("enough"))
+    result = ManagedAlgorithm(config).learn(progress=False, callbacks=[stopping])
+    assert (result.stop_reason, result.interrupted) == ("enough", False)
+    for number, kind, code in (
+        (signal.SIGINT, KeyboardInterrupt, None),
+        (signal.SIGTERM, SystemExit, 143),
+        (signal.SIGHUP, SystemExit, 129),
+    ):
+        sending = Acting(20, lambda _, number=number: os.kill(os.getpid(), number))
+        before = signal.getsignal(number)
+        with pytest.raises(kind) as ended:
+            ManagedAlgorithm(config).learn(progress=False, callbacks=[sending])
+        assert signal.getsignal(number) is before
+        assert getattr(ended.value, "code", None) == code
+        assert ended.value.result.interrupted
+        assert ended.value.result.stop_reason == f"interrupted by {number.name}"
+        resuming = Acting(30, lambda _, number=number: os.kill(os.getpid(), number))
+        with pytest.raises(kind):
+            ManagedAlgorithm.resume(
+                ended.value.result.run_dir, progress=False, callbacks=[resuming]
+            )
+        assert int(checkpoints(ended.value.result.run_dir)[-1].name) >= 30
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    def twice(_: StepEvent) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the second signal has raised already")
+
+    agent = ManagedAlgorithm(small_config("bc", tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        agent.learn(progress=False, callbacks=[Acting(10, twice)])
+    assert ended.value.code == 143
+    assert not isinstance(ended.value, TerminatedRun)
+    assert agent.run_dir is not None
+    assert json.loads((agent.run_dir / "result.json").read_text())["status"] == "failed"
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        hanging_up = Acting(20, lambda _: os.kill(os.getpid(), signal.SIGHUP))
+        config = small_config("bc", tmp_path)
+        result = ManagedAlgorithm(config).learn(progress=False, callbacks=[hanging_up])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not result.interrupted
+
+
+def test_several_seeds_end_together_and_save_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = config_for("bc", tmp_path / "whole", checkpoint_interval=0, keep_last=1000)
+    whole = learn_seeds(TrainConfig(**values), [1, 2], progress=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
+        patch.setattr(seeds_module, "STRIDE_SECONDS", 0.0)
+        patch.setattr(Autosave, "due", lambda autosave: autosave.seconds > 0.0)
+        values["output_dir"] = str(tmp_path / "part")
+        looked = Autosave.saved
+        calls: list[float] = []
+
+        def saved(autosave: Autosave, took: float) -> None:
+            looked(autosave, took)
+            calls.append(took)
+            if len(calls) == 30:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        patch.setattr(Autosave, "saved", saved)
+        with pytest.raises(InterruptedRun) as ended:
+            learn_seeds(TrainConfig(**values), [1, 2], progress=False)
+    run_dir = ended.value.result.run_dir
+    ticks = [[path.name for path in checkpoints(run_dir / f"seed-{seed}")] for seed in (1, 2)]
+    assert ticks[0] == ticks[1]
+    assert len(ticks[0]) >= 30
+    resume_seeds(run_dir, progress=False)
+    for seed in (1, 2):
+        folders = [run / f"seed-{seed}" for run in (run_dir, whole.run_dir)]
+        assert_same_state(*(final_state(folder) for folder in folders))
+
+
+def test_a_clock_that_stands_still_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 5.0)
+    learn(small_config("bc", tmp_path))
 
 
 # --- how long it takes -----------------------------------------------------------------------

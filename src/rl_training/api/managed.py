@@ -33,6 +33,7 @@ from rl_training.api.support import (
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.env_contract import all_finite
 from rl_training.data.generation import env_spaces
+from rl_training.data.global_random import refuse_beside_learning
 from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.checkpoint import (
@@ -486,6 +487,8 @@ class ManagedAlgorithm:
                 f"predict: observations must have the shape {shape} or {('n', *shape)}, "
                 f"got {obs.shape}".replace("'n'", "n")
             )
+        if not deterministic:
+            refuse_beside_learning()
         if not all_finite(obs):
             raise DataError(
                 "predict: the observation holds NaN, infinity or a number beyond float32"

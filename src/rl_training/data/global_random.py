@@ -1,14 +1,21 @@
-"""The generators that a process has but one of: Python's, NumPy's and torch's."""
+"""The generators that a process has but one of: Python's, NumPy's and torch's.
+
+All threads share them, so a run can only be repeated if no other thread uses them meanwhile.
+"""
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+
+from rl_training.experiment.errors import RLTrainingError
 
 
 def seed_global_generators(seed: int) -> None:
@@ -18,16 +25,77 @@ def seed_global_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+class _Use:
+    """Which thread uses the generators, and whether a run learns in it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.learning = 0
+
+    def __enter__(self) -> None:
+        while not self.lock.acquire(timeout=0.02):  # what others do with them is soon done
+            self.refuse_beside_learning()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def refuse_beside_learning(self) -> None:
+        if not self.learning:
+            return
+        if self.lock.acquire(blocking=False):  # it is this one
+            self.lock.release()
+            return
+        raise RLTrainingError(
+            "another thread of this process is training, and all threads share the generators of "
+            "random numbers: training, making agents, evaluating and drawing actions would change "
+            "what it learns; wait for its end, or use a process for each (learn_seeds trains "
+            "several seeds at once)"
+        )
+
+
+_use = _Use()
+
+
+def refuse_beside_learning() -> None:
+    """Refuse to draw numbers in a thread while a run learns in another one."""
+    _use.refuse_beside_learning()
+
+
+def _forget_other_threads() -> None:
+    """In a child process, which has but the thread that made it: it must not wait for others."""
+    global _use
+    if _use.lock.acquire(blocking=False):
+        _use.lock.release()
+    else:
+        _use = _Use()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_other_threads)
+
+
+@contextmanager
+def sole_learner() -> Iterator[None]:
+    """Inside, a run learns: other threads may not use the generators."""
+    with _use:
+        _use.learning += 1
+        try:
+            yield
+        finally:
+            _use.learning -= 1
+
+
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
     """Leave the global generators as they were, whatever happens inside."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    kept = _state_of_python_and_numpy()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        _restore_python_and_numpy(kept)
+    with _use:
+        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+        kept = _state_of_python_and_numpy()
+        try:
+            with torch.random.fork_rng(devices=devices):
+                yield
+        finally:
+            _restore_python_and_numpy(kept)
 
 
 def fingerprint() -> tuple[Any, ...]:

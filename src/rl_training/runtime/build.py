@@ -13,7 +13,11 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.algorithms.families import family
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.global_random import seed_global_generators, untouched_randomness
+from rl_training.data.global_random import (
+    seed_global_generators,
+    sole_learner,
+    untouched_randomness,
+)
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
@@ -195,6 +199,11 @@ def flushes_denormals() -> bool:
 @contextmanager
 def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     """Threads, precision and random streams of a run; the caller's return afterwards."""
+    with sole_learner():
+        yield from _run_scope(config, spaces)
+
+
+def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
     tf32 = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = config.tf32
