@@ -24,7 +24,7 @@ from rl_training.runtime.build import LOOPS
         (
             IQL,
             {"total_updates": 5, "total_timesteps": 9},
-            "total_updates: IQL learns from data and in the environment.*, or remove total_time",
+            r"total_updates: IQL .*; remove this key \(total_updates=null\), or remove total_time",
         ),
         (
             AWAC,

@@ -166,7 +166,9 @@ class OfflineToOnlineParams(OffPolicyParams):
             raise ConfigError(f"algo_kwargs.offline_batch_ratio: {error}") from None
 
 
-ONLINE_KNOBS = OfflineToOnlineParams.model_fields.keys() - DiscountedParams.model_fields.keys()
+ONLINE_KNOBS = sorted(
+    OfflineToOnlineParams.model_fields.keys() - DiscountedParams.model_fields.keys()
+)
 """Knobs that only a run in the environment reads."""
 
 
@@ -306,9 +308,12 @@ class Algorithm(nn.Module):
             instead = _other_budget(config)
             if not instead:  # not decided before `learn`: what either reads may stand
                 unread &= set(family(cls.online_loop).unread)
-        for key in TrainConfig.model_fields:
-            if key in unread and getattr(config, key) != TrainConfig.model_fields[key].default:
-                raise ConfigError(f"{key}: {cls.name()} {chosen.how}; remove this key{instead}")
+        for key, field in TrainConfig.model_fields.items():
+            if key in unread and getattr(config, key) != field.default:
+                null = f" ({key}=null)" if instead and field.default is None else ""
+                raise ConfigError(
+                    f"{key}: {cls.name()} {chosen.how}; remove this key{null}{instead}"
+                )
         if config.seeds is not None and chosen.name != "offline":
             raise ConfigError(
                 f"seeds: {cls.name()} trains one seed per run, only offline algorithms without a "
