@@ -20,7 +20,7 @@ def prior_data(spec: Mapping[str, Any]) -> TransitionDataset:
     The policy samples its actions. Made once and kept in the package's cache: seeds and
     variants of a run learn from the same data.
     """
-    path = cache_folder() / f"prior-{digest(dict(spec))}.npz"
+    path = (cache_folder() or Path.cwd()) / f"prior-{digest(dict(spec))}.npz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         save_dataset(_made(spec), path, overwrite=True)

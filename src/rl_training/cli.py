@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from rl_training.experiment.errors import RLTrainingError
+from rl_training.experiment.errors import RLTrainingError, printable
 from rl_training.experiment.terminal import terminal
 
 app = typer.Typer(
@@ -307,7 +307,7 @@ def evaluate(
             values["video"] = {"path": str(video), "return": filmed.returns[0]}
         print(json.dumps(values))
         return
-    title = f"{agent.config.algo} on {env or agent.config.env_id}"
+    title = printable(f"{agent.config.algo} on {env or agent.config.env_id}")
     table = Table(title=title, title_justify="left")
     for name in ("mean", "std", "min", "max", "length"):
         table.add_column(name, justify="right")
@@ -444,7 +444,7 @@ def _runs(folder: Path) -> Iterator[str]:
             done = f"{result['status']}, {result['updates']:,} updates"
             score = (result["last_eval"] or {}).get("eval/return_mean")
             returned = f", return {score:,.1f}" if score is not None else ""
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield f"{run.name}  unfinished"  # or written by something else
         else:
             yield f"{run.name}  {done}{returned}"
@@ -684,6 +684,9 @@ def doctor() -> None:
             "installed" if present else f"missing: {install_command(extra)}",
         )
     for label, folder in (("runs folder", Path("runs")), ("cache folder", cache_folder())):
+        if folder is None:
+            table.add_row(label, "none: this user has no home; set RL_TRAINING_CACHE")
+            continue
         base = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=base):
@@ -736,7 +739,7 @@ def main() -> None:
         sys.exit(2)
     except RLTrainingError as error:
         for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {printable(line)}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
@@ -745,7 +748,7 @@ def main() -> None:
         sentence = _sentence_about_the_machine(error)
         if sentence is None:
             raise
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {printable(sentence)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 _traced = False
 _agents: int | None = None
+
+
+@contextmanager
+def usual_torch() -> Iterator[None]:
+    """Inside, numbers are float32 and gradients are taken, whatever the caller has set."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 @contextmanager

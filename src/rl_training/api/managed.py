@@ -28,7 +28,9 @@ from rl_training.api.support import (
     store_in,
     stored_config,
     version_note,
+    with_absolute_paths,
     with_options,
+    with_paths_found,
 )
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.env_contract import all_finite
@@ -237,7 +239,8 @@ class ManagedAlgorithm:
         with run_scope(config, self.algorithm.spaces):
             # everything that can be refused is refused before the folder exists
             loop = build_loop(config, self.algorithm, self._dataset)
-            config = config.replace(engine=loop.engine.mode)  # kept, whatever a resume changes
+            # kept, whatever a resume changes, and wherever it is made
+            config = with_absolute_paths(config.replace(engine=loop.engine.mode))
             run_dir = create_run_folder(config)
             with removed_on_failure(run_dir):
                 if self._dataset is not None and config.dataset is not None:
@@ -324,6 +327,7 @@ class ManagedAlgorithm:
         if "graph" in config.engine and self.algorithm.update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
             config = config.replace(engine="auto")
+        config = with_paths_found(config, run_dir)
         with working_in(run_dir), run_scope(config, self.algorithm.spaces):
             loop = build_loop(config, self.algorithm)
             trainer = Trainer(config, self.algorithm, loop, run_dir, console, callbacks)

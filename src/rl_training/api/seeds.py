@@ -16,7 +16,9 @@ from rl_training.api.support import (
     removed_on_failure,
     store_in,
     version_note,
+    with_absolute_paths,
     with_options,
+    with_paths_found,
 )
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.generation import env_spaces
@@ -68,7 +70,7 @@ def learn_seeds(
         beginning = begin(config, agents, first._dataset)
         data = training_data(config, agents[0], first._dataset)
         loops = offline_loops(config, agents, data)
-        config = config.replace(engine=loops[0].engine.mode)
+        config = with_absolute_paths(config.replace(engine=loops[0].engine.mode))
         run_dir = create_run_folder(config)
         with removed_on_failure(run_dir):
             if first._dataset is not None and config.dataset is not None:
@@ -98,6 +100,7 @@ def resume_seeds(
     config = with_options(stored.to_dict(), options, stored.algo)
     refuse_changes(stored.to_dict(), config)
     console: Console = ProgressConsole() if progress else SilentConsole()
+    config = with_paths_found(config, run_dir)
     spaces = env_spaces(config.env_id, config.env_kwargs)
     with working_in(run_dir, *_parts(run_dir, config)), run_scope(config, spaces):
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -47,6 +48,43 @@ def preparation(dataset: Mapping[str, Any] | None) -> dict[str, Any]:
     """The keys of a data section that say what is done to the data, wherever they come from."""
     keys = ("rewards", "returns", "normalize_observations")
     return {key: dataset[key] for key in keys if dataset and key in dataset}
+
+
+def with_absolute_paths(config: TrainConfig) -> TrainConfig:
+    """The same run from any folder: files are named by absolute paths."""
+    values = config.to_dict()
+    _change_paths(values, os.path.abspath)
+    if values["init_from"] is not None:
+        values["init_from"] = os.path.abspath(values["init_from"])
+    return TrainConfig(**values)
+
+
+def with_paths_found(config: TrainConfig, run_dir: Path) -> TrainConfig:
+    """Of a stored run: files that are not where its config says, but where it began or in its
+    folder, which may have been moved. That data are the same is checked by their fingerprint."""
+    output, parents = Path(config.output_dir), run_dir.absolute().parents
+    began = None  # the working folder of the run, where output_dir was relative to it
+    if not output.is_absolute() and len(output.parts) < len(parents):
+        began = parents[len(output.parts)]
+
+    def found(path: str) -> str:
+        name = Path(path).name
+        places = [Path(path), run_dir / name, run_dir.parent / name]
+        if began is not None:
+            places.insert(1, began / path)
+        return next((str(place) for place in places if place.is_file()), path)
+
+    values = config.to_dict()
+    _change_paths(values, found)
+    return TrainConfig(**values)
+
+
+def _change_paths(values: dict[str, Any], change: Callable[[str], str]) -> None:
+    """Exchange every path of a data file."""
+    dataset = values["dataset"] or {}
+    for section in (dataset, *(dataset.get("mix") or ())):
+        if section.get("path") is not None:
+            section["path"] = change(section["path"])
 
 
 def store_in(run_dir: Path, dataset: TransitionDataset) -> dict[str, Any]:

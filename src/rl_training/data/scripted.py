@@ -139,9 +139,10 @@ def recipe_for(name: str, env_id: str | None = None) -> Recipe:
 
 def scripted_arrays(name: str, seed: int) -> dict[str, NDArray[Any]]:
     """The arrays of a scripted data set, from the cache where it holds them unharmed."""
-    path = cache_folder() / (
-        f"{name}-seed{seed}-recipe{RECIPE_VERSION}-gymnasium{gym.__version__}.npz"
-    )
+    folder = cache_folder()
+    if folder is None:
+        return _generate(recipe_for(name), seed)
+    path = folder / f"{name}-seed{seed}-recipe{RECIPE_VERSION}-gymnasium{gym.__version__}.npz"
     arrays = _read_cache(path)
     if arrays is None:
         arrays = _generate(recipe_for(name), seed)
@@ -149,10 +150,13 @@ def scripted_arrays(name: str, seed: int) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def cache_folder() -> Path:
-    """`$RL_TRAINING_CACHE`, or `~/.cache/rl_training`."""
+def cache_folder() -> Path | None:
+    """`$RL_TRAINING_CACHE`, or `~/.cache/rl_training`; None for a user without a home."""
     chosen = os.environ.get("RL_TRAINING_CACHE")
-    return Path(chosen) if chosen else Path("~/.cache/rl_training").expanduser()
+    try:
+        return Path(chosen) if chosen else Path("~/.cache/rl_training").expanduser()
+    except RuntimeError:
+        return None
 
 
 def _generate(recipe: Recipe, seed: int) -> dict[str, NDArray[Any]]:

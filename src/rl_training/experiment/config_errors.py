@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -103,7 +104,15 @@ def _hint(
     return hint or (f"; known keys are {', '.join(known)}" if known else "")
 
 
+_SHORT = reprlib.Repr()
+"""Shows a few entries of a few levels, because a value may be nested without end."""
+_SHORT.maxlevel = 4
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 8
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
+
+
 def shortened(value: Any) -> str:
     """A value as it would be written, cut to one line."""
-    text = " ".join(repr(value).split())
+    nested = isinstance(value, (dict, list, tuple, set))
+    text = " ".join((_SHORT.repr(value) if nested else repr(value)).split())
     return text if len(text) <= 100 else f"{text[:97]}..."

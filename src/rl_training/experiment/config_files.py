@@ -15,6 +15,8 @@ import yaml
 
 from rl_training.experiment.errors import ConfigError, did_you_mean
 
+LARGEST_CONFIG = 100_000
+"""Values in a config file, anchors written out."""
 DEFAULT_CONFIG = "default"
 """Name of the packaged config of every algorithm that changes no knob."""
 PACKAGED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
@@ -34,6 +36,47 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def compose_document(self) -> Any:
+        """Refuses anchors that make a small file a huge value, or one that holds itself."""
+        root = super().compose_document()
+        _count_nodes(root, {})
+        return root
+
+    def refuse_tag(self, node: Any) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        raise yaml.constructor.ConstructorError(
+            None, None, f"values of the kind '{kind}' are not known here", node.start_mark
+        )
+
+    def construct_text(self, node: Any) -> Any:
+        return self.construct_scalar(node)
+
+
+for _kind in ("binary", "omap", "pairs", "set"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.refuse_tag)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_text)
+
+
+def _count_nodes(node: Any, counts: dict[int, int]) -> int:
+    """Values below a node, those of an anchor once for each place that refers to it."""
+    known = counts.get(id(node))
+    if known is not None:
+        if known == 0:
+            raise yaml.composer.ComposerError(
+                None, None, "an anchor refers to a value that holds itself", node.start_mark
+            )
+        return known
+    counts[id(node)] = 0
+    below = node.value if isinstance(node, (yaml.SequenceNode, yaml.MappingNode)) else ()
+    parts = [part for item in below for part in (item if isinstance(item, tuple) else (item,))]
+    total = 1 + sum(_count_nodes(part, counts) for part in parts)
+    if total > LARGEST_CONFIG:
+        raise yaml.composer.ComposerError(
+            None, None, f"it holds more than {LARGEST_CONFIG:,} values", node.start_mark
+        )
+    counts[id(node)] = total
+    return total
 
 
 _Loader.add_implicit_resolver(

@@ -104,3 +104,8 @@ def told(error: BaseException) -> str:
     """Kind and first line of what other code raised, for the middle of a sentence."""
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
     return f"{type(error).__name__}{': ' if first else ''}{first}"
+
+
+def printable(text: str) -> str:
+    """Text of a file or a name as a terminal may show it: no control characters but line ends."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
+from rl_training.experiment.errors import printable
+
 PLAIN = str.maketrans({"±": "+-", "×": "x", "→": "->", "…": "..."})
 """Signs of our own sentences in ASCII."""
 
@@ -58,11 +60,19 @@ class Stream:
         return None
 
 
+class PlainConsole(Console):
+    """Prints text without the control characters that a file or a name may hold."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        shown = (printable(item) if isinstance(item, str) else item for item in objects)
+        super().print(*shown, **options)
+
+
 def terminal(name: str, forgiving: bool = False) -> Console:
-    """A console that prints what it is given, as it is, to sys.stdout or sys.stderr."""
+    """A console that prints what it is given, unchanged if printable, to a standard stream."""
     columns = os.environ.get("COLUMNS", "")
     nothing = columns.isdigit() and not int(columns)  # would leave no room for anything
     stream: Any = Stream(name, forgiving)
-    return Console(
+    return PlainConsole(
         file=stream, highlight=False, markup=False, emoji=False, width=80 if nothing else None
     )

@@ -21,6 +21,7 @@ from rl_training.data.global_random import (
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.spaces import Spaces
+from rl_training.execution import usual_torch
 from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
@@ -61,7 +62,7 @@ def resolve_device(name: str) -> torch.device:
 def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
     """The learner with weights drawn from the run's seed; global randomness is left alone."""
     normalize = config.dataset is not None and config.dataset.normalize_observations
-    with untouched_randomness(), torch.device(resolve_device(config.device)):
+    with usual_torch(), untouched_randomness(), torch.device(resolve_device(config.device)):
         torch.manual_seed(derive_seed(config.seed, "init"))
         algorithm: Algorithm = algorithm_class(config.algo)(spaces, config.params, normalize)
     unknown = set(config.lr_schedule.optimizers or ()) - set(algorithm.optimizers)
@@ -193,7 +194,7 @@ def keep_freed_memory() -> None:
 
 def flushes_denormals() -> bool:
     """Whether this thread takes numbers below the normal range for 0."""
-    return not bool(torch.full((1,), 1e-38) * 0.01)
+    return not bool(torch.full((1,), 1e-38, dtype=torch.float32) * 0.01)
 
 
 @contextmanager
@@ -216,7 +217,7 @@ def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     # many times as long for each: a fifth of a DQN update on CartPole.
     torch.set_flush_denormal(True)
     try:
-        with untouched_randomness():
+        with usual_torch(), untouched_randomness():
             seed_global_generators(derive_seed(config.seed, "train"))
             yield
     finally:

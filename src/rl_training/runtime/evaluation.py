@@ -13,6 +13,7 @@ from rl_training.data.env_contract import CheckedEnv, EnvContract, close_env
 from rl_training.data.generation import make_env, spaces_of
 from rl_training.data.global_random import seed_global_generators, untouched_randomness
 from rl_training.data.spaces import Spaces
+from rl_training.execution import usual_torch
 from rl_training.experiment.errors import RLTrainingError
 from rl_training.models.carry import Carry, rows_of
 from rl_training.runtime.controls import derive_seed
@@ -142,7 +143,7 @@ class Evaluator:
         What a policy draws depends on the first policy's seed and on nothing before.
         """
         results: dict[Episode, Outcome] = {}
-        with untouched_randomness():
+        with usual_torch(), untouched_randomness():
             seed_global_generators(derive_seed(self.seeds[0], "eval draws"))
             for first in range(0, episodes, PARALLEL_EPISODES):
                 numbers = range(first, min(first + PARALLEL_EPISODES, episodes))
