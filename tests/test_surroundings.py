@@ -182,11 +182,6 @@ def test_configs_that_are_not_what_they_seem(cli: Command, tmp_path: Path) -> No
     assert len(shortened(nested)) <= 100
 
 
-def test_dates_are_text(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("algo: bc\nenv_id: E\nenv_kwargs: {day: 2020-01-01}\n")
-    assert load_config(tmp_path / "c.yaml").env_kwargs == {"day": "2020-01-01"}
-
-
 # --- versions -------------------------------------------------------------------------------------
 
 

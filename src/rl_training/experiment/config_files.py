@@ -49,13 +49,9 @@ class _Loader(yaml.SafeLoader):
             None, None, f"values of the kind '{kind}' are not known here", node.start_mark
         )
 
-    def construct_text(self, node: Any) -> Any:
-        return self.construct_scalar(node)
-
 
 for _kind in ("binary", "omap", "pairs", "set"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.refuse_tag)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_text)
 
 
 def _count_nodes(node: Any, counts: dict[int, int]) -> int:
