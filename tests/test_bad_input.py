@@ -910,7 +910,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "no manifest": (_remove("manifest.json"), ("no checkpoint", "manifest.json")),
     "manifest truncated": (_truncate("manifest.json"), ("damaged", "manifest.json")),
     "manifest flipped": (_flip("manifest.json"), ("damaged", "manifest.json")),
-    "newer": (_set("format_version", 99), ("format 99", "pip install --upgrade")),
+    "newer": (_set("format_version", 99), ("format 99", "install a newer version")),
     "no files": (_set("files", {}), ("does not fit",)),
     "files outside": (_set("files", {"../../config.yaml": "0"}), ("lies outside",)),
     "no config": (_without("config"), ("does not fit",)),
@@ -1071,7 +1071,7 @@ def test_resume_of_what_is_no_run(cli: Command, bc_run: Path, tmp_path: Path) ->
 def test_resume_refuses_checkpoints_of_a_newer_format(cli: Command, bc_run: Path) -> None:
     """Going on from the one before would silently undo what the newer version did."""
     rewrite_manifest(newest(bc_run), lambda m: m.update(format_version=2))
-    assert_refused(cli("resume", bc_run), "format 2", "pip install --upgrade")
+    assert_refused(cli("resume", bc_run), "format 2", "install a newer version")
 
 
 def test_resume_with_only_damaged_checkpoints_does_not_start_over(
