@@ -77,6 +77,17 @@ def better(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Verdict
     return Verdict(name, passed, f"{'pass' if passed else MISSED} ({text})")
 
 
+def clearly_better(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Verdict:
+    """Our mean is above theirs by more than two standard errors of the difference."""
+    gate = f"{name}, by more than two standard errors"
+    if not ours or not theirs:
+        return Verdict.missing(gate)
+    difference, error = fmean(ours) - fmean(theirs), standard_error(ours, theirs)
+    passed = difference > 2.0 * error
+    text = f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}, standard error {error:,.0f}"
+    return Verdict(gate, passed, f"{'pass' if passed else MISSED} ({text})")
+
+
 def times(name: str, ours: Sequence[float], theirs: Sequence[float], factor: float) -> Verdict:
     """Our mean is at least `factor` times theirs."""
     gate = f"{name} at least {factor:g} times"

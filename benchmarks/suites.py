@@ -58,6 +58,7 @@ SUITES = {
     "ensemble_speed": "benchmarks.speed.ensemble",
     "model_based": "benchmarks.learning.model_based",
     "model_based_gpu": "benchmarks.learning.model_based_gpu",
+    "mopo_zoo": "benchmarks.learning.mopo_zoo",
     "model_speed": "benchmarks.speed.model",
     "world_model": "benchmarks.learning.world_model",
     "world_model_gpu": "benchmarks.learning.world_model_gpu",

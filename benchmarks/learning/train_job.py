@@ -82,6 +82,8 @@ def mean_state(agent: ManagedAlgorithm, spec: dict[str, Any]) -> list[float]:
 
 def work(request: Request) -> dict[str, Any]:
     spec = request.spec
+    if "path" in request.inputs:  # where a data file lies is not what it holds
+        spec["config"]["dataset"]["path"] = request.inputs["path"]
     config = TrainConfig(**spec["config"], seed=request.seed, output_dir=str(request.scratch))
     dataset = training_data(config, spec)
     agent = ManagedAlgorithm(config, dataset=dataset)

@@ -84,13 +84,18 @@ def zoo_jobs(options: Options) -> list[Job]:
             0,
             MODULE,
             {"config": _config(entry, task, updates), "seeds": list(SEEDS)},
-            inputs={"path": str(Path(os.environ.get(FOLDER, ".")).resolve() / TASKS[task][1])},
+            inputs=data_file(task),
             gpu=True,
             cost=300 if entry.algo == "cql" else 60,
         )
         for task in TASKS
         for entry in ENTRIES
     ]
+
+
+def data_file(task: str) -> dict[str, str]:
+    """Where the data of a task lie, as the input of a job."""
+    return {"path": str(Path(os.environ.get(FOLDER, ".")).resolve() / TASKS[task][1])}
 
 
 def _config(entry: Entry, task: str, updates: int) -> dict[str, Any]:

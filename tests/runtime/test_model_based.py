@@ -158,7 +158,7 @@ def test_imagined_rows_are_kept_for_some_epochs(
 def test_every_minibatch_has_its_share_of_real_rows(algo: str, ratio: float, real: int) -> None:
     loop = loop_of(algo, real_ratio=ratio)
     loop.algorithm = loop.imagination.algorithm
-    loop.algorithm.imagined_reward = lambda reward, spread: torch.full_like(reward, TAG)
+    loop.algorithm.imagined_reward = lambda reward, uncertain: torch.full_like(reward, TAG)
     loop.advance(13 if algo == "mbpo" else 5)
     for _ in range(3):
         draw = loop._draw if algo == "mbpo" else lambda: loop.engine.learner.draw(loop.algorithm)
@@ -258,6 +258,31 @@ def test_mopo_logs_its_penalty(tmp_path: Path) -> None:
     train = [e for e in events(result.run_dir) if e["event"] == "train"]
     assert train[0]["imagined/penalty_mean"] > 0.0
     assert train[0]["model/rows"] == 35_000
+
+
+def test_a_learned_termination_that_misses_ends_is_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a fit cannot say is not left standing from the last one."""
+    recalls = iter([0.79, 0.5, None])
+
+    def scripted(self: Fitting, data: Any, *_: Any) -> FitReport:
+        recall = next(recalls, None)
+        found = {} if recall is None else {"termination_recall": recall}
+        return FitReport(1, len(data.reward), {"mse": 0.5, **found})
+
+    monkeypatch.setattr(Fitting, "fit", scripted)
+    options = {"learning_starts": 20, "model_interval": 20, "log_interval": 20}
+    options["gradient_updates_per_step"] = 0.1
+    agent = MBPO("Pendulum-v1", termination="learned", output_dir=str(tmp_path), **options, **MODEL)
+    result = agent.learn(total_timesteps=80)
+    told = capsys.readouterr().err
+    assert told.count("warning: algo_kwargs.termination: the learned classifier finds 79%") == 1
+    assert told.count("algo_kwargs.termination") == 1
+    train = [e for e in events(result.run_dir) if e["event"] == "train"]
+    key = "model/termination_recall"
+    assert [e.get(key) for e in train] == [0.79, 0.5, None, None]
+    assert train[-1]["model/mse"] == 0.5
 
 
 def test_as_many_updates_as_sac(tmp_path: Path) -> None:

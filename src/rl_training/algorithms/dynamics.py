@@ -17,6 +17,7 @@ from typing import Annotated
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rl_training.algorithms.base import DiscountedParams, refuse_missing_part
 from rl_training.algorithms.functional import Loss
@@ -31,9 +32,13 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import MLPMOPOEnsembleModel
+from rl_training.models.dynamics import Uncertainty
 
 BOUND_COEF = 0.01
 """Weight of the distance between the bounds of the log-variance."""
+
+MISSED_ENDS = 0.02
+"""Share of the ends learned from that a learned termination may miss to make fewer up."""
 
 Decays = Annotated[tuple[NonNegative, ...], Field(min_length=1, strict=False)]
 Epochs = Annotated[tuple[Interval, Interval], Field(strict=False)]
@@ -193,6 +198,31 @@ def dynamics_loss(
     return Loss(likelihoods.sum() + BOUND_COEF * bounds, {"member_losses": likelihoods})
 
 
+def termination_loss(logits: Tensor, ended: Tensor) -> Loss:
+    """-sum_m mean_b(y_b log sigmoid(z_mb) + (1 - y_b) log sigmoid(-z_mb)).
+
+    `logits` z and `ended` y, which is 0 or 1, are (members, B). Half of the rows are to be ends,
+    however rare ends are, so that z tends to log p(s' | end) / p(s' | no end); `termination_cut`
+    says from which z on a state counts as an end.
+    """
+    assert logits.shape == ended.shape, (logits.shape, ended.shape)
+    losses = F.binary_cross_entropy_with_logits(logits, ended, reduction="none")
+    return Loss(losses.mean(1).sum(), {})
+
+
+def termination_cut(logits: Tensor, others: int) -> Tensor:
+    """(members,) cuts that keep all but 2% of the (members, ends) `logits` of known ends.
+
+    min(max(q, 0), log(others / ends)), q being a member's 0.02 quantile. At 0 an end is missed as
+    rarely as another state is taken for one; where ends are rare, that is a false end for many
+    true ones, so the cut moves up while ends stay above it, at most to where mistakes are fewest.
+    """
+    ends = logits.shape[1]
+    if not ends or others <= ends:
+        return logits.new_zeros(logits.shape[0])
+    return logits.quantile(MISSED_ENDS, dim=1).clamp(0.0, math.log(others / ends))
+
+
 # --- imagining -------------------------------------------------------------------------------
 
 
@@ -203,9 +233,9 @@ def rollouts(
     obs: Tensor,
     length: int,
     gamma: float,
-    with_spread: bool = False,
+    uncertainty: Uncertainty | None = None,
 ) -> Iterator[tuple[Batch, Tensor | None]]:
-    """Up to `length` steps from (B, O) states, and the spread of each step's predictions.
+    """Up to `length` steps from (B, O) states, and the `uncertainty` of each step's predictions.
 
     `act` gives actions, `ends` says of the imagined next states which are terminal; their
     rollouts end there. All rows of a step are computed together.
@@ -214,7 +244,7 @@ def rollouts(
         if not len(obs):
             return
         action = act(obs)
-        reward, next_obs, spread = model.imagine(obs, action, with_spread)
+        reward, next_obs, uncertain = model.imagine(obs, action, uncertainty)
         if not bool(torch.isfinite(next_obs).all() & torch.isfinite(reward).all()):
             raise TrainingDivergedError(
                 f"imagined states became NaN or infinite at step {step + 1} of a rollout; lower "
@@ -222,5 +252,5 @@ def rollouts(
             )
         ended = ends(next_obs)
         discount = torch.where(ended, 0.0, gamma)
-        yield Batch(obs, action, reward, next_obs, discount), spread
+        yield Batch(obs, action, reward, next_obs, discount), uncertain
         obs = next_obs[~ended]

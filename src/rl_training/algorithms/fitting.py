@@ -3,7 +3,9 @@
 Kept of Janner, Fu, Zhang and Levine 2019, arXiv:1906.08253: a bootstrap per member, a holdout
 drawn anew at every fit, early stopping with one snapshot per member, elites by their squared
 error on the holdout, weights that go on from the last fit. Deviates: a member's squared error on
-the holdout is the geometric mean over reward and state components, not the arithmetic one.
+the holdout is the geometric mean over reward and state components, not the arithmetic one; Adam's
+averages begin anew at every fit, because those of the last one fit no gradients after a change of
+the policy.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from rl_training.algorithms.dynamics import ModelParams, dynamics_loss
+from rl_training.algorithms.dynamics import (
+    ModelParams,
+    dynamics_loss,
+    termination_cut,
+    termination_loss,
+)
 from rl_training.algorithms.functional import Metrics, clipped_gradients
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.data.batch import Batch
@@ -56,10 +62,12 @@ class FitReport:
 
 
 class Snapshots:
-    """The best weights of every member so far, taken and restored member by member."""
+    """The best weights of every member so far, its termination head's included, taken and
+    restored member by member."""
 
     def __init__(self, model: MLPMOPOEnsembleModel) -> None:
-        self.parameters = [*model.net.weights, *model.net.biases]
+        nets = [net for net in (model.net, model.termination) if net is not None]
+        self.parameters = [parameter for net in nets for parameter in net.parameters()]
         self.best = torch.full((model.num_members,), math.inf, device=model.elites.device)
         self.saved = [parameter.detach().clone() for parameter in self.parameters]
 
@@ -105,6 +113,7 @@ class Fitting:
         classified = capacity if model.termination is not None else 0
         self.next_obs, self.ended = zeros(classified, obs_dim), zeros(classified)
         self.order = zeros(model.num_members, capacity, dtype=torch.long)
+        self.end_order = zeros(model.num_members, classified, dtype=torch.long)
         self.cursor = zeros(dtype=torch.long)
         self.failed = zeros(model.num_members, dtype=torch.bool)
         self._places = torch.arange(params.model_batch_size, device=self.device)
@@ -116,10 +125,10 @@ class Fitting:
 
         Beside what is kept: the bootstrap, its order of an epoch and that of the sorting.
         """
-        columns = model.inputs.mean.shape[0] + model.targets.mean.shape[0]
+        columns, orders = model.inputs.mean.shape[0] + model.targets.mean.shape[0], 4
         if model.termination is not None:
-            columns += model.obs_dim + 1
-        return capacity * (4 * columns + 4 * 8 * model.num_members)
+            columns, orders = columns + model.obs_dim + 1, orders + 1
+        return capacity * (4 * columns + orders * 8 * model.num_members)
 
     def fit(
         self,
@@ -128,6 +137,9 @@ class Fitting:
         on_epoch: Callable[[FitEpoch], None] | None = None,
     ) -> FitReport:
         """Fit the model to all of `data`, going on from its weights, and choose the elites.
+
+        Adam starts over: averages of the last fit's gradients would let the first steps after a
+        change of the data be too large.
 
         Stops when no member has improved for more than `model_patience` epochs; every member
         then has the weights of its best epoch. `run` takes so many steps of `update`; one
@@ -138,6 +150,7 @@ class Fitting:
         order = torch.randperm(rows, device=self.device)
         held, learned = order[: params.holdout_rows(rows)], order[params.holdout_rows(rows) :]
         inputs, targets = self._take(data, learned)
+        self.optimizer.start_over()
         shape = (model.num_members, len(learned))
         bootstrap = learned[torch.randint(len(learned), shape, device=self.device)]
         snapshots = Snapshots(model)
@@ -147,6 +160,7 @@ class Fitting:
             epoch += 1
             shuffled = torch.rand(shape, device=self.device).argsort(1)
             bootstrap = bootstrap.gather(1, shuffled)
+            self._draw_ends(learned)
             self._go_through(bootstrap, run)
             error = holdout_error(model, inputs[held], targets[held])
             failed = torch.where(self.failed.any(), self.failed, ~torch.isfinite(error))
@@ -163,8 +177,9 @@ class Fitting:
         model.elites.copy_(snapshots.best.argsort()[: model.num_elites])
         metrics = holdout_metrics(model, inputs[held], targets[held])
         if model.termination is not None:
-            wrong = model.ends(data.next_obs[held]) != (data.discount[held] == 0.0)
-            metrics["termination_error"] = float(wrong.float().mean())
+            self._set_cuts(learned)
+            found = model.ends(self.next_obs[held])
+            metrics |= termination_metrics(found, self.ended[held] == 1.0)
         return FitReport(epoch, len(learned), metrics)
 
     def _take(self, data: Batch, learned: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,6 +196,23 @@ class Fitting:
             self.ended[:rows] = (data.discount == 0.0).float()
         return self.inputs[:rows], self.targets[:rows]
 
+    @torch.no_grad()
+    def _set_cuts(self, learned: Tensor) -> None:
+        ended = self.ended[learned] == 1.0
+        logits = self.model.termination_logits(self.next_obs[learned[ended]])
+        self.model.termination_cut.copy_(termination_cut(logits, len(learned) - logits.shape[1]))
+
+    def _draw_ends(self, learned: Tensor) -> None:
+        """What the termination heads see in an epoch: an end and another row in alternation,
+        drawn with replacement from those `learned` from; where all are alike, any of them."""
+        if self.model.termination is None:
+            return
+        ended = self.ended[learned] == 1.0
+        for first, chosen in enumerate((learned[ended], learned[~ended])):
+            places = self.end_order[:, first : len(learned) : 2]
+            rows = chosen if len(chosen) else learned
+            places.copy_(rows[torch.randint(len(rows), places.shape, device=self.device)])
+
     def _go_through(self, order: Tensor, run: Callable[[int], Any] | None) -> None:
         """Steps on all rows of the (members, N) `order`, of which the last may be smaller."""
         rows, size = order.shape[1], self.params.model_batch_size
@@ -193,18 +225,19 @@ class Fitting:
         elif whole:
             run(whole)
         if rows % size:
-            self._step_on(order[:, whole * size :])
+            self._step_on(torch.arange(whole * size, rows, device=self.device))
 
     def _next_step(self) -> Metrics:
-        index = self.order.index_select(1, self._places + self.cursor)
+        self._step_on(self._places + self.cursor)
         self.cursor += len(self._places)
-        self._step_on(index)
         return {}
 
-    def _step_on(self, index: Tensor) -> None:
-        ends = None
+    def _step_on(self, places: Tensor) -> None:
+        """One step on the rows at some places of the epoch's orders."""
+        index, ends = self.order.index_select(1, places), None
         if self.model.termination is not None:
-            ends = (self.next_obs[index], self.ended[index])
+            seen = self.end_order.index_select(1, places)
+            ends = (self.next_obs[seen], self.ended[seen])
         losses = fit_step(
             self.model, self.optimizer, self.params, self.inputs[index], self.targets[index], ends
         )
@@ -248,17 +281,15 @@ def fit_step(
 ) -> Tensor:
     """One step of every member on its own standardised (members, B, ...) rows.
 
-    `ends` are raw next observations and whether they are terminal, for the learned classifier.
-    Gives the (members,) losses of the dynamics.
+    `ends` are raw next observations and whether they are terminal, for the learned classifier:
+    rows of its own. Gives the (members,) losses of the dynamics.
     """
     prediction: Prediction = model(inputs)
     total, metrics = dynamics_loss(
         prediction.mean, prediction.log_var, targets, model.max_log_var, model.min_log_var
     )
     if ends is not None:
-        logits = model.termination_logits(ends[0])
-        losses = F.binary_cross_entropy_with_logits(logits, ends[1], reduction="none")
-        total = total + losses.mean(1).sum()
+        total = total + termination_loss(model.termination_logits(ends[0]), ends[1]).total
     gradients = list(torch.autograd.grad(total, optimizer.parameters))
     if params.grad_clip is not None:
         gradients = clipped_gradients(gradients, params.grad_clip)
@@ -304,6 +335,16 @@ def holdout_metrics(
         "disagreement": mean.std(0, correction=0).mean(),
     }
     return {name: float(value) for name, value in values.items()}
+
+
+def termination_metrics(found: Tensor, ended: Tensor) -> dict[str, float]:
+    """Precision and recall of (B,) booleans, each where it is defined.
+
+    Ends are rare, so the share of mistakes says little: it is small where no end is found.
+    """
+    right = float((found & ended).sum())
+    counts = {"recall": float(ended.sum()), "precision": float(found.sum())}
+    return {f"termination_{name}": right / count for name, count in counts.items() if count}
 
 
 def _refuse_divergence(failed: Tensor, epoch: int, why: str) -> None:

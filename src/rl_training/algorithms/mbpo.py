@@ -21,6 +21,7 @@ from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
 from rl_training.data.spaces import Spaces
 from rl_training.experiment.config import Count, Interval, Positive
+from rl_training.models.dynamics import Uncertainty
 
 
 class MBPOParams(SACParams, ModelParams):
@@ -40,8 +41,6 @@ class MBPOAlgorithm(SACAlgorithm):
     paper: ClassVar[str] = "Janner et al. 2019"
     summary: ClassVar[str] = "SAC in short rollouts of a learned model, where steps are expensive"
     outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
-    asks_all_members: ClassVar[bool] = False
-    """Whether an imagined step needs the spread of every member's prediction."""
 
     def __init__(
         self, spaces: Spaces, params: MBPOParams, normalize_observations: bool = False
@@ -54,6 +53,11 @@ class MBPOAlgorithm(SACAlgorithm):
     def other_networks(self) -> Networks:
         return {**super().other_networks(), "dynamics": self.dynamics}
 
-    def imagined_reward(self, reward: Tensor, spread: Tensor | None) -> Tensor:
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """How sure the model is of an imagined step, where the reward depends on it."""
+        return None
+
+    def imagined_reward(self, reward: Tensor, uncertain: Tensor | None) -> Tensor:
         """What an imagined step is worth, (B,)."""
         return reward

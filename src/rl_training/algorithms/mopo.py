@@ -3,17 +3,20 @@
 Yu, Thomas, Yu, Ermon, Zou, Levine, Finn and Ma 2020, arXiv:2005.13239.
 
 Kept: MBPO's ensemble, fitted once to the data; rollouts from states of the data whose reward is
-lowered by `penalty_coef` times the largest norm, over all members, of the predicted deviation of
-reward and state; soft actor-critic on minibatches of which a small share is real.
+lowered by `penalty_coef` times an estimate of the model's error; soft actor-critic on minibatches
+of which a small share is real. The estimate is the paper's (`learned_std`) or the disagreement of
+the members, which the authors' code has, too, and which is the default here: it separates actions
+that the data do not have from those that they have, which the learned one hardly does.
 
-Deviates: see `dynamics.py` for the model. The norm is in the task's units, as in the authors' code.
+Deviates: see `dynamics.py` for the model. Norms are in the task's units, as in the authors' code.
 The update is this package's SAC, unchanged.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from pydantic import ValidationInfo, field_validator, model_validator
 from torch import Tensor
 
 from rl_training.algorithms.dynamics import ModelParams
@@ -21,6 +24,7 @@ from rl_training.algorithms.mbpo import MBPOAlgorithm
 from rl_training.algorithms.sac import SoftParams
 from rl_training.experiment.config import Count, NonNegative, TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.models.dynamics import Uncertainty
 
 
 class MOPOParams(SoftParams, ModelParams):
@@ -32,14 +36,48 @@ class MOPOParams(SoftParams, ModelParams):
     """Epochs for which imagined transitions are kept."""
     rollout_interval: Count = 1_000
     """Updates between two rounds of rollouts."""
+    penalty: Literal["learned_std", "disagreement"] = "disagreement"
+    """What the model's error is estimated by: the paper's predicted noise, or how far members
+    differ."""
     penalty_coef: NonNegative = 1.0
-    """Reward that an imagined step loses per unit of the model's predicted deviation."""
+    """Reward that an imagined step loses per unit of the model's estimated error."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_before_there_was_a_choice(cls, values: Any) -> Any:
+        """A stored run names every knob of its model; one without `penalty` had the paper's."""
+        if isinstance(values, dict) and ModelParams.model_fields.keys() <= values.keys():
+            return {"penalty": "learned_std", **values}
+        return values
+
+    @field_validator("penalty")
+    @classmethod
+    def _members_can_differ(cls, penalty: str, info: ValidationInfo) -> str:
+        if penalty == "disagreement" and info.data.get("num_members", 2) < 2:
+            raise ValueError(
+                "one member has none to disagree with; raise num_members to 2 or more, or set "
+                "penalty to learned_std"
+            )
+        return penalty
 
 
-def mopo_reward(reward: Tensor, spread: Tensor, *, penalty_coef: float) -> Tensor:
-    """r - penalty_coef * max_i ||std_i||, all (B,); eq. 5 with the authors' estimate of errors."""
-    assert reward.shape == spread.shape, (reward.shape, spread.shape)
-    return reward - penalty_coef * spread
+def learned_std(means: Tensor, stds: Tensor) -> Tensor:
+    """max_i ||std_i||, (B,) from (members, B, 1 + O); the paper's estimate of the error."""
+    return stds.square().sum(-1).sqrt().amax(0)
+
+
+def disagreement(means: Tensor, stds: Tensor) -> Tensor:
+    """max_i ||mean_i - sum_j mean_j / members||, (B,) from (members, B, 1 + O)."""
+    return (means - means.mean(0)).square().sum(-1).sqrt().amax(0)
+
+
+PENALTIES: dict[str, Uncertainty] = {"learned_std": learned_std, "disagreement": disagreement}
+
+
+def mopo_reward(reward: Tensor, uncertain: Tensor, *, penalty_coef: float) -> Tensor:
+    """r - penalty_coef * u, all (B,), u being the estimated error of the model; eq. 5."""
+    assert reward.shape == uncertain.shape, (reward.shape, uncertain.shape)
+    return reward - penalty_coef * uncertain
 
 
 class MOPOAlgorithm(MBPOAlgorithm):
@@ -49,7 +87,6 @@ class MOPOAlgorithm(MBPOAlgorithm):
     loop: ClassVar[str] = "model_based_offline"
     paper: ClassVar[str] = "Yu et al. 2020"
     summary: ClassVar[str] = "SAC in a model of the data that pays for its uncertainty"
-    asks_all_members: ClassVar[bool] = True
 
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
@@ -65,6 +102,10 @@ class MOPOAlgorithm(MBPOAlgorithm):
         followers = set(only or self.optimizers) - {"dynamics"}
         super().set_lr_factor(factor, tuple(followers))
 
-    def imagined_reward(self, reward: Tensor, spread: Tensor | None) -> Tensor:
-        assert spread is not None
-        return mopo_reward(reward, spread, penalty_coef=self.params.penalty_coef)
+    @property
+    def uncertainty(self) -> Uncertainty:
+        return PENALTIES[self.params.penalty]
+
+    def imagined_reward(self, reward: Tensor, uncertain: Tensor | None) -> Tensor:
+        assert uncertain is not None
+        return mopo_reward(reward, uncertain, penalty_coef=self.params.penalty_coef)

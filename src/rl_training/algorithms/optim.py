@@ -38,6 +38,12 @@ class Optimizer:
         """
         raise NotImplementedError
 
+    @torch.no_grad()
+    def start_over(self) -> None:
+        """Forget all gradients so far, as before the first step; parameters and rate stay."""
+        for tensor in (*self.exp_avg, *self.exp_avg_sq, self.steps):
+            tensor.zero_()
+
     def tensors(self) -> list[Tensor]:
         """Everything a step or a schedule writes to, beside the parameters."""
         return [*self.exp_avg, *self.exp_avg_sq, self.steps, self.lr]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,10 @@ ROWS_AT_ONCE = {"cpu": 8192, "cuda": 131_072}
 """Rows of one pass while imagining; more would only move memory."""
 
 
+Uncertainty = Callable[[Tensor, Tensor], Tensor]
+"""(members, B, 1 + O) means and standard deviations, in the task's units, to (B,)."""
+
+
 class Prediction(NamedTuple):
     """A Gaussian of (reward, change of state), each (..., 1 + O); the reward comes first."""
 
@@ -30,7 +34,7 @@ class Imagined(NamedTuple):
 
     reward: Tensor  # (B,)
     next_obs: Tensor  # (B, O)
-    spread: Tensor | None  # (B,) largest norm of a member's predicted deviation
+    uncertainty: Tensor | None  # (B,)
 
 
 class MLPMOPOEnsembleModel(nn.Module):
@@ -40,11 +44,12 @@ class MLPMOPOEnsembleModel(nn.Module):
     state, so that neither the reward nor a state component drowns the others. The
     log-variance is held softly between learned bounds. `elites` are the numbers of the members
     that imagine; a fit sets them. With `learned_termination` a classifier of the next state says
-    where an episode ends.
+    where an episode ends: where its logit is above the member's `termination_cut`.
     """
 
     elites: Tensor
     holdout_error: Tensor
+    termination_cut: Tensor
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class MLPMOPOEnsembleModel(nn.Module):
         if learned_termination:
             self.termination = EnsembleMLP(num_members, obs_dim, hidden_sizes, 1, activation="silu")
             truncated_normal_init_(self.termination)
+            self.register_buffer("termination_cut", torch.zeros(num_members))
         self.register_buffer("elites", torch.arange(num_elites))
         self.register_buffer("holdout_error", torch.zeros(num_members))
 
@@ -92,31 +98,32 @@ class MLPMOPOEnsembleModel(nn.Module):
     # --- in the task's units, for imagining ---------------------------------------------------
 
     def predict(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of every member, each (members, B, 1 + O): reward, change of state."""
+        """Mean and standard deviation of every member, each (members, B, 1 + O): reward first."""
         mean, log_var = self(self.inputs(torch.cat([obs, action], -1)))
         return self.targets.inverse(mean), (0.5 * log_var).exp() * self.targets.std
 
     @torch.no_grad()
-    def imagine(self, obs: Tensor, action: Tensor, with_spread: bool = False) -> Imagined:
+    def imagine(
+        self, obs: Tensor, action: Tensor, uncertainty: Uncertainty | None = None
+    ) -> Imagined:
         """A draw from one elite for each row, chosen anew for every row and call.
 
-        `with_spread` asks all members, which costs as many times more.
+        An `uncertainty` asks all members, which costs as many times more.
         """
         size = ROWS_AT_ONCE[obs.device.type]
         pieces = zip(torch.split(obs, size), torch.split(action, size), strict=True)
-        parts = [self._imagine(*piece, with_spread) for piece in pieces]
-        rewards, next_obs, spreads = zip(*parts, strict=True)
-        return Imagined(
-            torch.cat(rewards), torch.cat(next_obs), torch.cat(spreads) if with_spread else None
-        )
+        parts = [self._imagine(*piece, uncertainty) for piece in pieces]
+        rewards, next_obs, uncertain = zip(*parts, strict=True)
+        found = torch.cat(uncertain) if uncertainty is not None else None
+        return Imagined(torch.cat(rewards), torch.cat(next_obs), found)
 
-    def _imagine(self, obs: Tensor, action: Tensor, with_spread: bool) -> Imagined:
+    def _imagine(self, obs: Tensor, action: Tensor, uncertainty: Uncertainty | None) -> Imagined:
         rows = obs.shape[0]
         chosen = torch.randint(self.num_elites, (rows,), device=obs.device)
-        spread = None
-        if with_spread:
+        found = None
+        if uncertainty is not None:
             means, stds = self.predict(obs, action)
-            spread = torch.linalg.vector_norm(stds, dim=-1).amax(0)
+            found = uncertainty(means, stds)
             place = (self.elites[chosen], torch.arange(rows, device=obs.device))
             mean, std = means[place], stds[place]
         else:
@@ -125,7 +132,7 @@ class MLPMOPOEnsembleModel(nn.Module):
             mean = self.targets.inverse(mean)
             std = (0.5 * log_var).exp() * self.targets.std
         drawn = mean + std * torch.randn_like(mean)
-        return Imagined(drawn[:, 0], obs + drawn[:, 1:], spread)
+        return Imagined(drawn[:, 0], obs + drawn[:, 1:], found)
 
     def _of_chosen(self, x: Tensor, chosen: Tensor) -> Prediction:
         """What elite number `chosen[i]` says of row i, with each elite asked about its rows only.
@@ -147,8 +154,15 @@ class MLPMOPOEnsembleModel(nn.Module):
     @torch.no_grad()
     def ends(self, next_obs: Tensor) -> Tensor:
         """(B,) whether the learned classifier takes raw next observations for ends."""
+        cut = self.termination_cut[:, None]
         parts = [
-            self.termination_logits(part).sigmoid().mean(0) > 0.5
+            (self.termination_logits(part) - cut).sigmoid().mean(0) > 0.5
             for part in torch.split(next_obs, ROWS_AT_ONCE[next_obs.device.type])
         ]
         return torch.cat(parts) if parts else next_obs.new_zeros(0, dtype=torch.bool)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if self.termination is not None:  # states of before there were cuts had them at 0
+            at_zero = torch.zeros_like(self.termination_cut)
+            state_dict.setdefault(f"{prefix}termination_cut", at_zero)
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -38,6 +38,8 @@ from rl_training.runtime.randomness import TorchRandom
 from rl_training.runtime.signals import StepInterrupted, undone_if_interrupted
 
 CAPACITY = "algo_kwargs.model_buffer_capacity"
+LEAST_RECALL = 0.8
+"""Share of held-out ends below which a learned termination is not to be trusted."""
 
 
 @dataclass
@@ -88,6 +90,7 @@ class Imagination:
         """The clock at the newest fit and at the newest round."""
         self.round: Round | None = None
         self.fitting: Fitting | None = None
+        self.warned = False
 
     def fit_beside(self, engine: Engine, capacity: int) -> None:
         """Fit to at most `capacity` transitions; on a GPU as captured as the updates of `engine`.
@@ -147,7 +150,21 @@ class Imagination:
         with undone_if_interrupted(self.algorithm, TorchRandom()):
             report = self.fitting.fit(data, self.fit_engine.run, say)
         found = {"epochs": report.epochs, "rows": report.rows, **report.metrics}
+        # what is not defined for this fit must not stay from the last one
+        self.newest = {k: v for k, v in self.newest.items() if not k.startswith("model/")}
         self.newest |= {f"model/{name}": float(value) for name, value in found.items()}
+        self._check_recall(report.metrics.get("termination_recall", 1.0))
+
+    def _check_recall(self, recall: float) -> None:
+        """Warn of a learned termination that misses ends, once in a run."""
+        if recall >= LEAST_RECALL or self.warned:
+            return
+        self.warned = True
+        self.fit_engine.notes.append(
+            f"algo_kwargs.termination: the learned classifier finds {recall:.0%} of the ends that "
+            f"were held out, less than {LEAST_RECALL:.0%}, so that imagined episodes go on where "
+            "real ones end; name a function as package.module:function, or give more data with ends"
+        )
 
     @torch.no_grad()
     def imagine(self, starts: Callable[[], Tensor], epoch: int) -> None:
@@ -165,10 +182,10 @@ class Imagination:
             made.obs,
             made.steps_left,
             self.params.gamma,
-            algorithm.asks_all_members,
+            algorithm.uncertainty,
         )
-        for batch, spread in steps:
-            reward = algorithm.imagined_reward(batch.reward, spread)
+        for batch, uncertain in steps:
+            reward = algorithm.imagined_reward(batch.reward, uncertain)
             self.replay.extend(batch._replace(reward=reward))
             penalty = (batch.reward - reward).sum()
             made.rows, made.steps_left = made.rows + len(reward), made.steps_left - 1
@@ -184,7 +201,7 @@ class Imagination:
             "imagined/reward_mean": reward_mean,
             "imagined/ended": ended,
         }
-        if algorithm.asks_all_members:
+        if algorithm.uncertainty is not None:
             self.newest["imagined/penalty_mean"] = penalty_mean
 
     def mixed(self, real: Callable[[int], Batch]) -> Batch:
