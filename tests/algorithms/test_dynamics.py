@@ -384,7 +384,7 @@ def test_the_termination_head_learns_where_episodes_end():
     ended = data.next_obs[:, 0] > 0.8
     data = data._replace(discount=torch.where(ended, 0.0, 0.99))
     report = fit(model, optimizer, data, params)
-    assert report.metrics["termination_recall"] > 0.95
+    assert report.metrics["termination_recall"] > 0.9
     assert report.metrics["termination_precision"] > 0.8
     fresh = linear_data(1000, seed=4).next_obs
     truth = fresh[:, 0] > 0.8
