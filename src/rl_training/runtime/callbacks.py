@@ -45,9 +45,10 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class StepEvent:
-    """The clock has moved."""
+    """The run has come further."""
 
     tick: int
+    """Of the last complete step; the same as before in the middle of a rollout."""
     progress: Progress
     request_stop: Callable[[str], None]
     """Ends the run after this step, with the given reason."""
