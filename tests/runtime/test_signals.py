@@ -6,6 +6,7 @@ be hit. Times are taken of real processes that get a real signal.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -43,7 +44,8 @@ SOME = ("bc", "sac", "ppo", "gail", "mbpo", "mopo", "dreamer", "rlpd")
 
 def small_config(algo: str, folder: Path, **changes: Any) -> TrainConfig:
     """Several updates per environment step, where there are such."""
-    values = config_for(algo, folder, checkpoint_interval=0, keep_last=1000, **changes)
+    short = {"env_kwargs": {"max_episode_steps": 20}, "checkpoint_interval": 0, "keep_last": 1000}
+    values = config_for(algo, folder, **{**short, **changes})
     if algo == "sac":
         values["algo_kwargs"] |= {"train_frequency": 6, "gradient_updates_per_step": 1.0}
     return TrainConfig(**values)
@@ -55,35 +57,6 @@ def learn(config: TrainConfig) -> Path:
 
 def checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("[0-9]*"))
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step is left half done at every place where it may be, and saved there."""
-    monkeypatch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
-    monkeypatch.setattr(Autosave, "due", lambda autosave: autosave.seconds > 0.0)
-
-
-@pytest.mark.parametrize("algo", SOME)
-def test_a_run_goes_on_exactly_from_the_middle_of_a_step(
-    algo: str, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = learn(small_config(algo, tmp_path / "often"))
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "STRIDE_SECONDS", 100.0)
-        plain = learn(small_config(algo, tmp_path / "plain", checkpoint_minutes=0))
-    assert_same_state(final_state(plain), final_state(whole))
-    assert curve(plain) == curve(whole)
-    saved = checkpoints(whole)
-    assert len(saved) > len(checkpoints(plain))
-    for i in (len(saved) // 3, 3 * len(saved) // 4):
-        part = tmp_path / f"part-{i}"
-        shutil.copytree(whole, part)
-        for later in checkpoints(part)[i + 1 :]:
-            shutil.rmtree(later)
-        ManagedAlgorithm.resume(part, progress=False, checkpoint_minutes=0)
-        assert_same_state(final_state(part), final_state(whole))
-        assert curve(part) == curve(whole)
 
 
 class Looks:
@@ -111,30 +84,54 @@ class Looks:
         return result
 
 
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the disk: no process is killed here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 @pytest.mark.parametrize("algo", SOME)
-def test_a_signal_at_any_time_is_no_loss(
-    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_may_end_anywhere_and_goes_on_exactly(
+    algo: str, tmp_path: Path, no_waiting: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         looks = Looks(patch)
         whole = learn(small_config(algo, tmp_path / "whole"))
-    assert looks.count > 5
-    for share in (0.03, 0.5, 0.9):
-        config = small_config(algo, tmp_path / f"part-{share}")
+
+    # every step is left half done wherever it may be, some are saved there
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
+        asked = itertools.count()
+        patch.setattr(Autosave, "due", lambda _: next(asked) % 5 == 3)
+        often = learn(small_config(algo, tmp_path / "often"))
+    same_run(often, whole)
+    saved = checkpoints(often)
+    assert len(saved) > len(checkpoints(whole))
+    middle = 2 * len(saved) // 3
+    for later in saved[middle + 1 :]:
+        shutil.rmtree(later)
+    ManagedAlgorithm.resume(often, progress=False)
+    same_run(often, whole)
+
+    # a signal at one of the looks at the pause
+    for share in (0.05, 0.7):
         with monkeypatch.context() as patch:
             Looks(patch, at=max(1, int(share * looks.count)))
             with pytest.raises(TerminatedRun) as ended:
-                learn(config)
+                learn(small_config(algo, tmp_path / f"part-{share}"))
         assert ended.value.code == 143
         result = ended.value.result
         assert result.interrupted
         assert result.stop_reason == "interrupted by SIGTERM"
-        run_dir = result.run_dir
-        written = json.loads((run_dir / "result.json").read_text())
+        written = json.loads((result.run_dir / "result.json").read_text())
         assert (written["status"], written["stop_reason"]) == ("interrupted", result.stop_reason)
-        ManagedAlgorithm.resume(run_dir, progress=False)
-        assert_same_state(final_state(run_dir), final_state(whole))
-        assert curve(run_dir) == curve(whole)
+        ManagedAlgorithm.resume(result.run_dir, progress=False)
+        same_run(result.run_dir, whole)
+
+
+def same_run(found: Path, expected: Path) -> None:
+    assert_same_state(final_state(found), final_state(expected))
+    assert curve(found) == curve(expected)
 
 
 class Acting(Callback):
@@ -344,7 +341,7 @@ def test_a_signal_ends_any_work_within_seconds(what: str, tmp_path: Path) -> Non
         values["total_timesteps"] = ENDLESS
     process = processes.Process(target=job, args=(values, what, str(sign)))
     process.start()
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 300.0  # of a busy machine
     while not sign.exists():
         assert time.monotonic() < deadline
         assert process.exitcode is None
@@ -353,12 +350,13 @@ def test_a_signal_ends_any_work_within_seconds(what: str, tmp_path: Path) -> Non
     assert process.pid is not None
     began = time.time()
     os.killpg(process.pid, signal.SIGTERM)
-    process.join(60.0)
+    process.join(120.0)
     process.kill()
     assert process.exitcode == 143
     (run_dir,) = (tmp_path / "runs").iterdir()
-    # what the interpreter then takes to end is not looked at: on a busy machine that is seconds
-    assert (run_dir / "result.json").stat().st_mtime - began < 5.0
+    # Less than a second where the machine is idle, and much less than any of this work takes.
+    # What the interpreter then takes to end is not looked at.
+    assert (run_dir / "result.json").stat().st_mtime - began < 15.0
     result = json.loads((run_dir / "result.json").read_text())
     assert (result["status"], result["stop_reason"]) == ("interrupted", "interrupted by SIGTERM")
     assert checkpoints(run_dir)

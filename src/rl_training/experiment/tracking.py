@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import json
 import os
@@ -71,13 +72,16 @@ def read_run_config(run_dir: Path) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Versions of what a result depends on."""
-    found = {"python": platform.python_version()}
-    for name in ("rl-training", "torch", "numpy", "gymnasium"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    installed = {name: _version(name) for name in ("rl-training", "torch", "numpy", "gymnasium")}
+    return {"python": platform.python_version(), **installed}
+
+
+@functools.cache  # every checkpoint asks
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def hardware() -> dict[str, Any]:
