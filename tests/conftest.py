@@ -25,9 +25,9 @@ QUICK = (
 @pytest.fixture
 def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates on the CPU as they are executed on other devices."""
-    from rl_training.algorithms import base, value_based
+    from rl_training.algorithms import base, optim, value_based
 
-    for module in (base, value_based):
+    for module in (base, optim, value_based):
         monkeypatch.setattr(module, "asking_is_free", lambda tensor: False)
 
 

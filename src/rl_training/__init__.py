@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from rl_training.api.algorithms import QRDQN as QRDQN
     from rl_training.api.algorithms import RLPD as RLPD
     from rl_training.api.algorithms import SAC as SAC
+    from rl_training.api.algorithms import TD3 as TD3
+    from rl_training.api.algorithms import TD3BC as TD3BC
     from rl_training.api.algorithms import Dreamer as Dreamer
+    from rl_training.api.algorithms import ReBRAC as ReBRAC
     from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
     from rl_training.api.managed import load as load
     from rl_training.api.seeds import learn_seeds as learn_seeds
@@ -64,6 +67,9 @@ _EXPORTS = {
         "QRDQN",
         "RLPD",
         "SAC",
+        "TD3",
+        "TD3BC",
+        "ReBRAC",
     ),
     "api.managed": ("ManagedAlgorithm", "load"),
     "api.seeds": ("learn_seeds", "resume_seeds"),

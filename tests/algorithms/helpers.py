@@ -205,6 +205,17 @@ def policy_td_target(policy, target_critics, batch, noise):
     return f64(batch.reward) + f64(batch.discount) * q, log_prob
 
 
+def deterministic_action(policy, obs):
+    """tanh of the network's output."""
+    return np.tanh(mlp(policy.net, obs))
+
+
+def smoothed_action(policy, obs, noise, std, clip):
+    """The policy's action with clipped noise, inside the box; TD3, eq. 14."""
+    shaken = deterministic_action(policy, obs) + np.clip(std * f64(noise), -clip, clip)
+    return np.clip(shaken, -1.0, 1.0)
+
+
 # --- comparing a loss with its oracle --------------------------------------------------------
 
 
@@ -288,7 +299,13 @@ def make_learner(algo, spaces=BOX, seed=0, hidden_sizes=(32, 32), **knobs):
 
 
 def table_for(learner, dataset):
-    return TransitionTable(dataset, CPU, gamma=learner.gamma, with_returns=learner.needs_returns)
+    return TransitionTable(
+        dataset,
+        CPU,
+        gamma=learner.gamma,
+        with_returns=learner.needs_returns,
+        with_next_actions=learner.needs_next_actions,
+    )
 
 
 def train(learner, dataset, updates, batch_size=64, seed=0):
@@ -315,6 +332,8 @@ def random_batch(spaces=BOX, size=16, seed=0, gamma=0.9):
         next_obs=torch.from_numpy(rng.standard_normal((size, spaces.obs_dim))).float(),
         discount=torch.where(torch.arange(size) % 3 == 0, 0.0, gamma),
         returns_to_go=torch.from_numpy(rng.standard_normal(size)).float(),
+        next_action=None if spaces.is_discrete else action.roll(1, 0),
+        has_next_action=(torch.arange(size) % 4 != 0).float(),
     )
 
 
@@ -364,7 +383,9 @@ def bad_rates(*names):
 
 def assert_refuses_discrete(algo, knobs=None):
     """Learners for Box actions name themselves when they refuse a Discrete task."""
-    with pytest.raises(EnvironmentSetupError, match=rf"^algo: {algo.upper()} .*Discrete"):
+    with pytest.raises(
+        EnvironmentSetupError, match=rf"^algo: {algorithm_class(algo).name()} .*Discrete"
+    ):
         make_learner(algo, DISCRETE, **(knobs or {}))
 
 

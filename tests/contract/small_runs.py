@@ -189,6 +189,7 @@ def small_learner(config: TrainConfig) -> tuple[Any, Any]:
         algorithm.update_count.device,
         gamma=algorithm.gamma,
         with_returns=algorithm.needs_returns,
+        with_next_actions=algorithm.needs_next_actions,
         at_truncation=section.returns.at_truncation,
         normalize_observations=section.normalize_observations,
     )

@@ -100,10 +100,8 @@ def test_a_slow_environment_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatc
     tried = repeatability("test/Odd-v0", {"seconds": 0.05})  # 2 of 7 steps
     assert tried == module.Repeatability()
     assert time.monotonic() - began < 2.0
-    monkeypatch.setattr(module, "SECONDS", 0.04)
-    assert "its steps take too" in str(repeatability("test/Odd-v0", {"seconds": 0.05}).untried)
     monkeypatch.setattr(module, "SECONDS", -1.0)
-    assert "making it takes too" in str(repeatability("test/Odd-v0", {}).untried)
+    assert "was not tried" in str(repeatability("test/Odd-v0", {}).untried)
     assert Odd.opened == 0
 
 

@@ -63,9 +63,11 @@ MOST = {
     "num_members": 1_000,
     "batch_size": 10_000_000,
     "model_batch_size": 10_000_000,
+    "hidden_sizes": 100_000,
+    "model_hidden_sizes": 100_000,
 }
 """Ceilings of knobs that multiply the work of one step or update, far above any use of them:
-beyond, a run would look as if it hung."""
+beyond, a run would look as if it hung, or die for want of memory."""
 
 
 class Params(Section):
@@ -82,8 +84,10 @@ class Params(Section):
     @classmethod
     def _no_endless_work(cls, value: Any, info: ValidationInfo) -> Any:
         most = MOST.get(info.field_name or "")
-        if most is not None and value is not None and value > most:
-            raise ValueError(f"expected at most {most:,}, got {value:g}; lower it")
+        if most is not None and value is not None:
+            asked = max(value) if isinstance(value, tuple) else value
+            if asked > most:
+                raise ValueError(f"expected at most {most:,}, got {asked:g}; lower it")
         return value
 
     @property
@@ -225,6 +229,8 @@ class Algorithm(nn.Module):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector"})
     needs_returns: ClassVar[bool] = False
+    needs_next_actions: ClassVar[bool] = False
+    """Whether batches of a data set hold the action that the data took next."""
     needs_rewards: ClassVar[bool] = True
     """Whether data of a run have to have rewards."""
     recurrent: ClassVar[bool] = False

@@ -18,7 +18,10 @@ from rl_training.api.algorithms import (
     QRDQN,
     RLPD,
     SAC,
+    TD3,
+    TD3BC,
     Dreamer,
+    ReBRAC,
 )
 from rl_training.api.managed import ManagedAlgorithm, load
 from rl_training.api.seeds import learn_seeds, resume_seeds
@@ -41,8 +44,11 @@ __all__ = [
     "QRDQN",
     "RLPD",
     "SAC",
+    "TD3",
+    "TD3BC",
     "Dreamer",
     "ManagedAlgorithm",
+    "ReBRAC",
     "learn_seeds",
     "load",
     "resume_seeds",

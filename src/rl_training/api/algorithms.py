@@ -53,6 +53,24 @@ class SAC(ManagedAlgorithm):
     algo = "sac"
 
 
+class TD3(ManagedAlgorithm):
+    """Twin delayed deep deterministic policy gradient."""
+
+    algo = "td3"
+
+
+class TD3BC(ManagedAlgorithm):
+    """TD3 with behaviour cloning."""
+
+    algo = "td3_bc"
+
+
+class ReBRAC(ManagedAlgorithm):
+    """Revisited behaviour-regularised actor-critic."""
+
+    algo = "rebrac"
+
+
 class RLPD(ManagedAlgorithm):
     """Reinforcement learning with prior data."""
 
@@ -123,7 +141,10 @@ MANAGED: dict[str, type[ManagedAlgorithm]] = {
         IQL,
         AWAC,
         CQL,
+        TD3BC,
+        ReBRAC,
         SAC,
+        TD3,
         RLPD,
         MBPO,
         MOPO,

@@ -30,6 +30,8 @@ class Batch(NamedTuple):
     # (B,) rows of a replay buffer, for priorities fed back; hides tuple.index, which nobody needs
     index: Tensor | None = None  # type: ignore[assignment]
     weight: Tensor | None = None  # (B,) importance weights of prioritised sampling
+    next_action: Tensor | None = None  # as action: what the data did next
+    has_next_action: Tensor | None = None  # (B,) 1, or 0 where the episode goes on unrecorded
 
 
 def interleaved(first: Batch, second: Batch, slices: int) -> Batch:

@@ -175,9 +175,9 @@ class Spaces:
         if self.is_discrete:
             return action - self.action_start
         low, high, _ = self._box
-        inner: np.ndarray[Any, Any] = (action - low) / (high - low) * 2.0 - 1.0
+        inner = (action - low) / (high - low) * 2.0 - 1.0
         bound = np.float32(1.0 - 1e-5)
-        return inner.clip(-bound, bound)
+        return np.clip(inner, -bound, bound)
 
     def describe(self) -> str:
         actions = f"Discrete({self.action_dim})" if self.is_discrete else f"Box({self.action_dim},)"

@@ -42,6 +42,7 @@ class TransitionTable:
         *,
         gamma: float,
         with_returns: bool,
+        with_next_actions: bool = False,
         at_truncation: str = "bootstrap",
         normalize_observations: bool = False,
         normalizer: Callable[[Tensor], Tensor] | None = None,
@@ -65,12 +66,19 @@ class TransitionTable:
         discount = np.where(dataset.terminations, 0.0, gamma)
         columns = [obs, next_obs, action, dataset.rewards[:, None], discount[:, None]]
         self.final_row: Tensor | None = None
+        self.with_returns = with_returns
         if with_returns:
             ends = (dataset.terminations, dataset.truncations)
             columns.append(returns_to_go(dataset.rewards, *ends, gamma)[:, None])
             if at_truncation == "bootstrap" and bool(dataset.truncations.any()):
                 columns.append(bootstrap_discounts(*ends, gamma)[:, None])
                 self.final_row = torch.from_numpy(final_rows(*ends)).to(device)
+        self.next_action_fields: slice | None = None
+        if with_next_actions:
+            goes_on = ~(dataset.terminations | dataset.truncations)
+            goes_on[-1] = False
+            self.next_action_fields = slice(len(columns), len(columns) + 2)
+            columns += [np.roll(action, -1, axis=0), goes_on[:, None]]
         self.widths = [column.shape[1] for column in columns]
         size = 4 * len(dataset) * sum(self.widths)
         require_data_memory(f"data set '{dataset.name}'", size, device)
@@ -110,7 +118,13 @@ class TransitionTable:
             next_obs=next_obs,
             discount=discount.squeeze(1),
         )
-        if len(fields) > 5:
+        if self.next_action_fields is not None:
+            following, known = fields[self.next_action_fields]
+            batch = batch._replace(
+                next_action=following.squeeze(1).long() if self.discrete else following,
+                has_next_action=known.squeeze(1),
+            )
+        if self.with_returns:
             batch = batch._replace(returns_to_go=fields[5].squeeze(1))
         if self.final_row is not None:
             last = self.rows.index_select(0, self.final_row.index_select(0, index))

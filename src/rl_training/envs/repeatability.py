@@ -6,7 +6,6 @@ carried over from the episodes before, so no replay of a seed and its actions ca
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -67,9 +66,9 @@ def _try(env: gym.Env[Any, Any], env_id: str, deadline: float) -> Repeatability:
     began = time.monotonic()
     if began > deadline:
         return Repeatability(untried=_untried(env_id, "making it takes too long"))
-    # a third of what is left for each of the three episodes, but for one step at least
+    # a third of what is left for each of the three episodes
     first = trial.play(_SEED, STEPS, began + (deadline - began) / 3)
-    if len(first) < 3 and time.monotonic() > deadline:
+    if first is None:
         return Repeatability(untried=_untried(env_id, "its steps take too long"))
     steps = len(first) - 1
     trial.play(_OTHER_SEED, steps)
@@ -98,19 +97,21 @@ class _Trial:
         self.env, self.contract, self.controller = env, contract, controller
         self.draws = False
 
-    def play(self, seed: int, steps: int, until: float = math.inf) -> list[bytes]:
-        """The bits of what the environment answered, its reset first; after the first step it
-        goes on only before the time `until`."""
+    def play(self, seed: int, steps: int, until: float | None = None) -> list[bytes] | None:
+        """The bits of what the environment answered, reset first; None where `until` had passed
+        before its first step."""
         seed_global_generators(seed + 1)  # an environment that seeds them takes the seed itself
         before = fingerprint()
         generator = np.random.default_rng(seed)
         obs = self.contract.reset(self.env, seed)
         answers = [obs.tobytes()]
         for _ in range(steps):
+            if until is not None and time.monotonic() > until:
+                break
             answer = self.contract.step(self.env.step, self.controller(obs, generator))
             obs, reward, terminated, truncated = answer
             answers.append(obs.tobytes() + np.array([reward, terminated, truncated]).tobytes())
-            if terminated or truncated or time.monotonic() > until:
+            if terminated or truncated:
                 break
         self.draws = self.draws or fingerprint() != before
-        return answers
+        return answers if len(answers) > 1 else None

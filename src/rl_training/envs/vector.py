@@ -17,7 +17,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -51,8 +51,6 @@ StepArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 ANSWER_LIMIT_S = 600
 """Seconds without an answer to a step or a reset after which a worker counts as stuck."""
-TRIAL_LIMIT_S = 20.0
-"""Seconds after which the trial of an environment in a process of its own is given up."""
 
 
 class Replayed(NamedTuple):
@@ -277,7 +275,6 @@ class _AsyncEnvs(VectorEnvs):
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
         self._vector: AsyncVectorEnv[Any, Any] | None = None
         super().__init__(env_id, env_spaces(env_id, env_kwargs), num_envs)
-        self.repeatability = _tried_elsewhere(env_id, dict(env_kwargs or {}))
         make = _WorkerFactory(env_id, dict(env_kwargs or {}), self.spaces)
         try:
             self._vector = AsyncVectorEnv(
@@ -301,6 +298,18 @@ class _AsyncEnvs(VectorEnvs):
             poller = select.poll()
             poller.register(pipe.fileno(), select.POLLIN)
             self._pollers.append(poller)
+        self.repeatability = self._tried()
+
+    def _tried(self) -> Repeatability:
+        """Tried by one of the workers, because the environment may not live through it."""
+        vector = self._workers
+
+        def ask() -> None:
+            vector.set_attr("tries", [i == 0 for i in range(self.num_envs)])
+            vector.call_async("repeatability")
+
+        found: Repeatability = self._answers(ask, vector.call_wait, steps=1)[0]
+        return found
 
     @property
     def _workers(self) -> AsyncVectorEnv[Any, Any]:
@@ -404,50 +413,21 @@ class _WorkerFactory:
     def __call__(self) -> gym.Env[Any, Any]:
         if os.getpid() == self._parent:  # Gymnasium makes one here as well, for its spaces
             return _WorkerEnv(_Absent(), self._spaces)
-        _begin_worker()
+        # Signals reach the whole process group, but it is the parent that saves, ends and
+        # closes the pipe, at which a worker ends.
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+        if "torch" in sys.modules:
+            # The thread pool does not survive a fork: with one thread it is not asked.
+            sys.modules["torch"].set_num_threads(1)
         env: gym.Env[Any, Any]
         try:
             env = make_env(self._env_id, self._env_kwargs)
             _same_spaces(spaces_of(env, self._env_id), self._spaces, self._env_id)
         except BaseException as error:  # noqa: BLE001  (told at the first reset)
             env = _Absent(error)
-        return _WorkerEnv(env, self._spaces)
-
-
-def _begin_worker() -> None:
-    # Signals reach the whole process group, but it is the parent that saves, ends and
-    # closes the pipe, at which a worker ends.
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if "torch" in sys.modules:
-        # The thread pool does not survive a fork: with one thread it is not asked.
-        sys.modules["torch"].set_num_threads(1)
-
-
-def _tried_elsewhere(env_id: str, env_kwargs: dict[str, Any]) -> Repeatability:
-    """Tried in a process that ends with it, because the environment may not live through it."""
-    context: Any = multiprocessing.get_context(_start_method())
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_try_and_send, args=(theirs, env_id, env_kwargs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        # it ends by itself; what hangs is not waited for
-        found: Repeatability = ours.recv() if ours.poll(TRIAL_LIMIT_S) else Repeatability()
-    except (EOFError, OSError):
-        found = Repeatability()  # training meets what has ended it, and says so
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-    return found
-
-
-def _try_and_send(connection: Connection, env_id: str, env_kwargs: dict[str, Any]) -> None:
-    _begin_worker()
-    with suppress(BaseException):
-        connection.send(repeatability(env_id, env_kwargs))
+        return _WorkerEnv(env, self._spaces, (self._env_id, self._env_kwargs))
 
 
 class _Absent(gym.Env[Any, Any]):
@@ -467,15 +447,21 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
     would not say which environment raised.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], spaces: Spaces) -> None:
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        spaces: Spaces,
+        task: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
         super().__init__(env)
-        self._contract = EnvContract(spaces)
+        self._contract, self._task = EnvContract(spaces), task
         low, high = (0, 255) if spaces.is_image else (-np.inf, np.inf)
         self.observation_space = gym.spaces.Box(low, high, spaces.obs_shape, spaces.obs_dtype)
         self.action_space = _action_space(spaces)
         self._discrete = spaces.is_discrete
         self._nothing = np.zeros(spaces.obs_shape, spaces.obs_dtype)
         self.episode: tuple[int, NDArray[Any]] = (0, np.zeros(0))
+        self.tries = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -503,6 +489,13 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
         all of them with the same arguments."""
         seed_global_generators(self.episode[0])
         return _replay_episode(self.env, *self.episode, self._contract)
+
+    def repeatability(self) -> Repeatability:
+        """Tried where `tries` was set."""
+        try:
+            return repeatability(*self._task) if self.tries else Repeatability()
+        except BaseException:  # noqa: BLE001  (told when training meets it)
+            return Repeatability()
 
     def close(self) -> None:
         close_env(self.env)

@@ -328,15 +328,26 @@ class CategoricalPolicy(Policy):
 
 
 class DeterministicPolicy(MeanPolicy):
-    """tanh of a network output, with no density."""
+    """tanh of a network output, with no density; it explores by Gaussian noise, if any."""
 
-    def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int],
+        exploration_noise: float = 0.0,
+    ) -> None:
         super().__init__()
         self.action_dim, self.log_std = action_dim, None
+        self.exploration_noise = exploration_noise
         self.net = MLP(obs_dim, hidden_sizes, action_dim)
 
     def mode(self, obs: Tensor) -> Tensor:
         return torch.tanh(self.net(obs))
 
     def sample(self, obs: Tensor) -> Tensor:
-        return self.mode(obs)
+        action = self.mode(obs)
+        if not self.exploration_noise:
+            return action
+        noise = self.exploration_noise * torch.randn_like(action)
+        return (action + noise).clamp(-1.0, 1.0)

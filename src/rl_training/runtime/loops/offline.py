@@ -39,6 +39,7 @@ class OfflineData:
             first.update_count.device,
             gamma=first.gamma,
             with_returns=first.needs_returns,
+            with_next_actions=first.needs_next_actions,
             at_truncation=options.returns.at_truncation,
             normalize_observations=by_data,
             normalizer=first.normalizer if carried else None,

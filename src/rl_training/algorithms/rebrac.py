@@ -1,0 +1,88 @@
+"""Revisited behaviour-regularised actor-critic.
+
+Tarasov, Kurenkov, Nikulin and Kolesnikov 2023, arXiv:2305.09836.
+
+Kept: TD3's delays and smoothed targets, LayerNorm critics, three hidden layers, large batches,
+separate penalties on the policy and on the target's action, Q scaled by 1 / mean |Q| in the
+policy's objective. Changed: one pair of weights for all data, where the paper chooses a pair per
+data set. Where the data do not show the next action, as at a time limit, the target has no
+penalty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from rl_training.algorithms.functional import Loss
+from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
+from rl_training.data.batch import Batch
+from rl_training.experiment.config import Count, HiddenSizes, NonNegative, Positive
+
+
+class ReBRACParams(DeterministicParams):
+    batch_size: Count = 1024
+    """Transitions per update."""
+    hidden_sizes: HiddenSizes = (256, 256, 256)
+    """Widths of the hidden layers of every network."""
+    policy_lr: Positive = 1e-3
+    """Learning rate of the policy."""
+    critic_lr: Positive = 1e-3
+    """Learning rate of the critics."""
+    policy_penalty: NonNegative = 0.3
+    """Weight of the distance from the policy's action to the data's."""
+    critic_penalty: NonNegative = 0.3
+    """Weight of the distance from the target's action to the data's next action."""
+
+
+def rebrac_policy_loss(q: Tensor, action: Tensor, data_action: Tensor, *, penalty: float) -> Loss:
+    """mean(penalty * |pi(s) - a|^2 - Q(s, pi(s)) / mean|Q|); ReBRAC, eq. 3.
+
+    `q` is (B,), the actions (B, A); no gradient flows through the scale of Q.
+    """
+    distance = (action - data_action).square().sum(-1)
+    assert distance.shape == q.shape, (distance.shape, q.shape)
+    scale = q.detach().abs().mean().clamp(min=1e-8)
+    loss = (penalty * distance - q / scale).mean()
+    return Loss(loss, {"policy_loss": loss, "cloning_error": distance.mean()})
+
+
+def penalised_next_value(
+    next_q: Tensor, next_action: Tensor, data_next_action: Tensor, known: Tensor, penalty: float
+) -> Tensor:
+    """min_i Q_i(s', a') - penalty * |a' - a'_data|^2, (B,), from (members, B); ReBRAC, eq. 4.
+
+    `known`, (B,), is 0 where the data do not show their next action.
+    """
+    distance = (next_action - data_next_action).square().sum(-1)
+    return next_q.amin(0) - penalty * known * distance
+
+
+class ReBRACAlgorithm(DeterministicActorCritic):
+    """Revisited behaviour-regularised actor-critic."""
+
+    Params: ClassVar[Any] = ReBRACParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Tarasov et al. 2023"
+    summary: ClassVar[str] = "deterministic actor-critic with penalties on policy and target"
+    needs_next_actions: ClassVar[bool] = True
+    layer_norm: ClassVar[bool] = True
+
+    def policy_loss(self, batch: Batch) -> Loss:
+        action = self.actor.mode(batch.obs)
+        q: Tensor = self.critics(batch.obs, action)
+        return rebrac_policy_loss(
+            q.amin(0), action, batch.action, penalty=self.params.policy_penalty
+        )
+
+    def next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
+        assert batch.next_action is not None
+        assert batch.has_next_action is not None
+        return penalised_next_value(
+            self.target_critics(batch.next_obs, next_action),
+            next_action,
+            batch.next_action,
+            batch.has_next_action,
+            self.params.critic_penalty,
+        )

@@ -1,0 +1,114 @@
+"""Twin delayed deep deterministic policy gradient.
+
+Fujimoto, van Hoof and Meger 2018, arXiv:1802.09477.
+
+Kept: twin critics whose minimum serves the target, a target policy whose actions are smoothed
+with clipped noise, a policy and targets that step once every `policy_delay` updates, Gaussian
+exploration noise, the policy gradient through the first critic. Changed: rates of 3e-4 as in
+the authors' later code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.critics import td_loss
+from rl_training.algorithms.functional import Loss, Metrics, soft_update
+from rl_training.data.batch import Batch
+from rl_training.data.spaces import Spaces
+from rl_training.experiment.config import Count, NonNegative
+from rl_training.models import DeterministicPolicy, EnsembleCritic, Policy, frozen_copy
+
+
+class DeterministicParams(TargetNetworkParams):
+    """Knobs of updates with a deterministic policy, wherever their minibatches come from."""
+
+    policy_delay: Count = 2
+    """Updates of the critics per step of the policy and the target networks."""
+    target_noise: NonNegative = 0.2
+    """Standard deviation of the noise on the target policy's actions."""
+    target_noise_clip: NonNegative = 0.5
+    """Largest size of that noise, per component."""
+
+
+class TD3Params(OffPolicyParams, DeterministicParams):
+    exploration_noise: NonNegative = 0.1
+    """Standard deviation of the noise on actions in training."""
+
+
+def smoothed_action(action: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
+    """clip(a + clip(std * noise, -c, c), -1, 1); TD3, eq. 14, with standard normal `noise`."""
+    return (action + (std * noise).clamp(-clip, clip)).clamp(-1.0, 1.0)
+
+
+def td3_policy_loss(q: Tensor) -> Loss:
+    """-mean Q(s, pi(s)), for (B,) values."""
+    loss = -q.mean()
+    return Loss(loss, {"policy_loss": loss})
+
+
+class DeterministicActorCritic(Algorithm):
+    """What TD3 and its relatives for data share: networks, smoothed targets, delayed steps."""
+
+    losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
+    layer_norm: ClassVar[bool] = False
+    """Whether the critics' hidden layers are normalised."""
+
+    def __init__(
+        self, spaces: Spaces, params: DeterministicParams, normalize_observations: bool = False
+    ) -> None:
+        super().__init__(spaces, params, normalize_observations)
+        sizes, noise = params.hidden_sizes, float(getattr(params, "exploration_noise", 0.0))
+        self.actor = DeterministicPolicy(spaces.obs_dim, spaces.action_dim, sizes, noise)
+        self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes, self.layer_norm)
+        self.target_actor = frozen_copy(self.actor)
+        self.target_critics = frozen_copy(self.critics)
+        self.add_optimizer("policy", self.actor.parameters(), params.policy_lr)
+        self.add_optimizer("critics", self.critics.parameters(), params.critic_lr)
+
+    @property
+    def policy(self) -> Policy:
+        return self.actor
+
+    def policy_loss(self, batch: Batch) -> Loss:
+        """What the policy minimises."""
+        raise NotImplementedError
+
+    def next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
+        """(B,) value of s' with the smoothed action of the target policy."""
+        q: Tensor = self.target_critics(batch.next_obs, next_action)
+        return q.amin(0)
+
+    def update(self, batch: Batch) -> Metrics:
+        p: DeterministicParams = self.params
+        with torch.no_grad():
+            next_action = smoothed_action(
+                self.target_actor.mode(batch.next_obs),
+                self.normal(batch.reward.shape[0], self.spaces.action_dim),
+                p.target_noise,
+                p.target_noise_clip,
+            )
+            target = batch.reward + batch.discount * self.next_value(batch, next_action)
+        metrics = self.minimize(lambda: td_loss(self.critics, batch, target)[0], "critics")
+        due = self.is_due(p.policy_delay)
+        metrics |= self.minimize(lambda: self.policy_loss(batch), "policy", due=due)
+        soft_update(self.target_critics, self.critics, p.tau, due)
+        soft_update(self.target_actor, self.actor, p.tau, due)
+        return metrics
+
+
+class TD3Algorithm(DeterministicActorCritic):
+    """Twin delayed deep deterministic policy gradient."""
+
+    Params: ClassVar[Any] = TD3Params
+    loop: ClassVar[str] = "off_policy"
+    paper: ClassVar[str] = "Fujimoto et al. 2018"
+    summary: ClassVar[str] = "continuous control with a deterministic policy and twin critics"
+
+    def policy_loss(self, batch: Batch) -> Loss:
+        q: Tensor = self.critics(batch.obs, self.actor.mode(batch.obs))
+        return td3_policy_loss(q[0])

@@ -1,0 +1,49 @@
+"""TD3 with behaviour cloning: a policy that climbs its critic while it stays near the data.
+
+Fujimoto and Gu 2021, arXiv:2106.06860.
+
+Kept: TD3's critics, targets and delays, the policy objective lambda Q - (pi(s) - a)^2 with
+lambda = alpha / mean |Q|. Standardised observations are an option of the data set
+(`dataset.normalize_observations`), which the authors switch on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from rl_training.algorithms.functional import Loss
+from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
+from rl_training.data.batch import Batch
+from rl_training.experiment.config import Positive
+
+
+class TD3BCParams(DeterministicParams):
+    alpha: Positive = 2.5
+    """Weight of the critic against cloning; smaller stays nearer to the data."""
+
+
+def td3_bc_policy_loss(q: Tensor, action: Tensor, data_action: Tensor, *, alpha: float) -> Loss:
+    """-alpha / mean|Q| * mean Q(s, pi(s)) + mean (pi(s) - a)^2; TD3+BC, eq. 3 and 5.
+
+    `q` is (B,), the actions (B, A); no gradient flows through the scale of Q.
+    """
+    assert action.shape == data_action.shape, (action.shape, data_action.shape)
+    cloning = (action - data_action).square().mean()
+    loss = cloning - alpha * q.mean() / q.detach().abs().mean().clamp(min=1e-8)
+    return Loss(loss, {"policy_loss": loss, "cloning_error": cloning})
+
+
+class TD3BCAlgorithm(DeterministicActorCritic):
+    """TD3 with behaviour cloning."""
+
+    Params: ClassVar[Any] = TD3BCParams
+    loop: ClassVar[str] = "offline"
+    paper: ClassVar[str] = "Fujimoto and Gu 2021"
+    summary: ClassVar[str] = "deterministic actor-critic that stays near the data"
+
+    def policy_loss(self, batch: Batch) -> Loss:
+        action = self.actor.mode(batch.obs)
+        q: Tensor = self.critics(batch.obs, action)
+        return td3_bc_policy_loss(q[0], action, batch.action, alpha=self.params.alpha)
