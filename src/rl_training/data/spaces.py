@@ -177,7 +177,8 @@ class Spaces:
         low, high, _ = self._box
         inner = (action - low) / (high - low) * 2.0 - 1.0
         bound = np.float32(1.0 - 1e-5)
-        return np.clip(inner, -bound, bound)
+        inside: np.ndarray[Any, Any] = np.clip(inner, -bound, bound)
+        return inside
 
     def describe(self) -> str:
         actions = f"Discrete({self.action_dim})" if self.is_discrete else f"Box({self.action_dim},)"
