@@ -30,6 +30,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "dreamer": {},
 }
 GONE = object()
+LATER = ("fitted_at", "inexact_because")
+"""Values that the first versions did not store."""
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -112,7 +114,7 @@ def test_every_value_is_looked_at(
                     where, what = "/".join(map(str, path)), type(new).__name__
                     assert path[0] not in ("algorithm", "random"), (where, what)
                     needed = value is not None and len(path) == 2 and path[0] != "trainer"
-                    assert new is not GONE or not needed, where
+                    assert new is not GONE or not needed or path[1] in LATER, where
         assert weights_refused > 40
         given = copy.deepcopy(sound)
         trainer.restore()  # and it still takes what is sound

@@ -222,9 +222,9 @@ def _whole_number(value: Any, *, least: int) -> int:
     return value
 
 
-def _tick_of(path: Path) -> int:
+def _tick_of(name: str) -> int:
     """By the name of a folder of a store."""
-    return int(path.name.removeprefix(REPLACED))
+    return int(name.removeprefix(REPLACED))
 
 
 def _damaged(path: Path, file_name: str, what: str) -> CheckpointError:
@@ -312,7 +312,7 @@ class CheckpointStore:
         self.keep_best = keep_best
         self.pinned: int | None = None
         """A tick whose checkpoint is kept, too."""
-        self._known: dict[Path, tuple[tuple[int, ...] | None, CheckpointInfo | CheckpointError]]
+        self._known: dict[str, tuple[tuple[int, ...] | None, CheckpointInfo | CheckpointError]]
         self._known = {}
 
     def save(
@@ -335,27 +335,38 @@ class CheckpointStore:
     def _scan(self) -> tuple[list[CheckpointInfo], dict[int, CheckpointError]]:
         found, refused = [], {}
         known, self._known = self._known, {}
-        for path in self._folders():
-            changed = _last_change(path / MANIFEST)
-            before, result = known.get(path, (None, None))
+        # with names instead of paths: of ten thousand checkpoints each would be slow
+        folder = os.fspath(self.folder)
+        for name in self._names():
+            changed = _last_change(f"{folder}/{name}/{MANIFEST}")
+            before, result = known.get(name, (None, None))
             if result is None or changed is None or before != changed:
                 try:
-                    result = read_manifest(path)
-                    if result.tick != _tick_of(path):
-                        raise _damaged(path, MANIFEST, f"is that of tick {result.tick}")
+                    result = read_manifest(self.folder / name)
+                    if result.tick != _tick_of(name):
+                        raise _damaged(result.path, MANIFEST, f"is that of tick {result.tick}")
                 except CheckpointError as error:
                     result = error
-            self._known[path] = (changed, result)
+            self._known[name] = (changed, result)
             if isinstance(result, CheckpointInfo):
                 found.append(result)
             else:
-                refused[_tick_of(path)] = result
+                refused[_tick_of(name)] = result
         return sorted(found, key=lambda info: info.tick), refused
 
-    def _folders(self) -> list[Path]:
+    def _names(self) -> list[str]:
         """Of every tick, and aside where a checkpoint was left while it was being replaced."""
+        names = set(self._listed())
+        chosen = [name for name in names if name.isdecimal()]
+        for name in names:
+            own = name.removeprefix(REPLACED)
+            if own != name and own.isdecimal() and own not in names:
+                chosen.append(name)
+        return sorted(chosen)
+
+    def _listed(self) -> list[str]:
         try:
-            names = set(os.listdir(self.folder))
+            return os.listdir(self.folder)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -363,12 +374,6 @@ class CheckpointStore:
                 f"'{self.folder}' cannot be read: {error.strerror}; it should be a folder with "
                 "checkpoints that you may read"
             ) from None
-        chosen = [name for name in names if name.isdecimal()]
-        for name in names:
-            own = name.removeprefix(REPLACED)
-            if own != name and own.isdecimal() and own not in names:
-                chosen.append(name)
-        return [self.folder / name for name in sorted(chosen)]
 
     def latest(self) -> CheckpointInfo | None:
         found = self.all()
@@ -380,23 +385,22 @@ class CheckpointStore:
 
     def _rotate(self) -> None:
         found = self.all()
-        keep = {info.path for info in found[-self.keep_last :]}
-        keep |= {info.path for info in found if info.tick == self.pinned}
+        keep = {info.tick for info in found[-self.keep_last :]} | {self.pinned}
         best = _best_of(found)
         if self.keep_best and best is not None:
-            keep.add(best.path)
+            keep.add(best.tick)
         for info in found:
-            if info.path not in keep:
+            if info.tick not in keep:
                 # out of sight first: a deletion that is cut short must not look complete
                 gone = self.folder / f"{DRAFT}{info.path.name}"
                 shutil.rmtree(gone, ignore_errors=True)
                 info.path.rename(gone)
-        # what a killed process has left
-        for draft in self.folder.glob(f"{DRAFT}*"):
-            shutil.rmtree(draft, ignore_errors=True)
-        for aside in self.folder.glob(f"{REPLACED}*"):
-            if aside.with_name(aside.name.removeprefix(REPLACED)).exists():
-                shutil.rmtree(aside, ignore_errors=True)
+        for name in self._listed():  # what a killed process has left
+            replaced = name.startswith(REPLACED)
+            if replaced and not (self.folder / name.removeprefix(REPLACED)).exists():
+                continue  # the only one of its tick
+            if replaced or name.startswith(DRAFT):
+                shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 def _best_of(found: list[CheckpointInfo]) -> CheckpointInfo | None:
@@ -404,10 +408,10 @@ def _best_of(found: list[CheckpointInfo]) -> CheckpointInfo | None:
     return max(scored, key=lambda info: (info.score or 0.0, -info.tick)) if scored else None
 
 
-def _last_change(file: Path) -> tuple[int, ...] | None:
+def _last_change(file: str) -> tuple[int, ...] | None:
     """What differs after a file has been written again; None where it cannot be seen."""
     try:
-        status = file.stat()
+        status = os.stat(file)
     except (OSError, ValueError):
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
