@@ -312,7 +312,7 @@ WORK: dict[str, tuple[tuple[Any, str], dict[str, Any]]] = {
         (Fitting, "fit"),
         {
             "algo": "mopo",
-            "algo_kwargs": {"model_max_epochs": ENDLESS, "model_patience": ENDLESS},
+            "algo_kwargs": {"model_max_epochs": 100_000, "model_patience": 10_000},
             **DATA,
         },
     ),
