@@ -54,7 +54,7 @@ def test_example_runs(tmp_path: Path, name: str) -> None:
         env={**os.environ, "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -121,7 +121,7 @@ def gradients(
     algorithm.weights = lambda: weights  # type: ignore[method-assign]
     found: list[Any] = []
     optimizer = algorithm.optimizers["all"]
-    optimizer.step = found.extend  # type: ignore[method-assign, assignment]
+    optimizer.step = lambda own, due=None: found.extend(own)  # type: ignore[method-assign]
     names = [name for name, p in algorithm.named_parameters() if p.requires_grad]
     algorithm.step(batch)
     moved = {name for name, g in zip(names, found, strict=True) if bool(g.abs().sum() > 0)}

@@ -66,6 +66,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("gail", "sac"): {**SMALL_SAC, "policy_lr": 1e-3},
     ("gail", "gradient_penalty"): 10.0,
     ("gail", "demo_episodes"): 1,
+    ("gail", "discriminator_updates"): 3,
     ("dreamer", "batch_size"): 3,
     ("dreamer", "batch_length"): 3,
     ("dreamer", "size"): "1m",

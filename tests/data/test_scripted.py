@@ -149,7 +149,7 @@ def test_environments_that_cannot_be_made() -> None:
         make_env("Pendlum-v1")
     with pytest.raises(EnvironmentSetupError, match="env_kwargs: environment 'Pendulum-v1' does"):
         make_env("Pendulum-v1", {"gravity": 1.0})
-    with pytest.raises(EnvironmentSetupError, match=r"'no_such_package:Env-v0' cannot be made"):
+    with pytest.raises(EnvironmentSetupError, match=r"of 'no_such_package:Env-v0' is not found"):
         make_env("no_such_package:Env-v0")
     assert make_env("Pendulum-v1", {"g": 9.81}).unwrapped.g == 9.81  # type: ignore[attr-defined]
     with pytest.raises(EnvironmentSetupError, match="observation space"):

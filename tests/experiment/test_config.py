@@ -126,6 +126,8 @@ def test_the_hash_covers_what_is_learned_and_nothing_else() -> None:
         "eval_episodes": 3,
         "final_eval": False,
         "checkpoint_interval": 3,
+        "checkpoint_minutes": 3,
+        "eval_max_steps": 30,
         "keep_last": 5,
         "keep_best": False,
         "log_interval": 3,

@@ -100,29 +100,26 @@ def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
     loop = loop_of(small_config("gail", algo_kwargs=PPO))
     assert isinstance(loop, PPOImitationLoop)
     before = loop.imitator.discriminator.net.layers[0].weight.clone()
-    taken, rollouts = [], []
-    collect, learn = loop._collect, loop._learn
-
-    def collecting() -> Any:
-        taken.append(collect())
-        return taken[-1]
+    taken, raw, rollouts, lasts = [], [], [], []
+    learn = loop._learn
 
     def learning(rollout: Any) -> Any:
+        taken.append(loop.rollout.taken())
+        raw.append(loop.rollout.raw_obs())
         rollouts.append(rollout)
+        lasts.append(loop.algorithm.value(torch.from_numpy(loop.experience.obs)).detach())
         return learn(rollout)
 
-    monkeypatch.setattr(loop, "_collect", collecting)
     monkeypatch.setattr(loop, "_learn", learning)
     loop.advance(16)
     assert not torch.equal(before, loop.imitator.discriminator.net.layers[0].weight)
-    (steps,), (rollout,) = taken, rollouts
-    raw = torch.from_numpy(np.stack([step.obs for step in steps.steps]))
-    reward = loop.imitator.reward(raw.flatten(0, 1), steps.action.flatten(0, 1)).view(16, 1)
+    (steps,), (seen,), (rollout,), (last,) = taken, raw, rollouts, lasts
+    reward = loop.imitator.reward(seen.flatten(0, 1), steps.action.flatten(0, 1)).view(16, 1)
     p = loop.params
     expected = generalized_advantages(
         reward,
         steps.value,
-        steps.next_value,
+        torch.cat([steps.value[1:], last[None]]),
         torch.zeros(16, 1, dtype=torch.bool),
         torch.zeros(16, 1, dtype=torch.bool),
         gamma=p.gamma,
