@@ -143,10 +143,11 @@ def _work(module: str, seed: int, numbers: list[int], base: str, connection: Con
             text = io.StringIO()
             traceback.print_exc(file=text)
             verdict = Verdict(f"attempt {number}", "failed", text.getvalue()[-2000:])
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes too late
         os.chdir(home)
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            connection.send(("end", number, verdict))
+        connection.send(("end", number, verdict))
 
 
 @dataclass

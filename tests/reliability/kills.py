@@ -42,7 +42,7 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tests.reliability.preload"])
 
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-ABORT_S = 120.0
+ABORT_S = 300.0
 """A process that lives longer is a hang."""
 NOT_COMPARED = {"wall_seconds", "profile", "hardware", "versions"}
 
