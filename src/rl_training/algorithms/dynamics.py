@@ -213,14 +213,15 @@ def termination_loss(logits: Tensor, ended: Tensor) -> Loss:
 def termination_cut(logits: Tensor, others: int) -> Tensor:
     """(members,) cuts that keep all but 2% of the (members, ends) `logits` of known ends.
 
-    min(max(q, 0), log(others / ends)), q being a member's 0.02 quantile. At 0 an end is missed as
-    rarely as another state is taken for one; where ends are rare, that is a false end for many
-    true ones, so the cut moves up while ends stay above it, at most to where mistakes are fewest.
+    min(max(q, 0), log(others / ends) / 2), q being a member's 0.02 quantile. At 0 an end is missed
+    as rarely as another state is taken for one, which makes many false ends where ends are rare.
+    So the cut moves up while the ends learned from stay above it, at most half way to
+    log(others / ends), where mistakes are fewest: ends not seen before lie lower.
     """
     ends = logits.shape[1]
     if not ends or others <= ends:
         return logits.new_zeros(logits.shape[0])
-    return logits.quantile(MISSED_ENDS, dim=1).clamp(0.0, math.log(others / ends))
+    return logits.quantile(MISSED_ENDS, dim=1).clamp(0.0, 0.5 * math.log(others / ends))
 
 
 # --- imagining -------------------------------------------------------------------------------
