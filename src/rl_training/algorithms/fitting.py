@@ -4,9 +4,8 @@ Kept of Janner, Fu, Zhang and Levine 2019, arXiv:1906.08253: a bootstrap per mem
 drawn anew at every fit, early stopping with one snapshot per member, elites by their squared
 error on the holdout, weights that go on from the last fit. Deviates: a member's squared error on
 the holdout is the geometric mean over reward and state components, not the arithmetic one; Adam's
-averages begin anew at every fit; a fit goes on while the likelihood of the holdout still rises.
-Both because of states that the policy has just learned to reach: of those the model is far too
-sure, gradients are large, and errors grow for some epochs before they fall.
+averages begin anew at every fit, because those of the last one fit no gradients after a change of
+the policy.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from rl_training.models import MLPMOPOEnsembleModel, Prediction
 
 IMPROVEMENT = 0.01
 """Share by which a member's holdout error has to fall for a new snapshot."""
-LIKELIER = 0.05
-"""Nats per component by which a member's likelihood of the holdout has to rise to count."""
 PRECISE = 1e-6
 """Squared error, of a variance of 1, below which a column counts as known."""
 
@@ -144,9 +141,8 @@ class Fitting:
         Adam starts over: averages of the last fit's gradients would let the first steps after a
         change of the data be too large.
 
-        Stops when no member has improved, neither in its error nor in its likelihood, for more
-        than `model_patience` epochs; every member then has the weights of its epoch of least
-        error. `run` takes so many steps of `update`; one
+        Stops when no member has improved for more than `model_patience` epochs; every member
+        then has the weights of its best epoch. `run` takes so many steps of `update`; one
         after the other by default.
         """
         model, params, rows = self.model, self.params, data.reward.shape[0]
@@ -159,7 +155,6 @@ class Fitting:
         bootstrap = learned[torch.randint(len(learned), shape, device=self.device)]
         snapshots = Snapshots(model)
         self.failed.fill_(False)
-        least_nll = torch.full_like(snapshots.best, math.inf)
         epoch = since_better = 0
         while since_better <= params.model_patience and epoch != params.model_max_epochs:
             epoch += 1
@@ -167,13 +162,11 @@ class Fitting:
             bootstrap = bootstrap.gather(1, shuffled)
             self._draw_ends(learned)
             self._go_through(bootstrap, run)
-            error, nll = holdout_error(model, inputs[held], targets[held])
+            error = holdout_error(model, inputs[held], targets[held])
             failed = torch.where(self.failed.any(), self.failed, ~torch.isfinite(error))
             _refuse_divergence(failed, epoch, "its loss became NaN or infinite")
             better = snapshots.take(error)
-            likelier = nll < least_nll - LIKELIER
-            least_nll = torch.where(likelier, nll, least_nll)
-            since_better = 0 if bool((better | likelier).any()) else since_better + 1
+            since_better = 0 if bool(better.any()) else since_better + 1
             if on_epoch is not None:
                 on_epoch(FitEpoch(epoch, tuple(error.tolist()), tuple(better.tolist())))
         most = DIVERGED * max(1.0, float(geometric_mean(targets[held].square().mean(0))))
@@ -305,23 +298,14 @@ def fit_step(
 
 
 @torch.no_grad()
-def holdout_error(
-    model: MLPMOPOEnsembleModel, inputs: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(members,) mean squared error of standardised targets, geometric mean over their columns,
-    and (members,) negative log-likelihood, mean over their columns.
+def holdout_error(model: MLPMOPOEnsembleModel, inputs: Tensor, targets: Tensor) -> Tensor:
+    """(members,) mean squared error of standardised targets, geometric mean over their columns.
 
-    In an arithmetic mean of errors a column of noise would hide what the others still gain, and
-    the fit would stop long before their standard deviations are right.
+    In an arithmetic mean a column of noise would hide what the others still gain, and the fit
+    would stop long before their deviations are right.
     """
-    mean, log_var = model(inputs)
-    errors = (mean - targets).square()
-    return geometric_mean(errors.mean(1)), _nll(errors, log_var).mean((1, 2))
-
-
-def _nll(error: Tensor, log_var: Tensor) -> Tensor:
-    """Of squared errors under Gaussians, without the constant."""
-    return 0.5 * (error * torch.exp(-log_var) + log_var)
+    by_column: Tensor = (model(inputs).mean - targets).square().mean(1)
+    return geometric_mean(by_column)
 
 
 def geometric_mean(errors: Tensor) -> Tensor:
@@ -346,7 +330,7 @@ def holdout_metrics(
         "mse": error.mean(),
         "mse_reward": error[..., 0].mean(),
         "mse_state": error[..., 1:].mean(),
-        "nll": _nll(error, log_var).mean(),
+        "nll": 0.5 * (error * torch.exp(-log_var) + log_var).mean(),
         "calibration": within.float().mean(),
         "disagreement": mean.std(0, correction=0).mean(),
     }
