@@ -37,8 +37,7 @@ class MOPOParams(SoftParams, ModelParams):
     rollout_interval: Count = 1_000
     """Updates between two rounds of rollouts."""
     penalty: Literal["learned_std", "disagreement"] = "disagreement"
-    """What the model's error is estimated by: the paper's predicted noise, or how far members
-    differ."""
+    """What estimates the model's error: the paper's predicted noise, or how far members differ."""
     penalty_coef: NonNegative = 1.0
     """Reward that an imagined step loses per unit of the model's estimated error."""
 
