@@ -405,7 +405,7 @@ def test_data_may_move_but_not_change(cli: Command, tmp_path: Path) -> None:
 
 # --- real processes ------------------------------------------------------------------------------
 
-COMMAND = (sys.executable, "-m", "rl_training.cli")
+COMMAND = (sys.executable, "-m", "rl_training")
 LONG = (
     "total_updates=1000000",
     "engine=eager",

@@ -8,7 +8,20 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "rl_training"
-ORDER = ["experiment", "execution", "models", "data", "envs", "algorithms", "runtime", "api", "cli"]
+ORDER = [
+    "experiment",
+    "execution",
+    "models",
+    "envs",
+    "data",
+    "replay",
+    "algorithms",
+    "runtime",
+    "api",
+    "export",
+    "serve",
+    "cli",
+]
 
 
 def test_imports_point_down() -> None:

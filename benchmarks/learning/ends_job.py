@@ -13,7 +13,7 @@ from rl_training import TransitionDataset, load_transition_dataset
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
 from rl_training.algorithms.fitting import Fitting
 from rl_training.algorithms.optim import FusedAdam
-from rl_training.data.batch import Batch
+from rl_training.replay.batch import Batch
 from rl_training.runtime.engine import Engine
 
 

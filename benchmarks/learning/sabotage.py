@@ -10,9 +10,9 @@ from unittest.mock import patch
 import torch
 
 from rl_training.algorithms.fitting import FitReport, Fitting
-from rl_training.data.batch import Batch
-from rl_training.data.model_replay import ModelReplay
-from rl_training.data.sequences import SequenceBatch, SequenceReplay
+from rl_training.replay.batch import Batch
+from rl_training.replay.model_replay import ModelReplay
+from rl_training.replay.sequences import SequenceBatch, SequenceReplay
 
 MEANING = {
     "shuffled": "the next states of every round of rollouts are permuted among its rows",

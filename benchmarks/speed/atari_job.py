@@ -35,8 +35,8 @@ def work(request: Request) -> dict[str, Any]:
     import torch
 
     from rl_training import ManagedAlgorithm
-    from rl_training.data.replay import ReplayBuffer
     from rl_training.experiment.config import load_config
+    from rl_training.replay.replay import ReplayBuffer
 
     spec = request.spec
     torch.set_num_threads(1)

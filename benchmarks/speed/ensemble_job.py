@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from benchmarks.process import Request, answer_job
 from rl_training import TrainConfig, TransitionDataset
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.models import TanhGaussianPolicy
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.build import build_algorithm, keep_freed_memory
@@ -55,7 +55,7 @@ def synthetic(spaces: Spaces) -> TransitionDataset:
 
 def our_round(config: TrainConfig, spaces: Spaces, dataset: TransitionDataset) -> Callable[[], Any]:
     """The piece of work that the loop runs after each environment step."""
-    from rl_training.data.batch import interleaved
+    from rl_training.replay.batch import interleaved
 
     algorithm = build_algorithm(config, spaces)
     prior, own = (OfflineData(config, [algorithm], dataset).table for _ in range(2))

@@ -25,7 +25,7 @@ from rl_training.algorithms.dynamics import (
 )
 from rl_training.algorithms.fitting import fit_step
 from rl_training.algorithms.optim import FusedAdam
-from rl_training.data.generation import env_spaces
+from rl_training.envs.make import env_spaces
 from rl_training.experiment.config import load_config
 from rl_training.models import EnsembleMLP
 from rl_training.runtime.build import build_algorithm, build_loop, keep_freed_memory, run_scope

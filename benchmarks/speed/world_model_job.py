@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.process import Request, answer_job
 from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
-from rl_training.data.sequences import Context, SequenceReplay, StreamStep
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
+from rl_training.replay.sequences import Context, SequenceReplay, StreamStep
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
-from rl_training.data.table import TransitionTable
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.models import BoundedGaussianPolicy
+from rl_training.replay.batch import Batch
+from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import build_algorithm
 
 SEEDS_AND_SIZES = [(0, 1), (1, 2), (2, 33), (3, 256)]

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from rl_training import Dreamer
 from rl_training.algorithms.dreamer import TERMS, DreamerAlgorithm, DreamerParams, Imagination
-from rl_training.data.generation import make_env
-from rl_training.data.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
-from rl_training.data.spaces import Spaces
 from rl_training.envs.catch import CatchEnv
+from rl_training.envs.make import make_env
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import dreamer as networks
 from rl_training.models.dreamer import DreamerSize, LatentState
+from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 
 from ..contract.test_updates import HOST_SYNCS, OperationLog
 

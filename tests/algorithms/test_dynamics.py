@@ -21,10 +21,10 @@ from rl_training.algorithms.dynamics import (
 from rl_training.algorithms.fitting import Snapshots, fit, holdout_error, termination_metrics
 from rl_training.algorithms.mopo import learned_std
 from rl_training.algorithms.optim import FusedAdam
-from rl_training.data.batch import Batch
 from rl_training.envs.terminations import never
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import dynamics as models
+from rl_training.replay.batch import Batch
 
 from .helpers import assert_loss_equals, f64, random_arrays
 

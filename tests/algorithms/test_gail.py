@@ -12,10 +12,10 @@ from rl_training.algorithms import gail_discriminator_loss, gail_reward
 from rl_training.algorithms.gail import ImitationBatch, Pairs, input_gradient_penalty
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.algorithms.sac import SACAlgorithm
-from rl_training.data.rollout import RolloutBatch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import MLPGAILDiscriminator
+from rl_training.replay.rollout import RolloutBatch
 
 from .helpers import (
     BOX,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rl_training.algorithms.ppo import ppo_loss
-from rl_training.data.generation import env_spaces
-from rl_training.data.rollout import RolloutBatch, generalized_advantages
+from rl_training.envs.make import env_spaces
 from rl_training.models import ObservationNormalizer, RewardScale
+from rl_training.replay.rollout import RolloutBatch, generalized_advantages
 from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 

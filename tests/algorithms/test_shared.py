@@ -21,10 +21,8 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.algorithms.functional import capped_exp as torch_capped_exp
 from rl_training.algorithms.optim import FusedAdam, LaProp
-from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.spaces import Spaces
-from rl_training.data.table import TransitionTable
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.models import (
@@ -37,6 +35,8 @@ from rl_training.models import (
     ValueNetwork,
     frozen_copy,
 )
+from rl_training.replay.batch import Batch
+from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import flushes_denormals
 from rl_training.runtime.policy import ActingPolicy
 

@@ -10,12 +10,12 @@ import torch
 from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.algorithms.gail import GAILAlgorithm, ImitationBatch, Pairs
 from rl_training.algorithms.ppo import PPOAlgorithm
-from rl_training.data.rollout import RolloutBatch
-from rl_training.data.sequences import SequenceBatch, SequenceReplay, StreamStep
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.replay.rollout import RolloutBatch
+from rl_training.replay.sequences import SequenceBatch, SequenceReplay, StreamStep
+from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import build_algorithm
 
 TASKS = {"box": ("Pendulum-v1", "pendulum-mixed"), "discrete": ("CartPole-v1", "cartpole-mixed")}

@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_map
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
 from rl_training.algorithms.fitting import Fitting
 from rl_training.algorithms.optim import FusedAdam
-from rl_training.data.batch import Batch
-from rl_training.data.replay import Priorities, ReplayBuffer
 from rl_training.experiment.registry import algorithm_class
 from rl_training.models import questions
+from rl_training.replay.batch import Batch
+from rl_training.replay.replay import Priorities, ReplayBuffer
 from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.engine import Engine
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 
 
 @pytest.fixture(scope="session")

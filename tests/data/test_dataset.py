@@ -10,7 +10,7 @@ import pytest
 
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
 
 DISCRETE = Spaces(2, "discrete", 3, action_start=1)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data.frames import LARGEST_NUMBER, FrameStore
-from rl_training.data.replay import Priorities, ReplayBuffer
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.replay.frames import LARGEST_NUMBER, FrameStore
+from rl_training.replay.replay import Priorities, ReplayBuffer
 
 from .test_replay import CPU, GAMMA, Stream, reference
 

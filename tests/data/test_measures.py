@@ -19,7 +19,7 @@ from rl_training.data.measures import (
     suggested_scaling,
 )
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 
 
 def log_of(policy: Any, rows: int = 4_000, width: int = 3, **changes: Any) -> TransitionDataset:

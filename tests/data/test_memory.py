@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_training.data import memory
-from rl_training.data.memory import Claim, host_memory, require_data_memory, require_memory
+from rl_training.experiment import memory
 from rl_training.experiment.errors import ConfigError, DataError
+from rl_training.experiment.memory import Claim, host_memory, require_data_memory, require_memory
 
 GB = 10**9
 CPU = torch.device("cpu")
@@ -113,7 +113,7 @@ def test_the_limit_on_address_space(proc: FakeProc) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="no /proc here")
 def test_a_real_limit_is_seen() -> None:
-    code = "from rl_training.data.memory import host_memory; print(host_memory())"
+    code = "from rl_training.experiment.memory import host_memory; print(host_memory())"
     limit = 6 * GB
     done = subprocess.run(
         [sys.executable, "-c", code],

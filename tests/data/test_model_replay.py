@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data.batch import Batch
-from rl_training.data.model_replay import ModelReplay
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
+from rl_training.replay.batch import Batch
+from rl_training.replay.model_replay import ModelReplay
 
 SPACES = Spaces(2, "box", 1, (-1.0,), (1.0,))
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data.priorities import FAN_OUT, Priorities
 from rl_training.experiment.errors import CheckpointError
+from rl_training.replay.priorities import FAN_OUT, Priorities
 
 CPU = torch.device("cpu")
 CAPACITIES = (1, 5, FAN_OUT, FAN_OUT + 1, 1_000, FAN_OUT**2 + 3)

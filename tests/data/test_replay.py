@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rl_training.data import memory
-from rl_training.data.replay import Priorities, ReplayBuffer
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
+from rl_training.experiment import memory
 from rl_training.experiment.errors import CheckpointError, ConfigError
+from rl_training.replay.replay import Priorities, ReplayBuffer
 
 CPU = torch.device("cpu")
 GAMMA = 0.9

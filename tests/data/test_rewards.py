@@ -9,7 +9,7 @@ import pytest
 
 from rl_training.data.rewards import apply_reward_processing, process_rewards
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import RewardProcessing
 from rl_training.experiment.errors import DataError
 

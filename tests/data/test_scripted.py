@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rl_training.data import scripted
-from rl_training.data.generation import env_spaces, make_env
 from rl_training.data.scripted import Recipe, Segment, scripted_arrays
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
 from rl_training.data.validation import unmarked_seams
+from rl_training.envs.make import env_spaces, make_env
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     ConfigError,
     DataError,

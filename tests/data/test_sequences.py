@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data.sequences import Context, SequenceReplay, StreamStep
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
+from rl_training.replay.sequences import Context, SequenceReplay, StreamStep
 
 CPU = torch.device("cpu")
 VECTOR = Spaces.from_gymnasium(

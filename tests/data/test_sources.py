@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from minari.data_collector import EpisodeBuffer
 
-from rl_training.data import memory
 from rl_training.data.convert import save_dataset
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
+from rl_training.experiment import memory
 from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.errors import DataError, EnvironmentSetupError, MissingExtraError
 

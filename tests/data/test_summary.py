@@ -14,7 +14,6 @@ from rich.console import Console
 
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
 from rl_training.data.summary import (
     Requirements,
     action_coverage,
@@ -25,6 +24,7 @@ from rl_training.data.summary import (
     render_file_report,
     summarize,
 )
+from rl_training.envs.spaces import Spaces
 
 BOTH = frozenset({"box", "discrete"})
 REQUIREMENTS = {

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Collector, Step
+from rl_training.envs.spaces import Spaces
 
 
 def actions(spaces: Spaces, num_envs: int, steps: int, seed: int = 0) -> NDArray[Any]:

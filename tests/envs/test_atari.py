@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.data.generation import env_spaces, make_env
 from rl_training.envs.atari import ATARI_ID, AtariFrames, _Stretches
+from rl_training.envs.make import env_spaces, make_env
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 
 pytest.importorskip("ale_py")

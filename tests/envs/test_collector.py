@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Collector, _ActionLog, episode_seed
 from rl_training.envs.probe import PROBE_ID, ProbeEnv
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import EnvironmentFailure
 from tests.envs import streams
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rl_training import Dreamer
-from rl_training.data.generation import make_env
 from rl_training.envs.control import CONTROL_ID, ControlEnv
+from rl_training.envs.make import make_env
 from rl_training.experiment.errors import (
     ConfigError,
     EnvironmentSetupError,

@@ -11,9 +11,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from rl_training import load_transition_dataset
-from rl_training.data.generation import make_env, roll_out, uniform_controller
 from rl_training.data.scripted import pendulum_swing_up
-from rl_training.data.spaces import Spaces
+from rl_training.envs.episodes import roll_out, uniform_controller
+from rl_training.envs.make import make_env
+from rl_training.envs.spaces import Spaces
 from rl_training.envs.sparse_pendulum import SPARSE_PENDULUM_ID
 from rl_training.experiment.errors import EnvironmentSetupError
 

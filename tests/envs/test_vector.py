@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.data.spaces import Spaces
 from rl_training.envs import vector
 from rl_training.envs.probe import PROBE_ID, ProbeEnv
+from rl_training.envs.spaces import Spaces
 from rl_training.envs.vector import VectorEnvs, make_vector_env
 from rl_training.experiment.errors import (
     ConfigError,

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
-from rl_training.data.replay import Priorities, ReplayBuffer
 from rl_training.envs.catch import CATCH_ID
 from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.replay.replay import Priorities, ReplayBuffer
 from rl_training.runtime.build import build_loop
 from rl_training.runtime.callbacks import StepEvent
 

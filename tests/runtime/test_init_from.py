@@ -29,7 +29,7 @@ from rl_training import (
 )
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.warm_start import start_from
-from rl_training.data.generation import env_spaces
+from rl_training.envs.make import env_spaces
 from rl_training.runtime.build import build_algorithm, build_loop
 
 from ..conftest import Command

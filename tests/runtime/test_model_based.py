@@ -23,8 +23,8 @@ from rl_training import (
     load_transition_dataset,
 )
 from rl_training.algorithms.fitting import FitReport, Fitting
-from rl_training.data import memory
-from rl_training.data.generation import env_spaces
+from rl_training.envs.make import env_spaces
+from rl_training.experiment import memory
 from rl_training.experiment.tracking import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent

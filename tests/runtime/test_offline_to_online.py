@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from rl_training import RLPD, RLTrainingError, TrainConfig, load_transition_dataset
-from rl_training.data.batch import Batch, cut, interleaved
 from rl_training.data.sources import load_transition_dataset as load
 from rl_training.models import TanhGaussianPolicy
+from rl_training.replay.batch import Batch, cut, interleaved
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rl_training import DQN, PPO, SAC, ManagedAlgorithm, RLTrainingError
-from rl_training.data import memory
-from rl_training.data.replay import ReplayBuffer
 from rl_training.envs.probe import PROBE_ID
+from rl_training.experiment import memory
+from rl_training.replay.replay import ReplayBuffer
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 
 SMALL: dict[str, Any] = {

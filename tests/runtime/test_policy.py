@@ -12,8 +12,8 @@ import torch
 
 from rl_training.algorithms.base import Act
 from rl_training.api.managed import ManagedAlgorithm
-from rl_training.data.env_contract import close_env
-from rl_training.data.generation import make_env
+from rl_training.envs.contract import close_env
+from rl_training.envs.make import make_env
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models.policies import DeterministicPolicy

@@ -13,7 +13,7 @@ import torch
 
 from rl_training import ManagedAlgorithm
 from rl_training.api.support import refused_if_unfit
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.errors import CheckpointError, RLTrainingError, UnfitStateError
 from rl_training.experiment.tracking import SilentConsole

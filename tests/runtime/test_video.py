@@ -252,7 +252,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, suffix: str) -> None:
     SAC("Pendulum-v1", env_kwargs={"max_episode_steps": 60}, **TINY).save(tmp_path / "agent")
     films = tmp_path / "films"
     films.mkdir()
-    command = [sys.executable, "-m", "rl_training.cli", "eval", str(tmp_path / "agent")]
+    command = [sys.executable, "-m", "rl_training", "eval", str(tmp_path / "agent")]
     done = subprocess.run(
         [*command, "--video", str(films / f"film.{suffix}")],
         capture_output=True,

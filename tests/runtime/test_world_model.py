@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from rl_training import Dreamer, RLTrainingError, TrainConfig
 from rl_training.algorithms.dreamer import DreamerCarry
-from rl_training.data.generation import env_spaces
 from rl_training.envs.catch import CATCH_ID
 from rl_training.envs.collector import Step
+from rl_training.envs.make import env_spaces
 from rl_training.envs.probe import PROBE_ID
 from rl_training.experiment.errors import ConfigError
 from rl_training.models.carry import begun, rows_of
@@ -458,7 +458,7 @@ def test_bad_input(
 
 
 def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.data import memory
+    from rl_training.experiment import memory
 
     monkeypatch.setattr(memory, "available_memory", lambda device: 1_000_000)
     agent = agent_in(CATCH_ID, buffer_capacity=100_000, total_timesteps=100)

@@ -26,10 +26,10 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive, Rate
 from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
+from rl_training.replay.batch import Batch
 
 
 class AWRParams(CloningParams, DiscountedParams):

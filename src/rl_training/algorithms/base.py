@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.families import family
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
 from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.execution import asking_is_free, is_batched
 from rl_training.experiment.config import (
     Count,
@@ -38,6 +37,7 @@ from rl_training.models import (
     Observed,
     Policy,
 )
+from rl_training.replay.batch import Batch
 
 Networks = dict[str, nn.Module | nn.Parameter]
 """What an algorithm has learned, by what it is."""

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, CloningParams
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import DeterministicPolicy, Policy, policy_for
+from rl_training.replay.batch import Batch
 
 
 class BCParams(CloningParams):

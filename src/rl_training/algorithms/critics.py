@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Networks
 from rl_training.algorithms.functional import Loss, critic_loss
-from rl_training.data.batch import Batch
 from rl_training.models import BoxPolicy, EnsembleCritic
+from rl_training.replay.batch import Batch
 
 
 @torch.no_grad()

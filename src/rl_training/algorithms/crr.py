@@ -26,10 +26,10 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
+from rl_training.replay.batch import Batch
 
 
 class CRRParams(CloningParams, TargetNetworkParams):

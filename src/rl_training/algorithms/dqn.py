@@ -25,10 +25,10 @@ from rl_training.algorithms.value_based import (
     td_target,
     weighted_mean,
 )
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.models import Observed
 from rl_training.models.value_networks import QNetwork
+from rl_training.replay.batch import Batch
 
 
 class DQNParams(ValueParams):

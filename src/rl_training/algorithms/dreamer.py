@@ -30,8 +30,7 @@ from rl_training.algorithms.world_models import (
     lambda_return,
     return_scale,
 )
-from rl_training.data.sequences import Context, SequenceBatch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate, Whole
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import Carry, Policy, frozen_copy
@@ -52,6 +51,7 @@ from rl_training.models.dreamer import (
     symexp,
     waits,
 )
+from rl_training.replay.sequences import Context, SequenceBatch
 
 
 class DreamerParams(ReplayParams):

@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.base import DiscountedParams, refuse_missing_part
 from rl_training.algorithms.functional import Loss
-from rl_training.data.batch import Batch
 from rl_training.experiment.config import (
     Count,
     Fraction,
@@ -33,6 +32,7 @@ from rl_training.experiment.config import (
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import MLPMOPOEnsembleModel
 from rl_training.models.dynamics import Uncertainty
+from rl_training.replay.batch import Batch
 
 BOUND_COEF = 0.01
 """Weight of the distance between the bounds of the log-variance."""

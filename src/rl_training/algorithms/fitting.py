@@ -26,9 +26,9 @@ from rl_training.algorithms.dynamics import (
 )
 from rl_training.algorithms.functional import Metrics, clipped_gradients
 from rl_training.algorithms.optim import FusedAdam
-from rl_training.data.batch import Batch
 from rl_training.experiment.errors import TrainingDivergedError
 from rl_training.models import MLPMOPOEnsembleModel, Prediction
+from rl_training.replay.batch import Batch
 
 IMPROVEMENT = 0.01
 """Share by which a member's holdout error has to fall for a new snapshot."""

@@ -36,11 +36,11 @@ from rl_training.algorithms.value_based import (
     td_target,
     weighted_mean,
 )
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative, Positive, Whole
 from rl_training.models import Observed
 from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
+from rl_training.replay.batch import Batch
 
 
 class FQFParams(ValueParams):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import move_towards
-from rl_training.data.batch import Batch
 from rl_training.execution import is_batched
+from rl_training.replay.batch import Batch
 
 Metrics = dict[str, Tensor]
 

@@ -28,9 +28,7 @@ from rl_training.algorithms.base import Act, Algorithm, Networks, Params
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.ppo import PPOAlgorithm, PPOParams
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
-from rl_training.data.batch import Batch
-from rl_training.data.rollout import RolloutBatch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
     HiddenSizes,
@@ -40,6 +38,8 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import Carry, MLPGAILDiscriminator, Policy
+from rl_training.replay.batch import Batch
+from rl_training.replay.rollout import RolloutBatch
 
 RewardForm = Literal["softplus", "log_sigmoid", "logit"]
 

@@ -34,8 +34,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive
 from rl_training.models import (
     EnsembleCritic,
@@ -45,6 +44,7 @@ from rl_training.models import (
     orthogonal_init_,
     together,
 )
+from rl_training.replay.batch import Batch
 
 
 class IQLParams(CloningParams, TargetNetworkParams, OfflineToOnlineParams):

@@ -28,10 +28,10 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive, Rate
 from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
+from rl_training.replay.batch import Batch
 
 
 class MARWILParams(CloningParams, DiscountedParams):

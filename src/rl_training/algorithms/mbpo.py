@@ -19,7 +19,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Networks
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Interval, Positive
 from rl_training.models.dynamics import Uncertainty
 

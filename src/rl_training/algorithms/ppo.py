@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, DiscountedParams, Networks
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.data.rollout import RolloutBatch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
     Fraction,
@@ -36,6 +35,7 @@ from rl_training.models import (
     ValueNetwork,
     orthogonal_init_,
 )
+from rl_training.replay.rollout import RolloutBatch
 
 
 class PPOParams(DiscountedParams):

@@ -22,11 +22,11 @@ from rl_training.algorithms.value_based import (
     quantile_huber_loss,
     td_target,
 )
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count
 from rl_training.models import Observed
 from rl_training.models.value_networks import QuantileNetwork
+from rl_training.replay.batch import Batch
 
 
 class QRDQNParams(ValueParams):

@@ -28,10 +28,10 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Finite, Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
+from rl_training.replay.batch import Batch
 
 
 class SoftParams(TargetNetworkParams):

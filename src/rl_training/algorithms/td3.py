@@ -18,10 +18,10 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm, OffPolicyParams, TargetNetworkParams
 from rl_training.algorithms.critics import td_loss
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative
 from rl_training.models import DeterministicPolicy, EnsembleCritic, Policy, frozen_copy
+from rl_training.replay.batch import Batch
 
 
 class DeterministicParams(TargetNetworkParams):

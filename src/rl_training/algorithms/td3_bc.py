@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rl_training.algorithms.functional import Loss
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
-from rl_training.data.batch import Batch
 from rl_training.experiment.config import Positive
+from rl_training.replay.batch import Batch
 
 
 class TD3BCParams(DeterministicParams):

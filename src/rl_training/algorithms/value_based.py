@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.data.batch import Batch
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.execution import asking_is_free
 from rl_training.experiment.config import Count, Fraction, Positive, Rate
 from rl_training.models import Carry, Observed, Policy, frozen_copy
 from rl_training.models.value_networks import GreedyPolicy
+from rl_training.replay.batch import Batch
 
 
 class ValueParams(OffPolicyParams):

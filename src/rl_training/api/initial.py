@@ -9,8 +9,8 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.warm_start import start_from
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.table import observation_statistics
 from rl_training.experiment.config import RewardProcessing, TrainConfig
+from rl_training.replay.table import observation_statistics
 from rl_training.runtime.build import raw_data
 
 

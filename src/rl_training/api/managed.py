@@ -33,11 +33,11 @@ from rl_training.api.support import (
     with_paths_found,
 )
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.env_contract import all_finite
-from rl_training.data.generation import env_spaces
-from rl_training.data.global_random import refuse_beside_learning
 from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
-from rl_training.data.spaces import Spaces
+from rl_training.envs.contract import all_finite
+from rl_training.envs.global_random import refuse_beside_learning
+from rl_training.envs.make import env_spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
     CheckpointStore,

@@ -21,7 +21,7 @@ from rl_training.api.support import (
     with_paths_found,
 )
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.generation import env_spaces
+from rl_training.envs.make import env_spaces
 from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import working_in

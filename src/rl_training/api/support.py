@@ -16,7 +16,7 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo, CheckpointStore
 from rl_training.experiment.config import CHANGEABLE_ON_RESUME, TrainConfig
 from rl_training.experiment.config_errors import shortened

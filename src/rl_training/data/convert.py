@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rl_training.data.dataset import TransitionDataset, episode_end_flags
 from rl_training.data.files import optional_module
-from rl_training.data.generation import make_env
 from rl_training.data.readers import HDF5_SUFFIXES, minari_folder
-from rl_training.data.spaces import Spaces
+from rl_training.envs.make import make_env
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, RLTrainingError
 from rl_training.experiment.files import bring_back, draft_of, put_in_place, remove_stale_drafts
 from rl_training.experiment.trust import may_be_imported, modules_named

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.files import optional_module
-from rl_training.data.memory import require_data_memory
-from rl_training.data.spaces import Spaces
 from rl_training.data.validation import RawTransitions, select_keys
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     DataError,
     EnvironmentSetupError,
@@ -23,6 +22,7 @@ from rl_training.experiment.errors import (
     did_you_mean,
 )
 from rl_training.experiment.files import bring_back
+from rl_training.experiment.memory import require_data_memory
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES
-from rl_training.data.env_contract import close_env
-from rl_training.data.generation import Controller, make_env, roll_out, uniform_controller
-from rl_training.data.spaces import Spaces
+from rl_training.envs.contract import close_env
+from rl_training.envs.episodes import Controller, roll_out, uniform_controller
+from rl_training.envs.make import make_env
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, did_you_mean
 from rl_training.experiment.files import draft_of
 

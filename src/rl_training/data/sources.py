@@ -8,14 +8,6 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.env_contract import close_env
-from rl_training.data.generation import (
-    env_spaces,
-    make_env,
-    roll_out,
-    spaces_of,
-    uniform_controller,
-)
 from rl_training.data.readers import (
     HDF5_SUFFIXES,
     read_arrays,
@@ -25,7 +17,6 @@ from rl_training.data.readers import (
 )
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.scripted import SCRIPTED, recipe_for, scripted_arrays
-from rl_training.data.spaces import Spaces
 from rl_training.data.validation import (
     ALIASES,
     RawTransitions,
@@ -33,6 +24,10 @@ from rl_training.data.validation import (
     describe_bounds,
     infer_spaces,
 )
+from rl_training.envs.contract import close_env
+from rl_training.envs.episodes import roll_out, uniform_controller
+from rl_training.envs.make import env_spaces, make_env, spaces_of
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import DatasetConfig, DataSource
 from rl_training.experiment.errors import (
     ConfigError,

@@ -14,8 +14,8 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.measures import ActionNoise, action_noise, at_edge, hints
 from rl_training.data.readers import read_file_arrays
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
 from rl_training.data.validation import describe_bounds
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import RLTrainingError
 
 if TYPE_CHECKING:

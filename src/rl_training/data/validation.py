@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES, TransitionDataset, episode_end_flags
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, did_you_mean
 
 ALIASES: dict[str, tuple[str, ...]] = {

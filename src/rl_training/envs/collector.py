@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.envs.vector import Vectorization, make_vector_env
 from rl_training.experiment.errors import CheckpointError
 from rl_training.experiment.state import Stored

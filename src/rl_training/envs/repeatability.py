@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from rl_training.data.env_contract import FOREIGN_ERRORS, EnvContract, close_env
-from rl_training.data.generation import Controller, make_env, spaces_of, uniform_controller
-from rl_training.data.global_random import (
+from rl_training.envs.contract import FOREIGN_ERRORS, EnvContract, close_env
+from rl_training.envs.episodes import Controller, uniform_controller
+from rl_training.envs.global_random import (
     fingerprint,
     seed_global_generators,
     untouched_randomness,
 )
+from rl_training.envs.make import make_env, spaces_of
 from rl_training.experiment.errors import RLTrainingError
 
 STEPS = 100

@@ -25,7 +25,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 
-from rl_training.data.env_contract import (
+from rl_training.envs.contract import (
     CORRECT,
     FINITE,
     FOREIGN_ERRORS,
@@ -35,10 +35,10 @@ from rl_training.data.env_contract import (
     numbers,
     what_it_did,
 )
-from rl_training.data.generation import env_spaces, make_env, spaces_of
-from rl_training.data.global_random import OwnGenerators, seed_global_generators
-from rl_training.data.spaces import Spaces
+from rl_training.envs.global_random import OwnGenerators, seed_global_generators
+from rl_training.envs.make import env_spaces, make_env, spaces_of
 from rl_training.envs.repeatability import Repeatability, repeatability
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     ConfigError,
     EnvironmentFailure,

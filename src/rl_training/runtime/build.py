@@ -13,14 +13,14 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.algorithms.families import family
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.global_random import (
+from rl_training.data.rewards import apply_reward_processing
+from rl_training.data.sources import load_transition_dataset
+from rl_training.envs.global_random import (
     seed_global_generators,
     sole_learner,
     untouched_randomness,
 )
-from rl_training.data.rewards import apply_reward_processing
-from rl_training.data.sources import load_transition_dataset
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.execution import usual_torch
 from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.env_contract import close_env
-from rl_training.data.generation import make_env, roll_out, spaces_of, uniform_controller
 from rl_training.data.validation import RawTransitions, build_dataset
+from rl_training.envs.contract import close_env
+from rl_training.envs.episodes import roll_out, uniform_controller
+from rl_training.envs.make import make_env, spaces_of
 from rl_training.experiment.config import whole_number
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.tracking import ProgressConsole

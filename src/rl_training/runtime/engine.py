@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.global_random import untouched_randomness
+from rl_training.envs.global_random import untouched_randomness
 from rl_training.execution import tracing
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from rl_training.data.env_contract import CheckedEnv, EnvContract, close_env
-from rl_training.data.generation import make_env, spaces_of
-from rl_training.data.global_random import seed_global_generators, untouched_randomness
-from rl_training.data.spaces import Spaces
+from rl_training.envs.contract import CheckedEnv, EnvContract, close_env
+from rl_training.envs.global_random import seed_global_generators, untouched_randomness
+from rl_training.envs.make import make_env, spaces_of
+from rl_training.envs.spaces import Spaces
 from rl_training.execution import usual_torch
 from rl_training.experiment.errors import RLTrainingError
 from rl_training.models.carry import Carry, rows_of

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.env_contract import all_finite
+from rl_training.envs.contract import all_finite
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import Carry
 from rl_training.models.policies import DeterministicPolicy

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rl_training.algorithms.dreamer import DreamerAlgorithm
-from rl_training.data.global_random import untouched_randomness
-from rl_training.data.sequences import SequenceReplay
+from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.tracking import Film
+from rl_training.replay.sequences import SequenceReplay
 
 STRETCHES = 6
 SHOWN = 5

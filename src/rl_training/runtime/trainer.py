@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics, collapsed_weights
-from rl_training.data.global_random import untouched_randomness
+from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
     CheckpointStore,

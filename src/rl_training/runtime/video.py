@@ -16,10 +16,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.env_contract import close_env
 from rl_training.data.files import optional_module
-from rl_training.data.generation import make_env
-from rl_training.data.spaces import Spaces
+from rl_training.envs.contract import close_env
+from rl_training.envs.make import make_env
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 from rl_training.experiment.files import draft_of
 from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator

@@ -21,11 +21,11 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.gail import GAILAlgorithm, ImitationBatch, Pairs
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.demonstrations import demonstrations
-from rl_training.data.rollout import RolloutBatch
-from rl_training.data.table import TransitionTable
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.replay.rollout import RolloutBatch
+from rl_training.replay.table import TransitionTable
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.engine import Engine

@@ -19,14 +19,14 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dynamics import rollouts
 from rl_training.algorithms.fitting import FitEpoch, Fitting
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.batch import Batch, interleaved
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.memory import Claim, require_memory
-from rl_training.data.model_replay import ModelReplay
 from rl_training.envs.terminations import termination_for
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.memory import Claim, require_memory
 from rl_training.experiment.state import Stored
+from rl_training.replay.batch import Batch, interleaved
+from rl_training.replay.model_replay import ModelReplay
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed
 from rl_training.runtime.engine import Engine

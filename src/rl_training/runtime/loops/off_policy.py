@@ -9,12 +9,12 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.memory import Claim, require_memory
-from rl_training.data.priorities import Priorities
-from rl_training.data.replay import ReplayBuffer
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.memory import Claim, require_memory
+from rl_training.replay.priorities import Priorities
+from rl_training.replay.replay import ReplayBuffer
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine

@@ -10,12 +10,12 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.batch import Batch
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.table import TransitionTable
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.errors import CheckpointError
 from rl_training.experiment.state import Stored
+from rl_training.replay.batch import Batch
+from rl_training.replay.table import TransitionTable
 from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine

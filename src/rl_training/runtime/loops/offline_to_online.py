@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.batch import Batch, interleaved, normalized
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.rewards import apply_reward_processing, process_rewards
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.replay.batch import Batch, interleaved, normalized
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report

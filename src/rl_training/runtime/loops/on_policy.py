@@ -11,13 +11,13 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm, load_module
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.ppo import PPOAlgorithm
-from rl_training.data.rollout import RolloutBatch, generalized_advantages
-from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Step
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.experiment.state import Stored
 from rl_training.models import RewardScale
+from rl_training.replay.rollout import RolloutBatch, generalized_advantages
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report

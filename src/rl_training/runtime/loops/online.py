@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.data.generation import env_spaces
-from rl_training.data.spaces import Spaces
 from rl_training.envs.collector import Collector, Step
+from rl_training.envs.make import env_spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentFailure, EnvironmentSetupError
 from rl_training.experiment.state import Stored

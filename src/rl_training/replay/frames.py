@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.priorities import prefix
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.state import Stored
+from rl_training.replay.priorities import prefix
 
 LARGEST_NUMBER = 2**24
 """Numbers of frames are kept in float32 rows, which hold whole numbers exactly up to here."""

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config_errors import shortened
 from rl_training.experiment.errors import EnvironmentFailure, RLTrainingError, told
 

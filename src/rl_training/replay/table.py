@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.batch import Batch, normalized
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.memory import require_data_memory
 from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
 from rl_training.experiment.errors import DataError
+from rl_training.experiment.memory import require_data_memory
+from rl_training.replay.batch import Batch, normalized
 
 Random = Callable[[Callable[[torch.Generator | None, int], Tensor]], Tensor]
 """From a function that makes n rows of random numbers to one such row."""

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.memory import Claim, require_memory
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.memory import Claim, require_memory
 from rl_training.experiment.state import Stored
 
 

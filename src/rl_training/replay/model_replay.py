@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from rl_training.data.batch import Batch
-from rl_training.data.replay import ReplayBuffer
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.state import Stored
+from rl_training.replay.batch import Batch
+from rl_training.replay.replay import ReplayBuffer
 
 
 class ModelReplay(ReplayBuffer):

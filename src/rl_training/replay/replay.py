@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.batch import Batch
-from rl_training.data.frames import FrameStore
-from rl_training.data.memory import Claim, require_memory
-from rl_training.data.priorities import Priorities, prefix
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import CheckpointError, ConfigError
+from rl_training.experiment.memory import Claim, require_memory
 from rl_training.experiment.state import Stored
+from rl_training.replay.batch import Batch
+from rl_training.replay.frames import FrameStore
+from rl_training.replay.priorities import Priorities, prefix
 
 __all__ = ["Priorities", "ReplayBuffer"]
 

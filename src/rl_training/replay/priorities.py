@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.data.memory import Claim, require_memory
 from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.memory import Claim, require_memory
 from rl_training.experiment.state import Stored
 
 FAN_OUT = 32

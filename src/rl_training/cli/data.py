@@ -1,0 +1,189 @@
+"""Commands about data sets: inspect, make, collect, convert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rl_training.cli.options import (
+    EnvOption,
+    OverwriteOption,
+    QuietOption,
+    StochasticOption,
+    TrustOption,
+    WhichOption,
+    out,
+)
+
+app = typer.Typer(help="Look at, make and convert data sets.", no_args_is_help=True)
+
+
+@app.command()
+def inspect(
+    source: Annotated[
+        str, typer.Argument(help="FILE.npz, FILE.hdf5, minari:ID, or a scripted name.")
+    ],
+    env: EnvOption = None,
+) -> None:
+    """Say what a data set is and what can be trained on it."""
+    from rl_training.algorithms.families import family
+    from rl_training.data.sources import load_transition_dataset
+    from rl_training.data.summary import (
+        Requirements,
+        inspect_file,
+        render,
+        render_file_report,
+        summarize,
+    )
+    from rl_training.experiment.errors import DataError
+    from rl_training.experiment.registry import algorithm_class, algorithm_names
+
+    requirements = {}
+    for name in algorithm_names():
+        cls = algorithm_class(name)
+        if family(cls.loop).reads_data:
+            requirements[name] = Requirements(
+                cls.action_kinds, cls.needs_returns, cls.needs_rewards, cls.summary
+            )
+    try:
+        dataset = load_transition_dataset(source, env_id=env, needs_rewards=False)
+    except DataError:
+        if Path(source).is_file():
+            report = inspect_file(source, env_id=env)
+            if report.arrays:
+                out.print(render_file_report(report))
+        raise
+    out.print(render(summarize(dataset, requirements)))
+
+
+@app.command()
+def make(
+    name: Annotated[str, typer.Argument(help="Scripted name such as pendulum-mixed, or random.")],
+    target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    env: EnvOption = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of random data."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 0,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Make a scripted or random data set and write it."""
+    from rl_training.data.convert import check_target, save_dataset
+    from rl_training.data.sources import load_transition_dataset
+    from rl_training.experiment.errors import ConfigError
+
+    check_target(target, overwrite)
+    source: dict[str, Any]
+    if name == "random":
+        if env is None:
+            raise ConfigError("data make random: needs --env, the environment to act in")
+        source = {"kind": "random", "seed": seed, "steps": steps}
+    else:
+        if steps is not None:
+            raise ConfigError(f"--steps belongs to random data, not to '{name}'")
+        source = {"kind": "scripted", "name": name, "seed": seed}
+    dataset = load_transition_dataset(source, env_id=env)
+    save_dataset(dataset, target, overwrite=overwrite)
+    out.print(f"wrote {len(dataset):,} steps to {target}", soft_wrap=True)
+
+
+@app.command()
+def collect(
+    path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
+    target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", "-n", min=1, help="Whole episodes to run."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps to run instead; the last episode is cut."),
+    ] = None,
+    checkpoint: WhichOption = "latest",
+    stochastic: StochasticOption = False,
+    noise: Annotated[
+        float,
+        typer.Option(
+            metavar="STD", min=0.0, help="Gaussian noise on Box actions in [-1, 1], then clipped."
+        ),
+    ] = 0.0,
+    epsilon: Annotated[
+        float,
+        typer.Option(metavar="P", min=0.0, max=1.0, help="Probability of a random action."),
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 0,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+    trust: TrustOption = False,
+) -> None:
+    """Let a trained policy act in its environment and write what happened.
+
+    Example: rl-training data collect runs/sac-... --episodes 100 --epsilon 0.3 --out mixed.npz
+    """
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
+    from rl_training.data.convert import check_target, save_dataset
+    from rl_training.runtime.collection import CollectionProgress, check_amount
+
+    check_amount(episodes, steps, seed)
+    check_target(target, overwrite)
+    _check_writable(target)
+    agent = load(find_checkpoint(path, checkpoint), trust=trust)
+    progress = CollectionProgress(episodes, steps, shown=not quiet)
+    try:
+        dataset = agent.collect(
+            episodes,
+            steps,
+            noise=noise,
+            epsilon=epsilon,
+            deterministic=not stochastic,
+            seed=seed,
+            on_step=progress,
+        )
+    finally:
+        progress.stop()
+    save_dataset(dataset, target, overwrite=overwrite)
+    for note in dataset.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(f"wrote {progress.summary()} to {target}", soft_wrap=True)
+
+
+def _check_writable(target: str) -> None:
+    """Refuse a file that could not be made, before time is spent on what it shall hold."""
+    import tempfile
+
+    from rl_training.experiment.errors import DataError
+
+    if target.startswith("minari:"):
+        return
+    folder = Path(target).absolute().parent
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise DataError(
+            f"'{target}' cannot be written ({error.strerror or error}); choose another target"
+        ) from None
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    target: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    env: EnvOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Convert between npz, hdf5 and Minari; values are kept as 32-bit floats."""
+    from rl_training.data.convert import check_target, save_dataset
+    from rl_training.data.sources import load_transition_dataset
+
+    check_target(target, overwrite)
+    dataset = load_transition_dataset(source, env_id=env)
+    save_dataset(dataset, target, overwrite=overwrite)
+    for note in dataset.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(f"wrote {len(dataset):,} steps to {target}", soft_wrap=True)

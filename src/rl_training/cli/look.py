@@ -1,0 +1,147 @@
+"""Commands that look at what there is: list, show, doctor."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from rl_training.cli.options import ConfigArgument, OverridesArgument, out, overridden
+
+app = typer.Typer()
+
+
+@app.command(name="list")
+def list_all(
+    runs: Annotated[Path, typer.Option("--runs", help="Folder with run folders.")] = Path("runs"),
+) -> None:
+    """Show algorithms, packaged configs, data sets and runs."""
+    from rl_training.data.scripted import SCRIPTED
+    from rl_training.experiment.config_files import packaged_config_names
+    from rl_training.experiment.registry import algorithm_class, algorithm_names
+
+    algorithms = _plain_table("name", "learns", "actions", "what it does")
+    configs, data = _plain_table(), _plain_table()
+    for name in algorithm_names():
+        cls = algorithm_class(name)
+        kinds = ", ".join(sorted(kind.capitalize() for kind in cls.action_kinds))
+        learns = ", ".join(cls.loops()).replace("_", " ")
+        algorithms.add_row(name, learns, kinds, f"{cls.summary} ({cls.paper})")
+        own = [config for config in packaged_config_names() if config.startswith(f"{name}/")]
+        configs.add_row(", ".join(own))
+    for name, recipe in SCRIPTED.items():
+        made_of = " and ".join(f"{part.count} {part.behaviour}" for part in recipe.segments)
+        data.add_row(name, f"{recipe.env_id}: {made_of} episodes")
+    data.add_row("random", "random actions in the run's environment")
+    data.add_row("your own", "FILE.npz, FILE.hdf5, minari:ID")
+    parts = (("Algorithms", algorithms), ("\nConfigs", configs), ("\nData sets", data))
+    for title, table in parts:
+        out.print(f"{title}:")
+        out.print(table)
+    out.print(f"\nRuns in {runs}:", soft_wrap=True)
+    found = list(_runs(runs))
+    for line in found:
+        out.print(f"  {line}", soft_wrap=True)
+    if not found:
+        out.print("  none yet")
+
+
+def _plain_table(*names: str) -> Table:
+    """Indented columns without lines, whose cells wrap within themselves."""
+    return Table(*names, box=None, show_header=bool(names), padding=(0, 0, 0, 2))
+
+
+def _runs(folder: Path) -> Iterator[str]:
+    for config in sorted(folder.glob("*/config.yaml")):
+        run = config.parent
+        try:
+            result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+            done = f"{result['status']}, {result['updates']:,} updates"
+            score = (result["last_eval"] or {}).get("eval/return_mean")
+            returned = f", return {score:,.1f}" if score is not None else ""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            yield f"{run.name}  unfinished"  # or written by something else
+        else:
+            yield f"{run.name}  {done}{returned}"
+
+
+@app.command()
+def show(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
+    """Print a config resolved: every key, its value and what it means."""
+    from rl_training.experiment.config import load_config
+
+    resolved = load_config(config, overridden(overrides, None, None, None))
+    for line in _commented(resolved, ""):
+        print(line)
+
+
+def _commented(section: Any, indent: str) -> Iterator[str]:
+    """YAML lines of a section with each field's comment behind it."""
+    import yaml
+    from pydantic import BaseModel
+
+    for name, field in type(section).model_fields.items():
+        value = section.params if name == "algo_kwargs" else getattr(section, name)
+        comment = f"  # {field.description}" if field.description else ""
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:{comment}"
+            yield from _commented(value, indent + "  ")
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            yield f"{indent}{name}:{comment}"
+            for part in value:
+                lines = list(_commented(part, indent + "    "))
+                yield f"{indent}  - {lines[0].lstrip()}"
+                yield from lines[1:]
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf)
+            text = text.removesuffix("...\n").strip()  # YAML's end mark behind a bare value
+            yield f"{indent}{name}: {text}{comment}"
+
+
+@app.command()
+def doctor() -> None:
+    """Check versions, devices, extras and writable folders."""
+    import importlib.util
+    import os
+    import shutil
+    import tempfile
+
+    import torch
+
+    from rl_training.data.scripted import cache_folder
+    from rl_training.experiment.errors import install_command
+    from rl_training.experiment.tracking import versions
+
+    table = Table(show_header=False, box=None)
+    for name, version in versions().items():
+        table.add_row(name, version)
+    table.add_row("cpu cores", str(os.cpu_count()))
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    table.add_row("cuda", ", ".join(gpus) or "none found; training runs on the CPU")
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    table.add_row("engine=compile", compiler or "not available: no C++ compiler")
+    extras = {"minari": "minari", "hdf5": "h5py", "mujoco": "mujoco", "atari": "ale_py"}
+    extras |= {"box2d": "Box2D", "video": "imageio_ffmpeg", "dmc": "dm_control"}
+    for extra, module in extras.items():
+        present = importlib.util.find_spec(module) is not None
+        table.add_row(
+            f"extra {extra}",
+            "installed" if present else f"missing: {install_command(extra)}",
+        )
+    for label, folder in (("runs folder", Path("runs")), ("cache folder", cache_folder())):
+        if folder is None:
+            table.add_row(label, "none: this user has no home; set RL_TRAINING_CACHE")
+            continue
+        base = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        try:
+            with tempfile.TemporaryFile(dir=base):
+                table.add_row(label, f"{folder} is writable")
+        except OSError as error:
+            table.add_row(label, f"{folder} is NOT writable: {error.strerror}")
+    out.print(table)

@@ -1,0 +1,105 @@
+"""The program `rl-training`: its commands, and how errors end it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from rl_training.cli import data, look, train, use
+from rl_training.cli.options import out
+from rl_training.experiment.errors import RLTrainingError, printable
+
+app = typer.Typer(
+    name="rl-training",
+    help="Train, evaluate, resume and use policies from data, demonstrations and simulators.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for commands in (train, use, look):
+    app.add_typer(commands.app)
+app.add_typer(data.app, name="data")
+
+
+def _version(value: bool) -> None:
+    if value:
+        from rl_training import __version__
+
+        out.print(f"rl-training {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _sentence_about_the_machine(error: Exception) -> str | None:
+    """What to say when disk or memory run out, which no check at the door can foresee."""
+    if isinstance(error, OSError):
+        where = f" '{error.filename}'" if error.filename else ""
+        return (
+            f"cannot read or write{where}: {error.strerror or error}; make room or change the path"
+        )
+    if isinstance(error, MemoryError) or "allocate" in str(error):
+        return (
+            "not enough memory; lower algo_kwargs.hidden_sizes, algo_kwargs.batch_size or the "
+            "size of the data set"
+        )
+    return None
+
+
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Whatever click, be it typer's own copy, raises for a command line that it cannot read."""
+
+
+def _sentence_about_usage(error: Any) -> str:
+    """What is wrong with a command line, and where its options are explained."""
+    command = error.ctx.command_path if error.ctx else "rl-training"
+    text = " ".join(error.format_message().split()).rstrip(".")
+    text = re.sub(r"\. Did you mean (.*?)\?$", r" (did you mean \1?)", text)
+    takes_keys = error.ctx and any(p.name == "overrides" for p in error.ctx.command.params)
+    if takes_keys and "no such option" in text.lower():
+        text += "; keys of the configuration are written key=value"
+    return f"{command}: {text[:1].lower()}{text[1:]}; '{command} --help' explains its arguments"
+
+
+def main() -> None:
+    """Entry point: user errors become one line each and exit code 2."""
+    try:
+        # typer's own reports of a wrong flag take many lines; asked so, it hands over the exit code
+        sys.exit(app(prog_name="rl-training", standalone_mode=False))
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # known to newer versions only
+            error.show()
+        else:
+            print(f"error: {_sentence_about_usage(error)}", file=sys.stderr)
+        sys.exit(2)
+    except RLTrainingError as error:
+        for line in str(error).splitlines():
+            print(f"error: {printable(line)}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    except (OSError, MemoryError, RuntimeError) as error:
+        sentence = _sentence_about_the_machine(error)
+        if sentence is None:
+            raise
+        print(f"error: {printable(sentence)}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Arguments and options that several commands share, and where they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from rl_training.experiment.terminal import terminal
+
+out = terminal("stdout")
+
+ConfigArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Packaged config such as awr/pendulum, an algorithm such as sac, or a file.",
+    ),
+]
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Keys to change, e.g. total_updates=5000 algo_kwargs.beta=0.5",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of the run.")]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="auto, cpu, cuda or cuda:N."),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option("--output-dir", help="Folder in which the run folder is made."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress output.")]
+WhichOption = Annotated[
+    str, typer.Option("--checkpoint", help="Of a run: latest, best, or a tick such as 5000.")
+]
+EnvOption = Annotated[
+    str | None,
+    typer.Option("--env", help="Environment of the data: checked against, or acted in."),
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def find_modules_here(wanted: bool) -> bool:
+    """Let `env_id: mymodule:MyEnv-v0` find a module of the current folder.
+
+    The installed command does not look there, unlike `python -m rl_training`. Only for a
+    config that the user gives, or files that the user trusts.
+    """
+    if wanted and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return wanted
+
+
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        callback=find_modules_here,
+        help="Import the modules that the files name, of any package.",
+    ),
+]
+StochasticOption = Annotated[
+    bool, typer.Option("--stochastic", help="Draw actions instead of taking the likeliest.")
+]
+
+
+def overridden(
+    overrides: list[str] | None, seed: int | None, device: str | None, output_dir: str | None
+) -> list[str]:
+    flags = {"seed": seed, "device": device, "output_dir": output_dir}
+    return [
+        *(_with_section(text) for text in overrides or []),
+        *(
+            f"{key}={json.dumps(value, ensure_ascii=False)}"
+            for key, value in flags.items()
+            if value is not None
+        ),
+    ]
+
+
+def _with_section(override: str) -> str:
+    """`dataset=log.npz` with the keys that the short form of a data set stands for."""
+    from rl_training.data.sources import parse_source
+    from rl_training.experiment.config_files import parse_override
+
+    value = parse_override(override)[1] if override.startswith("dataset=") else None
+    if not isinstance(value, str):
+        return override
+    section = parse_source(value).model_dump(mode="json", exclude_unset=True)
+    return f"dataset={json.dumps(section)}"

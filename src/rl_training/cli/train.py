@@ -1,0 +1,144 @@
+"""Commands that train: train, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from rl_training.cli.options import (
+    ConfigArgument,
+    DeviceOption,
+    OutputOption,
+    OverridesArgument,
+    QuietOption,
+    SeedOption,
+    TrustOption,
+    find_modules_here,
+    out,
+    overridden,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def train(
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    output_dir: OutputOption = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Train that many agents at once, with the seed and those after it."),
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a policy, or one per seed, and write a run folder.
+
+    Example: rl-training train awr/pendulum total_updates=5000 algo_kwargs.beta=0.5 --seed 3
+
+    Your own task: rl-training train sac env_id=mymodule:MyEnv-v0 total_timesteps=100000
+
+    Several seeds at once (offline): --seeds 8, or the key seeds=[3,14,15]
+    """
+    from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.api.seeds import learn_seeds
+    from rl_training.experiment.config import load_config
+    from rl_training.experiment.trust import modules_named
+
+    resolved = load_config(config, overridden(overrides, seed, device, output_dir))
+    find_modules_here(bool(modules_named(resolved.to_dict())))
+    if seeds is not None or resolved.seeds is not None:
+        _run(lambda: learn_seeds(resolved, seeds, progress=not quiet), _report_seeds)
+        return
+    agent = ManagedAlgorithm(resolved)
+    _run(lambda: agent.learn(progress=not quiet), _report)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    overrides: OverridesArgument = None,
+    quiet: QuietOption = False,
+    trust: TrustOption = False,
+) -> None:
+    """Continue a run exactly where its newest checkpoint left it.
+
+    Budgets, evaluation, checkpoint, logging and early-stopping keys may change:
+    rl-training resume runs/awr-... eval_interval=500
+    """
+    from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.api.seeds import resume_seeds
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.config_files import apply_overrides
+    from rl_training.experiment.tracking import read_run_config
+
+    stored = read_run_config(run)
+    wanted = apply_overrides(stored, overrides or [])
+    resolved = TrainConfig(**wanted)  # refuses what is no config, all mistakes at once
+    options = {key: value for key, value in wanted.items() if value != stored.get(key)}
+    options["progress"] = not quiet
+    if resolved.seeds is not None:
+        _run(lambda: resume_seeds(run, trust=trust, **options), _report_seeds)
+        return
+    _run(lambda: ManagedAlgorithm.resume(run, trust=trust, **options).result, _report)
+
+
+def _run(learn: Callable[[], Any], report: Callable[[Any], None]) -> None:
+    """Train and report how it ended; a signal is passed on as the exit code."""
+    from rl_training.experiment.tracking import resume_command
+    from rl_training.runtime.signals import InterruptedRun, TerminatedRun
+
+    code = 0
+    try:
+        result = learn()
+    except InterruptedRun as end:
+        result, code = end.result, 130
+    except TerminatedRun as end:
+        result, code = end.result, int(end.code or 0)
+    with suppress(OSError):  # the run has ended as it has, whether its report is read or not
+        report(result)
+        if result.interrupted:
+            out.print(f"go on with: {resume_command(result.run_dir)}", soft_wrap=True)
+    if code:
+        raise typer.Exit(code)
+
+
+def _report(result: Any) -> None:
+    out.print(f"stopped: {result.stop_reason}")
+    if result.last_eval is not None:
+        out.print(f"last evaluation: {result.last_eval}")
+    if result.best_tick is not None:
+        out.print(f"best evaluation: {result.best_score:,.1f} at {result.best_tick:,}")
+    for which, held_out in (("last", result.held_out), ("best", result.best_held_out)):
+        if held_out is not None:
+            out.print(f"held-out start states, {which} policy: {held_out}")
+    out.print(f"run folder: {result.run_dir}", soft_wrap=True)
+
+
+def _report_seeds(result: Any) -> None:
+    table = Table(title=f"stopped: {result.stop_reason}", title_justify="left")
+    for name in ("seed", "last return", "best return", "at update"):
+        table.add_column(name, justify="right")
+    for seed, one in result.results.items():
+        last = "" if one.return_mean is None else f"{one.return_mean:,.1f}"
+        best = "" if one.best_score is None else f"{one.best_score:,.1f}"
+        table.add_row(str(seed), last, best, "" if one.best_tick is None else f"{one.best_tick:,}")
+    for seed in result.failures:
+        table.add_row(str(seed), "failed", "", "")
+    out.print(table)
+    for name, summary in (
+        ("last evaluations", result.last),
+        ("best evaluations", result.best),
+        ("held-out start states, last policies", result.held_out),
+        ("held-out start states, best policies", result.best_held_out),
+    ):
+        if summary is not None:
+            out.print(f"{name}: {summary}", soft_wrap=True)
+    out.print(f"run folder: {result.run_dir}", soft_wrap=True)

@@ -1,0 +1,158 @@
+"""Commands that use a trained policy: eval, predict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from rl_training.cli.options import OverwriteOption, StochasticOption, TrustOption, WhichOption, out
+from rl_training.experiment.errors import printable
+
+app = typer.Typer()
+
+
+@app.command(name="eval")
+def evaluate(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run or checkpoint folder.")
+    ],
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=1, help="Whole episodes to run.")
+    ] = 20,
+    checkpoint: WhichOption = "latest",
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of the start states; by default those held out from training."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    video: Annotated[
+        Path | None,
+        typer.Option("--video", help="FILE.mp4 or FILE.gif for a video of the first episode."),
+    ] = None,
+    overwrite: OverwriteOption = False,
+    stochastic: StochasticOption = False,
+    trust: TrustOption = False,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Another environment to run in, with the same spaces."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Keyword argument of the environment."),
+    ] = None,
+) -> None:
+    """Run whole episodes with a trained policy and report their returns."""
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
+    from rl_training.experiment.config_files import apply_overrides
+    from rl_training.experiment.errors import ConfigError
+
+    if overwrite and video is None:
+        raise ConfigError("eval: --overwrite belongs to --video; nothing else is written")
+    chosen = find_checkpoint(path, checkpoint)
+    agent = load(chosen, trust=trust)
+    # first, because much can be wrong with a video and little with an evaluation
+    mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
+    if settings:
+        own = agent.config.env_kwargs if env is None else {}
+        mode["env_kwargs"] = apply_overrides(own, settings)
+    filmed = None if video is None else agent.record_video(video, overwrite=overwrite, **mode)
+    result = agent.evaluate(episodes, **mode)
+    if as_json:
+        values: dict[str, Any] = {**result.metrics(), "eval/returns": list(result.returns)}
+        if filmed is not None:
+            values["video"] = {"path": str(video), "return": filmed.returns[0]}
+        print(json.dumps(values))
+        return
+    title = printable(f"{agent.config.algo} on {env or agent.config.env_id}")
+    table = Table(title=title, title_justify="left")
+    for name in ("mean", "std", "min", "max", "length"):
+        table.add_column(name, justify="right")
+    metrics = result.metrics()
+    names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
+    table.add_row(*(f"{metrics[f'eval/{name}']:,.1f}" for name in names))
+    out.print(table)
+    out.print(f"{result}, checkpoint {chosen}", soft_wrap=True)
+    note = result.note()
+    if note:
+        out.print(f"note: {note}", soft_wrap=True)
+    if filmed is not None:
+        earned = f"return {filmed.returns[0]:,.1f} in {filmed.lengths[0]:,} steps"
+        out.print(f"video of the first episode, {earned}: {video}", soft_wrap=True)
+
+
+@app.command()
+def predict(
+    path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
+    observation: Annotated[
+        str | None,
+        typer.Argument(help="One observation as JSON, e.g. '[1.0, 0.0, 0.0]'; - for stdin."),
+    ] = None,
+    npz: Annotated[
+        Path | None,
+        typer.Option("--npz", help="File with an array 'observations' of shape (n, width)."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--out", help="With --npz: file for the array 'actions'."),
+    ] = None,
+    checkpoint: WhichOption = "latest",
+    stochastic: StochasticOption = False,
+) -> None:
+    """Print the action for one observation, or write actions for a file of many."""
+    import numpy as np
+
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
+    from rl_training.data.readers import read_file_arrays
+    from rl_training.experiment.config_errors import shortened
+    from rl_training.experiment.errors import ConfigError, DataError
+    from rl_training.experiment.files import draft_of
+
+    if (observation is None) == (npz is None):
+        raise ConfigError("predict: give one observation as JSON, or a file with --npz")
+    if output is not None and npz is None:
+        raise ConfigError("predict: --out belongs to --npz; one action is printed")
+    if output is not None and output.suffix != ".npz":
+        raise ConfigError(f"predict: --out '{output}' must end in .npz")
+    if output is not None and output.exists():
+        raise ConfigError(f"predict: --out '{output}' exists already; choose another name")
+    agent = load(find_checkpoint(path, checkpoint))
+    if npz is None:
+        text = sys.stdin.read() if observation == "-" else str(observation)
+        try:
+            values = np.asarray(json.loads(text, parse_int=float))
+            if values.dtype.kind not in "fb":  # numbers in quotes, say
+                raise TypeError
+        except (ValueError, TypeError, RecursionError):
+            raise ConfigError(
+                "predict: the observation must be a JSON list of numbers, got "
+                f"{shortened(text.strip())}"
+            ) from None
+    else:
+        arrays = read_file_arrays(npz)
+        if "observations" not in arrays:
+            raise DataError(f"'{npz}' has no array 'observations'; it has {', '.join(arrays)}")
+        values = arrays["observations"]
+        if values.dtype.kind not in "fiub" or values.ndim != 2:
+            raise DataError(
+                f"'{npz}': array 'observations' must hold numbers in the shape (n, width), it "
+                f"holds {values.dtype} in the shape {values.shape}"
+            )
+    actions, _ = agent.predict(values, deterministic=not stochastic)
+    if output is not None:
+        try:
+            with draft_of(output) as draft:
+                np.savez_compressed(draft, actions=actions)
+        except OSError as error:
+            raise DataError(
+                f"'{output}' cannot be written ({error.strerror or error}); choose another name"
+            ) from None
+        out.print(f"wrote {len(actions)} actions to {output}", soft_wrap=True)
+    else:
+        print(json.dumps(np.asarray(actions).tolist()))

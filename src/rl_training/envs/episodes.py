@@ -1,0 +1,91 @@
+"""Episodes in an environment with a given behaviour, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.envs.contract import CheckedEnv, EnvContract
+from rl_training.envs.global_random import seed_global_generators, untouched_randomness
+from rl_training.envs.make import spaces_of
+from rl_training.envs.spaces import Spaces
+
+Controller = Callable[[NDArray[Any], np.random.Generator], Any]
+"""Observation and a random generator to an action in the environment's units."""
+
+
+def uniform_controller(spaces: Spaces) -> Controller:
+    """Actions drawn uniformly from the action space."""
+    if spaces.is_discrete:
+        first, last = spaces.action_start, spaces.action_start + spaces.action_dim
+        return lambda _, generator: int(generator.integers(first, last))
+    low, high = np.asarray(spaces.action_low), np.asarray(spaces.action_high)
+    return lambda _, generator: generator.uniform(low, high).astype(np.float32)
+
+
+def roll_out(
+    env: gym.Env[Any, Any],
+    controller: Controller,
+    *,
+    seed: int,
+    first_episode: int = 0,
+    episodes: int | None = None,
+    steps: int | None = None,
+    max_steps: int | None = None,
+    on_step: Callable[[float, bool], None] | None = None,
+    on_reset: Callable[[], None] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Arrays of a number of whole `episodes`, or of exactly `steps` steps.
+
+    Episode i is decided by (seed, i) alone, whatever came before it, so that a data set
+    with more episodes begins with the same ones. An episode that `steps` interrupts is
+    left open, for `build_dataset` to close; one of `max_steps` steps is cut there, as by a
+    time limit. `on_step` gets each reward, and whether the episode ended with it; `on_reset`
+    is called at the beginning of each.
+    """
+    if (episodes is None) == (steps is None):
+        raise ValueError("give either episodes or steps")
+    observations: list[Any] = []
+    actions: list[Any] = []
+    rewards: list[float] = []
+    following: list[Any] = []
+    terminations: list[bool] = []
+    truncations: list[bool] = []
+    name = env.spec.id if env.spec else type(env.unwrapped).__name__
+    checked = CheckedEnv(env, name, EnvContract(spaces_of(env, name)))
+    index, last = first_episode, first_episode + (episodes or 0)
+    with untouched_randomness():
+        while len(rewards) < steps if steps is not None else index < last:
+            env_seed, controller_seed = np.random.SeedSequence([seed, index]).generate_state(2)
+            generator = np.random.default_rng(int(controller_seed))
+            seed_global_generators(int(env_seed))
+            observation = checked.reset(int(env_seed), f"episode {index} of the data")
+            if on_reset is not None:
+                on_reset()
+            done = False
+            while not done and (steps is None or len(rewards) < steps):
+                action = controller(observation, generator)
+                successor, reward, terminated, truncated = checked.step(action)
+                observations.append(np.array(observation, dtype=np.float32))
+                actions.append(action)
+                rewards.append(float(reward))
+                following.append(np.array(successor, dtype=np.float32))
+                cut = bool(truncated) or checked.length == max_steps
+                terminations.append(bool(terminated))
+                truncations.append(cut and not terminated)
+                observation, done = successor, bool(terminated) or cut
+                if on_step is not None:
+                    on_step(rewards[-1], done)
+            index += 1
+    return {
+        "observations": np.stack(observations),
+        "actions": np.asarray(actions),
+        "rewards": np.asarray(rewards, dtype=np.float32),
+        "next_observations": np.stack(following),
+        "terminations": np.asarray(terminations, dtype=np.bool_),
+        "truncations": np.asarray(truncations, dtype=np.bool_),
+    }

@@ -1,0 +1,1 @@
+"""What training draws its batches from: tables, replay, rollouts and sequences."""
