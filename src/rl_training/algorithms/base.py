@@ -316,6 +316,7 @@ class Algorithm(nn.Module):
                 raise ConfigError(
                     f"{key}: {cls.name()} {chosen.how}; remove this key{null}{instead}"
                 )
+        chosen.check_environment(cls.name(), config)
         if config.seeds is not None and chosen.name != "offline":
             raise ConfigError(
                 f"seeds: {cls.name()} trains one seed per run, only offline algorithms without a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, did_you_mean
 
 UPDATE_BUDGETS = ("total_updates", "total_epochs")
@@ -20,15 +21,52 @@ class Family:
     unread: tuple[str, ...]
     """Keys of the configuration that mean nothing to it."""
     reads_data: bool
+    needs_env: bool = True
+
+    def check_environment(self, name: str, config: TrainConfig) -> None:
+        """Refuse keys of algorithm `name` that mean nothing without an environment."""
+        if config.env_id is not None:
+            if config.dataset is not None and config.dataset.spaces is not None:
+                raise ConfigError(
+                    "dataset.spaces: the environment says what the policy sees and does; remove "
+                    "this key, or env_id to learn from data alone"
+                )
+            return
+        if self.needs_env:
+            raise ConfigError(
+                f"env_id: {name} {self.how}; give the id of an environment, such as Pendulum-v1"
+            )
+        if config.env_kwargs:
+            raise ConfigError(
+                "env_kwargs: there is no environment to make with them; give env_id, or remove "
+                "this key"
+            )
+        if config.early_stopping is not None:
+            raise ConfigError(
+                f"early_stopping.metric: {config.early_stopping.metric} is measured in an "
+                "environment, and there is none; give env_id, or remove this key"
+            )
+        if config.dataset is not None and config.dataset.kind == "random":
+            raise ConfigError(
+                "dataset.kind: random data are made in an environment; give env_id, such as "
+                "Pendulum-v1"
+            )
 
 
 _ALL = (
-    Family("offline", "learns from data alone, without an environment", ENVIRONMENT_KEYS, True),
+    Family(
+        "offline",
+        "learns from data alone, without an environment",
+        ENVIRONMENT_KEYS,
+        reads_data=True,
+        needs_env=False,
+    ),
     Family(
         "model_based_offline",
         "learns from data alone, without an environment",
         ENVIRONMENT_KEYS,
         True,
+        False,
     ),
     Family(
         "offline_to_online",

@@ -33,6 +33,7 @@ from rl_training.api.support import (
     with_paths_found,
 )
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.inference import spaces_section
 from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
 from rl_training.envs.contract import all_finite
 from rl_training.envs.global_random import refuse_beside_learning
@@ -47,6 +48,7 @@ from rl_training.experiment.checkpoint import (
 from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
     DatasetConfig,
+    SpacesConfig,
     TrainConfig,
     load_config,
     whole_number,
@@ -74,7 +76,14 @@ from rl_training.experiment.tracking import (
     written_or_said,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
-from rl_training.runtime.build import build_algorithm, build_loop, run_scope
+from rl_training.runtime.build import (
+    build_algorithm,
+    build_loop,
+    read_data,
+    run_scope,
+    spaces_in_full,
+    task_spaces,
+)
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.collection import Behaviour, StepWatcher, collect
 from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluator
@@ -87,44 +96,54 @@ class ManagedAlgorithm:
     """A policy with everything around it.
 
     Give an environment id and keyword arguments (keys of the configuration or knobs of
-    the algorithm), or a `TrainConfig`.
+    the algorithm), or a `TrainConfig`. Algorithms that learn from data alone need no
+    environment but a `dataset`; `spaces`, the section `dataset.spaces`, says what its data
+    cannot show.
     """
 
     algo: ClassVar[str] = ""
     _loaded = False
+    _dataset: TransitionDataset | None = None
+    """Data that were given in memory, and have to be written into the run folder."""
+    _read: TransitionDataset | None = None
+    """Data that were read to learn about the spaces of a task without an environment."""
 
     def __init__(
         self,
-        env_or_config: str | TrainConfig,
+        env_or_config: str | TrainConfig | None = None,
         *misplaced: Any,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
+        spaces: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self._dataset: TransitionDataset | None = None
         refuse_misplaced(type(self).__name__, env_or_config, misplaced)
         if isinstance(env_or_config, TrainConfig):
             values = env_or_config.to_dict()
-        elif isinstance(env_or_config, str):
+        elif env_or_config is None or isinstance(env_or_config, str):
             values = {"algo": self.algo or options.pop("algo", ""), "env_id": env_or_config}
         else:
             raise ConfigError(how_to_name(env_or_config))
+        env_id = options.get("env_id", values["env_id"])
         env_kwargs = options.get("env_kwargs", values.get("env_kwargs"))
         if not isinstance(env_kwargs, Mapping):
             env_kwargs = None  # refused with the rest of the configuration, below
-        spaces = env_spaces(str(options.get("env_id", values["env_id"])), env_kwargs)
+        made_for = None if env_id is None else env_spaces(str(env_id), env_kwargs)
         if dataset is not None:
             algo = str(options.get("algo", values["algo"]))
             needs_rewards = algorithm_class(algo).needs_rewards
-            section = self._take_dataset(dataset, str(values["env_id"]), spaces, needs_rewards)
+            given = made_for or SpacesConfig.parse(spaces or {}, prefix="spaces.")
+            section = self._take_dataset(dataset, env_id, given, needs_rewards)
             # other data through the same preparation, unless it says its own
             values["dataset"] = preparation(values.get("dataset")) | section
+            if spaces is not None:
+                values["dataset"]["spaces"] = dict(spaces)
         self.config = with_options(values, options, self.algo or str(values["algo"]))
         if self.algo and self.config.algo != self.algo:
             raise ConfigError(
                 f"algo: {type(self).__name__} was given a config for '{self.config.algo}'; "
                 f"use algo: {self.algo}, or rl_training.load for any algorithm"
             )
-        self._adopt(build_algorithm(self.config, spaces))
+        self._adopt(build_algorithm(self.config, made_for or self._spaces_of_data()))
         self._start()
         self.run_dir: Path | None = None
 
@@ -134,12 +153,16 @@ class ManagedAlgorithm:
         return cls(load_config(source), **options)
 
     def _take_dataset(
-        self, dataset: Any, env_id: str, spaces: Spaces, needs_rewards: bool
+        self, dataset: Any, env_id: str | None, spaces: Spaces | SpacesConfig, needs_rewards: bool
     ) -> dict[str, Any]:
         """The configuration of the data; data in memory are kept until the run folder exists."""
         if isinstance(dataset, TransitionDataset) or holds_arrays(dataset):
             self._dataset = load_transition_dataset(
-                dataset, env_id=env_id, spaces=spaces, needs_rewards=needs_rewards
+                dataset,
+                env_id=env_id,
+                spaces=spaces,
+                needs_rewards=needs_rewards,
+                widen_constants=False,
             )
             return {"kind": "npz", "path": DATASET_FILE}
         if isinstance(dataset, DatasetConfig):
@@ -153,6 +176,25 @@ class ManagedAlgorithm:
             "as 'pendulum-mixed', a path, arrays by name, or the keys of the section 'dataset'"
         )
 
+    def _spaces_of_data(self) -> Spaces:
+        """The spaces of a task without an environment, which the config has in full from here on.
+
+        Data that have to be read for them are kept for `learn`.
+        """
+        data = self._dataset
+        spaces = data.spaces if data is not None else spaces_in_full(self.config)
+        if spaces is None:
+            self._read = data = read_data(self.config, None)
+            spaces = data.spaces
+        section = {**self.config.to_dict()["dataset"], "spaces": spaces_section(spaces)}
+        self.config = self.config.replace(dataset=section)
+        return spaces
+
+    @property
+    def data_in_memory(self) -> TransitionDataset | None:
+        """Data that need not be read: given as such, or read for their spaces."""
+        return self._read if self._dataset is None else self._dataset
+
     def _adopt(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self._policy = ActingPolicy(algorithm)
@@ -164,7 +206,7 @@ class ManagedAlgorithm:
         run folder stays with the original: `learn` of a copy starts a run of its own.
         """
         kept = {k: value for k, value in vars(self).items() if k not in ("algorithm", "_policy")}
-        kept["run_dir"] = None
+        kept["run_dir"] = kept["_read"] = None
         learner, learned = self.algorithm, io.BytesIO()
         # as bytes, because worker processes would share the memory of tensors with this one
         torch.save(learner.training_state(), learned)
@@ -182,7 +224,7 @@ class ManagedAlgorithm:
 
     def _start(self) -> None:
         """Take over what the config wants to begin with."""
-        self._beginning = begin(self.config, [self.algorithm], self._dataset)
+        self._beginning = begin(self.config, [self.algorithm], self.data_in_memory)
 
     _beginning: str | None = None
     """What was taken over, as a sentence."""
@@ -232,19 +274,20 @@ class ManagedAlgorithm:
                 f"learn cannot change what the agent was made with ({'; '.join(changed)}); "
                 "give it when making the agent"
             )
-        if self._loaded:  # its spaces come from the checkpoint
+        if self._loaded and config.env_id is not None:  # its spaces come from the checkpoint
             found = env_spaces(config.env_id, config.env_kwargs)
             self.algorithm.spaces.refuse_other(found, f"environment '{config.env_id}'")
         console = ProgressConsole() if progress else SilentConsole()
         with run_scope(config, self.algorithm.spaces):
             # everything that can be refused is refused before the folder exists
-            loop = build_loop(config, self.algorithm, self._dataset)
+            loop = build_loop(config, self.algorithm, self.data_in_memory)
+            self._read = None  # the loop has what it needs of them
             # kept, whatever a resume changes, and wherever it is made
             config = with_absolute_paths(config.replace(engine=loop.engine.mode))
             run_dir = create_run_folder(config)
             with removed_on_failure(run_dir):
                 if self._dataset is not None and config.dataset is not None:
-                    section = preparation(config.dataset.model_dump(mode="json"))
+                    section = preparation(config.dataset.model_dump(mode="json"), same_data=True)
                     section |= store_in(run_dir, self._dataset)
                     config = config.replace(dataset=section)
                 write_run_config(run_dir, config)
@@ -261,6 +304,7 @@ class ManagedAlgorithm:
             return total
         if total is not None:
             raise ConfigError(f"learn: give total_{unit} or more_{unit}, not both")
+        more = whole_number(more)
         if isinstance(more, bool) or not isinstance(more, int) or more < 1:
             raise ConfigError(f"more_{unit}: expected a whole number, at least 1, got {more!r}")
         if self.run_dir is None:
@@ -400,7 +444,7 @@ class ManagedAlgorithm:
         if env_id is None:
             self._check_modules()  # another environment is the caller's own word
         own = c.env_kwargs if env_id is None else {}
-        return env_id or c.env_id, dict(own if env_kwargs is None else env_kwargs)
+        return env_id or c.environment, dict(own if env_kwargs is None else env_kwargs)
 
     def collect(
         self,
@@ -427,7 +471,7 @@ class ManagedAlgorithm:
             lambda obs, mode, state: self.predict(obs, state, deterministic=mode),
             behaviour,
             self.algorithm,
-            c.env_id,
+            c.environment,
             c.env_kwargs,
             name=c.algo,
             episodes=episodes,
@@ -596,9 +640,9 @@ def _agent_for(
         )
     chosen = cls if cls.algo else MANAGED.get(config.algo, cls)
     agent = chosen.__new__(chosen)
-    agent._dataset, agent.run_dir, agent.config = None, None, config
+    agent.run_dir, agent.config = None, config
     if info is None:
-        spaces = env_spaces(config.env_id, config.env_kwargs)
+        spaces = task_spaces(config)
     else:
         spaces = Spaces.from_dict(Stored(info.manifest)["spaces"])
     agent._loaded = info is not None

@@ -21,7 +21,6 @@ from rl_training.api.support import (
     with_paths_found,
 )
 from rl_training.data.dataset import TransitionDataset
-from rl_training.envs.make import env_spaces
 from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import working_in
@@ -36,7 +35,7 @@ from rl_training.experiment.tracking import (
     written_or_said,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
-from rl_training.runtime.build import build_algorithm, run_scope, training_data
+from rl_training.runtime.build import build_algorithm, run_scope, task_spaces, training_data
 from rl_training.runtime.loops.offline import offline_loops
 from rl_training.runtime.seeds import SeedsResult, SeedsTrainer, seed_config, seed_folder
 
@@ -67,14 +66,14 @@ def learn_seeds(
     console: Console = ProgressConsole() if progress else SilentConsole()
     with run_scope(config, spaces):
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in config.seeds or ()]
-        beginning = begin(config, agents, first._dataset)
-        data = training_data(config, agents[0], first._dataset)
+        beginning = begin(config, agents, first.data_in_memory)
+        data = training_data(config, agents[0], first.data_in_memory)
         loops = offline_loops(config, agents, data)
         config = with_absolute_paths(config.replace(engine=loops[0].engine.mode))
         run_dir = create_run_folder(config)
         with removed_on_failure(run_dir):
             if first._dataset is not None and config.dataset is not None:
-                section = preparation(config.dataset.model_dump(mode="json"))
+                section = preparation(config.dataset.model_dump(mode="json"), same_data=True)
                 config = config.replace(dataset=section | store_in(run_dir, first._dataset))
             _write_configs(run_dir, config)
         announce(console, run_dir, loops[0])
@@ -101,7 +100,7 @@ def resume_seeds(
     refuse_changes(stored.to_dict(), config)
     console: Console = ProgressConsole() if progress else SilentConsole()
     config = with_paths_found(config, run_dir)
-    spaces = env_spaces(config.env_id, config.env_kwargs)
+    spaces = task_spaces(config)
     with working_in(run_dir, *_parts(run_dir, config)), run_scope(config, spaces):
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":

@@ -44,9 +44,10 @@ from rl_training.runtime.loops import Loop
 Array = np.ndarray[Any, Any]
 
 
-def preparation(dataset: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The keys of a data section that say what is done to the data, wherever they come from."""
-    keys = ("rewards", "returns", "normalize_observations")
+def preparation(dataset: Mapping[str, Any] | None, same_data: bool = False) -> dict[str, Any]:
+    """The keys of a data section that say what is done to the data, wherever they come from;
+    with `same_data`, also what is known of these data."""
+    keys = ("rewards", "returns", "normalize_observations", *(("spaces",) if same_data else ()))
     return {key: dataset[key] for key in keys if dataset and key in dataset}
 
 
@@ -311,7 +312,8 @@ def check_checkpoints(
             # parsed, so that keys which did not exist then have their default
             refuse_changes(stored_config(info).to_dict(), config)
             made_for = Spaces.from_dict(Stored(info.manifest)["spaces"])
-            made_for.refuse_other(spaces, f"environment '{config.env_id}'")
+            where = f"environment '{config.env_id}'" if config.env_id else "the data set"
+            made_for.refuse_other(spaces, where, "env_id" if config.env_id else "dataset")
         known.append(_task_of(info))
 
 

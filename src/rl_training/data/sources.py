@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.inference import spaces_without_environment
 from rl_training.data.readers import (
     HDF5_SUFFIXES,
     read_arrays,
@@ -21,14 +22,12 @@ from rl_training.data.validation import (
     ALIASES,
     RawTransitions,
     build_dataset,
-    describe_bounds,
-    infer_spaces,
 )
 from rl_training.envs.contract import close_env
 from rl_training.envs.episodes import roll_out, uniform_controller
 from rl_training.envs.make import env_spaces, make_env, spaces_of
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import DatasetConfig, DataSource
+from rl_training.experiment.config import DatasetConfig, DataSource, SpacesConfig
 from rl_training.experiment.errors import (
     ConfigError,
     DataError,
@@ -44,8 +43,9 @@ def load_transition_dataset(
     *,
     env_id: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
-    spaces: Spaces | None = None,
+    spaces: Spaces | SpacesConfig | None = None,
     needs_rewards: bool = True,
+    widen_constants: bool = True,
 ) -> TransitionDataset:
     """Load, check, mix and process transitions from any source.
 
@@ -56,11 +56,18 @@ def load_transition_dataset(
 
     The data are checked against `spaces`; where those are left out, against the
     environment `env_id`; where that is left out too, against what the source says of
-    itself, or else the action space is inferred from the data, which a note then says.
+    itself, or else the action space is inferred from the data, which a note then says; a
+    `SpacesConfig`, as the section `dataset.spaces`, goes before both.
+
+    A component of the actions that never changes shows no bounds: it gets a range of 1 to
+    either side, or is refused without `widen_constants`.
 
     Arrays and files without rewards are refused unless `needs_rewards` is False, as it is
     for imitation.
     """
+    given = None
+    if isinstance(spaces, SpacesConfig):
+        given, spaces = spaces, None
     if isinstance(source, TransitionDataset):
         if needs_rewards:
             source.require_rewards()
@@ -72,18 +79,16 @@ def load_transition_dataset(
         raws = [read_arrays(source, needs_rewards=needs_rewards)]
     else:
         config = _as_config(source)
+        given = given or config.spaces
         raws = _read_parts(config, env_id, env_kwargs, needs_rewards)
     if spaces is None and env_id is not None:
         spaces = env_spaces(env_id, env_kwargs)
+    note = None
     if spaces is None:
-        spaces = next((raw.spaces for raw in raws if raw.spaces is not None), None)
-    inferred = spaces is None
-    if spaces is None:
-        spaces = infer_spaces(raws)
+        spaces, note = spaces_without_environment(raws, given, widen_constants)
     datasets = [_for_environment(build_dataset(raw, spaces), env_id) for raw in raws]
     dataset = datasets[0] if config is None else _combine(config, datasets)
-    if inferred:
-        note = f"action space inferred from the data: {describe_bounds(spaces)}"
+    if note is not None:
         dataset = replace(dataset, notes=(*dataset.notes, note))
     return dataset if config is None else apply_reward_processing(dataset, config.rewards)
 

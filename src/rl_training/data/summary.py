@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.inference import describe_bounds
 from rl_training.data.measures import ActionNoise, action_noise, at_edge, hints
 from rl_training.data.readers import read_file_arrays
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.validation import describe_bounds
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import RLTrainingError
 

@@ -31,8 +31,6 @@ it does not say whether the episode terminated or was cut."""
 
 ACTION_TOLERANCE = 1e-4
 SEAM_TOLERANCE = 1e-5
-MOST_INFERRED_ACTIONS = 100_000
-"""Whole numbers further apart count something and are no choice among Discrete actions."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +118,14 @@ def _advice(missing: Sequence[str], present: Sequence[str]) -> str:
 
 def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
     """Check every array, in itself and against `spaces`, and close the episodes."""
-    _check_lengths(raw)
+    check_lengths(raw)
     notes = list(raw.notes)
-    observations = _vectors(raw, "observations")
+    observations = vectors(raw, "observations")
     _check_width(raw, "observations", observations, spaces)
     actions = _actions(raw, spaces)
     has_rewards = "rewards" in raw.arrays
     if has_rewards:
-        rewards = _finite(raw, "rewards", _column(raw, "rewards"))
+        rewards = finite(raw, "rewards", _column(raw, "rewards"))
     else:
         rewards = np.full(len(observations), np.nan, np.float32)
         notes.append("there are no rewards")
@@ -142,7 +140,7 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
         truncations[-1] = True
         notes.append("the last episode has no end; it is marked as truncated")
     if "next_observations" in raw.arrays:
-        following = _vectors(raw, "next_observations")
+        following = vectors(raw, "next_observations")
         _check_width(raw, "next_observations", following, spaces)
         rows: NDArray[np.bool_] | slice = slice(None)
     else:
@@ -176,63 +174,6 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
     return dataset
 
 
-def infer_spaces(sources: Sequence[RawTransitions]) -> Spaces:
-    """Spaces that hold all data of `sources`: bounds are the smallest and largest action."""
-    first = sources[0]
-    for raw in sources:
-        _check_lengths(raw)
-    width = _vectors(first, "observations").shape[1]
-    arrays = [_numbers(raw, "actions") for raw in sources]
-    for raw, array in zip(sources, arrays, strict=True):
-        _finite(raw, "actions", array)
-    flat = [_looks_discrete(array) for array in arrays]
-    if any(flat) != all(flat):
-        raise DataError(
-            f"{sources[flat.index(not flat[0])].label}: array 'actions' is "
-            f"{'continuous' if flat[0] else 'discrete'}, unlike that of {first.label}; "
-            "mix only data of one task"
-        )
-    if all(flat):
-        low = min(0, min(int(array.min()) for array in arrays))
-        high = max(int(array.max()) for array in arrays)
-        if high - low >= MOST_INFERRED_ACTIONS:
-            raise DataError(
-                f"{first.label}: array '{first.key('actions')}' holds whole numbers from {low:,} "
-                f"to {high:,}, too many for Discrete actions; store continuous actions as float32 "
-                "in the shape (rows, components), or give the environment"
-            )
-        return Spaces(width, "discrete", high - low + 1, action_start=low)
-    for raw, array in zip(sources, arrays, strict=True):
-        if array.ndim != 2 or array.shape[1] != arrays[0].shape[-1]:
-            raise DataError(
-                f"{raw.label}: array '{raw.key('actions')}' has shape {array.shape}, expected "
-                "(rows, components) for continuous or (rows,) of integers for discrete "
-                "actions; reshape it, e.g. actions[:, None] for one component"
-            )
-    stacked = [array.astype(np.float32) for array in arrays]
-    low_bounds = np.min([array.min(0) for array in stacked], 0).astype(np.float64)
-    high_bounds = np.max([array.max(0) for array in stacked], 0).astype(np.float64)
-    # A component that never changes still needs a range to be mapped from.
-    constant = low_bounds == high_bounds
-    low_bounds, high_bounds = low_bounds - constant, high_bounds + constant
-    return Spaces(
-        width,
-        "box",
-        int(low_bounds.shape[0]),
-        tuple(float(x) for x in low_bounds),
-        tuple(float(x) for x in high_bounds),
-    )
-
-
-def describe_bounds(spaces: Spaces) -> str:
-    """Discrete(3) from 0, or Box(2,) with its bounds."""
-    if spaces.is_discrete:
-        return f"Discrete({spaces.action_dim}) from {spaces.action_start}"
-    low = ", ".join(f"{x:.4g}" for x in spaces.action_low)
-    high = ", ".join(f"{x:.4g}" for x in spaces.action_high)
-    return f"Box({spaces.action_dim},) from [{low}] to [{high}]"
-
-
 def unmarked_seams(dataset: TransitionDataset) -> int:
     """Rows inside an episode whose next observation is not the following row's."""
     following, present = dataset.next_observations[:-1], dataset.observations[1:]
@@ -244,7 +185,7 @@ def unmarked_seams(dataset: TransitionDataset) -> int:
 # --- one array each --------------------------------------------------------------------------
 
 
-def _check_lengths(raw: RawTransitions) -> None:
+def check_lengths(raw: RawTransitions) -> None:
     for name, array in raw.arrays.items():
         if array.ndim == 0:
             raise DataError(
@@ -261,7 +202,7 @@ def _check_lengths(raw: RawTransitions) -> None:
         raise DataError(f"{raw.label}: the arrays are empty; give at least one transition")
 
 
-def _numbers(raw: RawTransitions, name: str) -> NDArray[Any]:
+def numbers(raw: RawTransitions, name: str) -> NDArray[Any]:
     array = raw.arrays[name]
     if array.dtype.kind not in "fiub":
         raise DataError(
@@ -271,7 +212,7 @@ def _numbers(raw: RawTransitions, name: str) -> NDArray[Any]:
     return array
 
 
-def _finite(raw: RawTransitions, name: str, array: NDArray[Any]) -> NDArray[np.float32]:
+def finite(raw: RawTransitions, name: str, array: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         result = np.ascontiguousarray(array, dtype=np.float32)
     good = np.isfinite(result)
@@ -287,7 +228,7 @@ def _finite(raw: RawTransitions, name: str, array: NDArray[Any]) -> NDArray[np.f
 
 
 def _column(raw: RawTransitions, name: str) -> NDArray[Any]:
-    array = _numbers(raw, name)
+    array = numbers(raw, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -298,8 +239,8 @@ def _column(raw: RawTransitions, name: str) -> NDArray[Any]:
     return array
 
 
-def _vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
-    array = _numbers(raw, name)
+def vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
+    array = numbers(raw, name)
     if array.ndim != 2 or array.shape[1] == 0:
         if array.ndim == 1 and array.dtype.kind in "iu":
             mend = (
@@ -312,7 +253,7 @@ def _vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
             f"{raw.label}: array '{raw.key(name)}' has shape {array.shape}, expected "
             f"(rows, width); {mend}"
         )
-    return _finite(raw, name, array)
+    return finite(raw, name, array)
 
 
 def _check_width(
@@ -326,19 +267,12 @@ def _check_width(
         )
 
 
-def _looks_discrete(array: NDArray[Any]) -> bool:
-    flat = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
-    if array.dtype.kind in "iub":
-        return flat
-    return array.ndim == 1 and bool(np.equal(array, np.floor(array)).all())
-
-
 def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
-    array, key = _numbers(raw, "actions"), raw.key("actions")
+    array, key = numbers(raw, "actions"), raw.key("actions")
     if spaces.is_discrete:
         flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
         if flat.ndim == 1:
-            _finite(raw, "actions", flat)
+            finite(raw, "actions", flat)
         if flat.ndim != 1 or not np.equal(flat, np.floor(flat)).all():
             raise DataError(
                 f"{raw.label}: array '{key}' holds continuous (Box) actions but the task has "
@@ -364,7 +298,7 @@ def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
             f"{raw.label}: array '{key}' has shape {array.shape}, expected "
             f"({array.shape[0]}, {spaces.action_dim}); reshape it or use data of this task"
         )
-    values = _finite(raw, "actions", array)
+    values = finite(raw, "actions", array)
     low, high = np.asarray(spaces.action_low), np.asarray(spaces.action_high)
     outside = (values < low - ACTION_TOLERANCE) | (values > high + ACTION_TOLERANCE)
     if outside.any():

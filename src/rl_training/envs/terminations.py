@@ -124,7 +124,7 @@ KEY = "algo_kwargs.termination"
 
 def termination_for(
     choice: str,
-    env_id: str,
+    env_id: str | None,
     env_kwargs: Mapping[str, Any],
     train_env_kwargs: Mapping[str, Any],
 ) -> Termination:
@@ -142,11 +142,15 @@ def termination_for(
 
 
 def _known_for(
-    env_id: str, env_kwargs: Mapping[str, Any], train_env_kwargs: Mapping[str, Any]
+    env_id: str | None, env_kwargs: Mapping[str, Any], train_env_kwargs: Mapping[str, Any]
 ) -> str:
+    instead = f"set {KEY} to never, learned, or a function of your own as package.module:function"
+    if env_id is None:
+        raise ConfigError(
+            f"{KEY}: without an environment the ends of the task are unknown; {instead}"
+        )
     task = re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])
     known = TASKS.get(task)
-    instead = f"set {KEY} to never, learned, or a function of your own as package.module:function"
     if known is None:
         raise ConfigError(f"{KEY}: nobody said where '{env_id}' ends; {instead}")
     given = {"train_env_kwargs": train_env_kwargs, "env_kwargs": env_kwargs}

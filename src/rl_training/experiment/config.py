@@ -54,7 +54,13 @@ Whole = Annotated[int, BeforeValidator(whole_number)]
 Count = Annotated[Whole, Field(ge=1, le=10**15)]
 Interval = Annotated[Whole, Field(ge=0)]
 Text = Annotated[str, BeforeValidator(_text)]
+Bounds = Finite | Annotated[tuple[Finite, ...], Field(min_length=1, strict=False)]
 HiddenSizes = Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
+
+
+def _each(bound: float | tuple[float, ...]) -> tuple[float, ...]:
+    """Bounds by component; one alone is for all of them."""
+    return bound if isinstance(bound, tuple) else (float(bound),)
 
 
 class Section(BaseModel):
@@ -95,6 +101,56 @@ class ReturnsConfig(Section):
 
     at_truncation: Literal["bootstrap", "cut"] = "bootstrap"
     """At a time limit: add the value of the final state, or sum only to the cut."""
+
+
+class ActionSpace(Section):
+    """Actions of a task that has no environment to ask."""
+
+    kind: Literal["box", "discrete"]
+    """Box: real numbers within bounds; discrete: one of n choices."""
+    n: Count | None = None
+    """Number of choices (kind discrete)."""
+    start: Whole = 0
+    """The smallest choice as the data write it (kind discrete)."""
+    low: Bounds | None = None
+    """Smallest action, one number for all components or one for each (kind box)."""
+    high: Bounds | None = None
+    """Largest action, likewise (kind box)."""
+
+    @model_validator(mode="after")
+    def _keys_fit_the_kind(self) -> Self:
+        if self.kind == "discrete":
+            if self.n is None:
+                raise ValueError("kind 'discrete' needs the key 'n', the number of choices")
+            if self.low is not None or self.high is not None:
+                raise ValueError("keys 'low' and 'high' belong to kind box")
+            return self
+        if self.n is not None or self.start:
+            raise ValueError("keys 'n' and 'start' belong to kind discrete")
+        if self.low is None or self.high is None:
+            raise ValueError("kind 'box' needs the keys 'low' and 'high'")
+        lows, highs = _each(self.low), _each(self.high)
+        if len(lows) != len(highs) and 1 not in (len(lows), len(highs)):
+            raise ValueError(f"'low' has {len(lows)} components and 'high' {len(highs)}")
+        if not all(low < high for low, high in self.bounds(max(len(lows), len(highs)))):
+            raise ValueError("every 'low' must be below its 'high'")
+        return self
+
+    def bounds(self, components: int) -> list[tuple[float, float]]:
+        """(low, high) of every component; of more where more are given than there are."""
+        sides = [_each(self.low or 0.0), _each(self.high or 0.0)]
+        count = max(components, *(len(side) for side in sides))
+        lows, highs = (side * count if len(side) == 1 else side for side in sides)
+        return list(zip(lows, highs, strict=False))
+
+
+class SpacesConfig(Section):
+    """What the policy sees and does, where no environment says it."""
+
+    obs_dim: Count | None = None
+    """Numbers in an observation; as wide as the data by default."""
+    actions: ActionSpace | None = None
+    """The actions; by default those between the smallest and the largest of the data."""
 
 
 SOURCE_KEY = {"scripted": "name", "npz": "path", "hdf5": "path", "minari": "id"}
@@ -150,6 +206,8 @@ class DatasetConfig(DataSource):
 
     mix: Annotated[tuple[MixPart, ...], Field(min_length=1, strict=False)] | None = None
     """Several sources instead of one, each with a weight."""
+    spaces: SpacesConfig | None = None
+    """Spaces of a task without an environment; a run stores what it took from the data here."""
     rewards: RewardProcessing = RewardProcessing()
     """Reward processing, before returns are computed."""
     returns: ReturnsConfig = ReturnsConfig()
@@ -241,8 +299,8 @@ class TrainConfig(Section):
 
     algo: str
     """Algorithm, as `rl-training list` names it."""
-    env_id: str
-    """Gymnasium environment the policy is for; evaluation runs in it."""
+    env_id: str | None = None
+    """Gymnasium environment the policy is for; learning from data alone needs none."""
     env_kwargs: dict[str, Any] = {}
     """Keyword arguments for gymnasium.make."""
     train_env_kwargs: dict[str, Any] = {}
@@ -339,6 +397,16 @@ class TrainConfig(Section):
         # Frozen for users; the resolved knobs replace the partial ones exactly once, here.
         object.__setattr__(self, "algo_kwargs", knobs.model_dump(mode="json"))
         algorithm.check_config(self)
+
+    @property
+    def environment(self) -> str:
+        """The environment's id, where there is no way without one."""
+        if self.env_id is None:
+            raise ConfigError(
+                "env_id: this run has data alone and no environment; give one, such as "
+                "env_id: Pendulum-v1"
+            )
+        return self.env_id
 
     @property
     def params(self) -> Any:

@@ -33,8 +33,8 @@ CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
 
 def create_run_folder(config: TrainConfig) -> Path:
     """A new folder `<algo>-<env>-s<seed>-<time>` under the output folder; of several seeds,
-    `<number>seeds` stands in the place of the seed."""
-    env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id)
+    `<number>seeds` stands in the place of the seed, and without an environment the data in its."""
+    env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id or _data_name(config))
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     seed = f"s{config.seed}" if config.seeds is None else f"{len(config.seeds)}seeds"
     base = Path(config.output_dir) / f"{config.algo}-{env}-{seed}-{stamp}"
@@ -50,6 +50,16 @@ def create_run_folder(config: TrainConfig) -> Path:
             reason = getattr(error, "strerror", None) or str(error)
             raise _unwritable(config.output_dir, reason) from None
     raise _unwritable(config.output_dir, "a file is in the way")
+
+
+def _data_name(config: TrainConfig) -> str:
+    """What a run without an environment is called after."""
+    data = config.dataset
+    if data is None or data.mix is not None:
+        return "data"
+    if data.path is not None and Path(data.path).name != DATASET_FILE:
+        return Path(data.path).stem
+    return data.name or data.id or "data"
 
 
 def _unwritable(output_dir: str, reason: str) -> ConfigError:

@@ -13,6 +13,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.algorithms.families import family
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.inference import stored_spaces
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.global_random import (
@@ -20,6 +21,7 @@ from rl_training.envs.global_random import (
     sole_learner,
     untouched_randomness,
 )
+from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import usual_torch
 from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
@@ -155,14 +157,32 @@ def raw_data(
     """The run's data with their rewards as they are."""
     if dataset is not None:
         return dataset
-    assert config.dataset is not None
+    return read_data(config, algorithm.spaces)
+
+
+def read_data(config: TrainConfig, spaces: Spaces | None) -> TransitionDataset:
+    """The data that a config names, with their rewards as they are; without `spaces`, those of
+    its environment or else of the data."""
     return load_transition_dataset(
-        config.dataset.model_copy(update={"rewards": RewardProcessing()}),
+        _require_dataset(config, "data").model_copy(update={"rewards": RewardProcessing()}),
         env_id=config.env_id,
         env_kwargs=config.env_kwargs,
-        spaces=algorithm.spaces,
-        needs_rewards=algorithm.needs_rewards,
+        spaces=spaces,
+        needs_rewards=algorithm_class(config.algo).needs_rewards,
+        widen_constants=False,
     )
+
+
+def task_spaces(config: TrainConfig) -> Spaces:
+    """What the policy of a run sees and does: of its environment, or else of its data."""
+    if config.env_id is not None:
+        return env_spaces(config.env_id, config.env_kwargs)
+    return spaces_in_full(config) or read_data(config, None).spaces
+
+
+def spaces_in_full(config: TrainConfig) -> Spaces | None:
+    """The spaces that a config says itself; None where its data have to say some of them."""
+    return stored_spaces(None if config.dataset is None else config.dataset.spaces)
 
 
 def choose_threads(config: TrainConfig, images: bool) -> int:

@@ -116,7 +116,9 @@ class SeedsTrainer:
         self.engine = loops[0].engine
         stack = self.engine.learner
         assert isinstance(stack, AgentStack)
-        self.evaluations = SharedEvaluations(config, stack, self._evaluated_seeds)
+        self.evaluations = (
+            SharedEvaluations(config, stack, self._evaluated_seeds) if config.env_id else None
+        )
         self.trainers = {
             seed: Trainer(
                 seed_config(config, seed),
@@ -124,7 +126,7 @@ class SeedsTrainer:
                 loop,
                 seed_folder(run_dir, seed),
                 SeedConsole(console, seed, self),
-                evaluator=self.evaluations.of(i),
+                evaluator=self.evaluations.of(i) if self.evaluations else None,
             )
             for i, (seed, agent, loop) in enumerate(zip(self.seeds, agents, loops, strict=True))
         }
@@ -195,7 +197,8 @@ class SeedsTrainer:
             self.log.close()
             for trainer in opened:
                 trainer.close()
-            self.evaluations.close()
+            if self.evaluations is not None:
+                self.evaluations.close()
         if self.signal is not None:
             raise end_by(self.signal, result)
         return result
@@ -262,7 +265,8 @@ class SeedsTrainer:
     def _profile(self) -> Profile:
         profile = Profile(self.engine.learner.device)
         profile.watch([Part(self.engine, "run_until_due", "update")])
-        profile.watch([Part(self.evaluations, "run", "evaluation")])
+        if self.evaluations is not None:
+            profile.watch([Part(self.evaluations, "run", "evaluation")])
         for trainer in self.trainers.values():
             profile.watch([Part(trainer.store, "save", "checkpoints")])
             if trainer in self.active.values():
@@ -435,7 +439,7 @@ class SharedEvaluations:
     ) -> None:
         self.stack, self.wanted = stack, wanted
         self.evaluator = Evaluator(
-            config.env_id,
+            config.environment,
             config.env_kwargs,
             stack.template.spaces,
             [SELECTION_STATES] * len(stack.agents),

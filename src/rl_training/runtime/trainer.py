@@ -163,6 +163,7 @@ class Trainer:
             run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
         )
         self.evaluator = evaluator or self._evaluator(SELECTION_STATES)
+        """None for a run without an environment."""
         self.start_states = SELECTION_STATES  # the seed of those that evaluations start from
         self.early_stopping = (
             EarlyStopping(config.early_stopping) if config.early_stopping else None
@@ -266,7 +267,8 @@ class Trainer:
     def close(self) -> None:
         self.console.stop()
         self.log.close()
-        self.evaluator.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
         self.loop.close()
 
     def _advance(self) -> None:
@@ -335,10 +337,11 @@ class Trainer:
     def _begin_profile(self) -> None:
         self.profile = Profile(self.algorithm.update_count.device)
         self.profile_from = self.loop.tick
+        evaluated = [] if self.evaluator is None else [Part(self.evaluator, "run", "evaluation")]
         self.profile.watch(
             [
                 *self.loop.parts(),
-                Part(self.evaluator, "run", "evaluation"),
+                *evaluated,
                 Part(self.store, "save", "checkpoints"),
                 Part(self.log, "write", "logging"),
             ]
@@ -378,7 +381,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         tick = self.loop.tick
-        if tick == self.last_eval_tick:
+        if tick == self.last_eval_tick or self.evaluator is None:
             return
         self._check_finite_weights()
         self.evaluation_due = True
@@ -416,19 +419,24 @@ class Trainer:
 
     def _evaluation_of(self, algorithm: Algorithm) -> EvalResult:
         """Episodes of a policy, broken off where the run is to end."""
+        assert self.evaluator is not None
         with untouched_randomness(), self.pause:
             return self.evaluator.run(ActingPolicy(algorithm), self.config.eval_episodes)
 
-    def _evaluator(self, start_states: int) -> Evaluator:
+    def _evaluator(self, start_states: int) -> SomeEvaluator | None:
         c = self.config
+        if c.env_id is None:
+            return None
         return Evaluator(
             c.env_id, c.env_kwargs, self.algorithm.spaces, [start_states], c.eval_max_steps
         )
 
     def _evaluate_held_out(self) -> None:
         """What the last and the best policy are worth from start states that chose neither."""
-        self.evaluator, evaluator = self._evaluator(HELD_OUT_STATES), self.evaluator
-        evaluator.close()
+        if self.evaluator is None:
+            return
+        self.evaluator.close()
+        self.evaluator = self._evaluator(HELD_OUT_STATES)
         if self.profile:
             self.profile.watch([Part(self.evaluator, "run", "evaluation")])
         try:
@@ -571,7 +579,8 @@ class Trainer:
         # a run of an earlier version compares its policies on start states of its own seed
         own = self.config.seed
         self.start_states = stored.whole("start_states") if "start_states" in stored else own
-        self.evaluator.start_from(self.start_states)
+        if self.evaluator is not None:
+            self.evaluator.start_from(self.start_states)
         self.last_eval_tick = stored.whole("last_eval_tick", least=-1)
         self.evaluation_due = stored.flag("evaluation_due")
         self.best_score = stored.number("best_score")

@@ -145,7 +145,7 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
     key = "train_env_kwargs" if config.train_env_kwargs else "env_kwargs"
     try:
         collector = Collector(
-            config.env_id,
+            config.environment,
             {**config.env_kwargs, **config.train_env_kwargs},
             config.num_envs,
             derive_seed(config.seed, "collect"),
@@ -154,7 +154,7 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
     except EnvironmentSetupError as error:
         if not config.train_env_kwargs:
             raise
-        env_spaces(config.env_id, config.env_kwargs)  # raises where they are not to blame
+        env_spaces(config.environment, config.env_kwargs)  # raises where they are not to blame
         _, _, what = str(error).partition(": ")
         raise EnvironmentSetupError(f"train_env_kwargs: {what}") from None
     try:

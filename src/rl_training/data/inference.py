@@ -1,0 +1,174 @@
+"""Spaces of a task that has no environment: from the configuration, or else from the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.validation import (
+    RawTransitions,
+    check_lengths,
+    finite,
+    numbers,
+    vectors,
+)
+from rl_training.envs.spaces import Spaces
+from rl_training.experiment.config import ActionSpace, SpacesConfig
+from rl_training.experiment.errors import DataError
+
+MOST_INFERRED_ACTIONS = 100_000
+"""Whole numbers further apart count something and are no choice among Discrete actions."""
+
+
+def spaces_without_environment(
+    sources: Sequence[RawTransitions], given: SpacesConfig | None, widen_constants: bool = True
+) -> tuple[Spaces, str | None]:
+    """The spaces of all data of `sources`, and a sentence about where the actions come from.
+
+    What the configuration says counts first, then what a source says of itself, then the data.
+    Without `widen_constants`, bounds that none of them shows are refused.
+    """
+    given = given or SpacesConfig()
+    known = next((raw.spaces for raw in sources if raw.spaces is not None), None)
+    if given.actions is not None:
+        spaces = _configured(sources[0], given.actions)
+        note = f"action space as dataset.spaces says: {describe_bounds(spaces)}"
+    elif known is not None:
+        spaces, note = known, None
+    else:
+        spaces = infer_spaces(sources, widen_constants)
+        taken = "numbers" if spaces.is_discrete else "smallest and largest values"
+        note = (
+            f"action space inferred from the data: {describe_bounds(spaces)}, the {taken} that "
+            "occur; set dataset.spaces.actions where the task allows more"
+        )
+    if given.obs_dim is not None:  # data of another width are refused when they are checked
+        spaces = replace(spaces, obs_dim=given.obs_dim)
+    return spaces, note
+
+
+def spaces_section(spaces: Spaces) -> dict[str, Any]:
+    """The section `dataset.spaces` that says what `spaces` does."""
+    if spaces.is_discrete:
+        actions: dict[str, Any] = {
+            "kind": "discrete",
+            "n": spaces.action_dim,
+            "start": spaces.action_start,
+        }
+    else:
+        low, high = list(spaces.action_low), list(spaces.action_high)
+        actions = {"kind": "box", "low": low, "high": high}
+    return {"obs_dim": spaces.obs_dim, "actions": actions}
+
+
+def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
+    """The spaces that a section says in full; None where the data have to say the rest."""
+    if given is None or given.obs_dim is None or given.actions is None:
+        return None
+    actions = given.actions
+    if actions.kind == "discrete":
+        return _discrete(given.obs_dim, actions)
+    if not (isinstance(actions.low, tuple) and isinstance(actions.high, tuple)):
+        return None
+    return _box(given.obs_dim, actions, len(actions.low))
+
+
+def _configured(first: RawTransitions, actions: ActionSpace) -> Spaces:
+    width = vectors(first, "observations").shape[1]
+    if actions.kind == "discrete":
+        return _discrete(width, actions)
+    array = numbers(first, "actions")
+    components = array.shape[1] if array.ndim == 2 else 1
+    spaces = _box(width, actions, components)
+    if spaces.action_dim != components:
+        raise DataError(
+            f"dataset.spaces.actions: bounds of {spaces.action_dim} components are given, but "
+            f"array '{first.key('actions')}' of {first.label} has {components}; give one for each"
+        )
+    return spaces
+
+
+def _discrete(width: int, actions: ActionSpace) -> Spaces:
+    assert actions.n is not None
+    return Spaces(width, "discrete", actions.n, action_start=actions.start)
+
+
+def _box(width: int, actions: ActionSpace, components: int) -> Spaces:
+    bounds = actions.bounds(components)
+    low, high = (tuple(float(x) for x in side) for side in zip(*bounds, strict=True))
+    return Spaces(width, "box", len(bounds), low, high)
+
+
+def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Spaces:
+    """Spaces that hold all data of `sources`: bounds are the smallest and largest action."""
+    first = sources[0]
+    for raw in sources:
+        check_lengths(raw)
+    width = vectors(first, "observations").shape[1]
+    arrays = [numbers(raw, "actions") for raw in sources]
+    for raw, array in zip(sources, arrays, strict=True):
+        finite(raw, "actions", array)
+    flat = [looks_discrete(array) for array in arrays]
+    if any(flat) != all(flat):
+        raise DataError(
+            f"{sources[flat.index(not flat[0])].label}: array 'actions' is "
+            f"{'continuous' if flat[0] else 'discrete'}, unlike that of {first.label}; "
+            "mix only data of one task"
+        )
+    if all(flat):
+        low = min(0, min(int(array.min()) for array in arrays))
+        high = max(int(array.max()) for array in arrays)
+        if high - low >= MOST_INFERRED_ACTIONS:
+            raise DataError(
+                f"{first.label}: array '{first.key('actions')}' holds whole numbers from {low:,} "
+                f"to {high:,}, too many for Discrete actions; store continuous actions as float32 "
+                "in the shape (rows, components), or give the environment"
+            )
+        return Spaces(width, "discrete", high - low + 1, action_start=low)
+    for raw, array in zip(sources, arrays, strict=True):
+        if array.ndim != 2 or array.shape[1] != arrays[0].shape[-1]:
+            raise DataError(
+                f"{raw.label}: array '{raw.key('actions')}' has shape {array.shape}, expected "
+                "(rows, components) for continuous or (rows,) of integers for discrete "
+                "actions; reshape it, e.g. actions[:, None] for one component"
+            )
+    stacked = [array.astype(np.float32) for array in arrays]
+    low_bounds = np.min([array.min(0) for array in stacked], 0).astype(np.float64)
+    high_bounds = np.max([array.max(0) for array in stacked], 0).astype(np.float64)
+    constant = low_bounds == high_bounds
+    if constant.any() and not widen_constants:
+        component = int(np.flatnonzero(constant)[0])
+        raise DataError(
+            f"{first.label}: component {component} of array '{first.key('actions')}' is "
+            f"{low_bounds[component]:g} throughout, which shows no bounds to act within; give "
+            "them, such as dataset.spaces.actions: {kind: box, low: -1, high: 1}"
+        )
+    # A component that never changes still needs a range to be mapped from.
+    low_bounds, high_bounds = low_bounds - constant, high_bounds + constant
+    return Spaces(
+        width,
+        "box",
+        int(low_bounds.shape[0]),
+        tuple(float(x) for x in low_bounds),
+        tuple(float(x) for x in high_bounds),
+    )
+
+
+def describe_bounds(spaces: Spaces) -> str:
+    """Discrete(3) from 0, or Box(2,) with its bounds."""
+    if spaces.is_discrete:
+        return f"Discrete({spaces.action_dim}) from {spaces.action_start}"
+    low = ", ".join(f"{x:.4g}" for x in spaces.action_low)
+    high = ", ".join(f"{x:.4g}" for x in spaces.action_high)
+    return f"Box({spaces.action_dim},) from [{low}] to [{high}]"
+
+
+def looks_discrete(array: NDArray[Any]) -> bool:
+    flat = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+    if array.dtype.kind in "iub":
+        return flat
+    return array.ndim == 1 and bool(np.equal(array, np.floor(array)).all())
