@@ -20,6 +20,8 @@ from rl_training import AWR, BC, DQN, RLPD, TrainConfig, load
 from rl_training.experiment.errors import CheckpointError, ConfigError, DataError, RLTrainingError
 from tests.conftest import QUICK, Command, Outcome
 
+from .each import each
+
 RUNS = "runs-of-this-test"
 
 
@@ -175,7 +177,7 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("config", "overrides", "fragments"), CONFIG_MISTAKES)
+@each(("config", "overrides", "fragments"), CONFIG_MISTAKES)
 def test_config_mistakes(
     refuses_training: Callable[..., None],
     config: str,
@@ -216,7 +218,7 @@ CONFIG_FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIG_FILES)
+@each("name", CONFIG_FILES)
 def test_config_files_that_are_none(
     refuses: Callable[..., None], tmp_path: Path, name: str
 ) -> None:
@@ -272,14 +274,14 @@ PYTHON_MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), PYTHON_MISTAKES)
+@each(("options", "message"), PYTHON_MISTAKES)
 def test_python_mistakes(options: dict[str, Any], message: str) -> None:
     given = {"dataset": "pendulum-mixed", "total_updates": 20, **options}
     with pytest.raises(RLTrainingError, match=message):
         AWR("Pendulum-v1", **given)
 
 
-@pytest.mark.parametrize("thing", [3, {"env_id": "Pendulum-v1"}, ["Pendulum-v1"]])
+@each("thing", [3, {"env_id": "Pendulum-v1"}, ["Pendulum-v1"]])
 def test_an_environment_is_named_by_its_id(thing: Any) -> None:
     with pytest.raises(ConfigError, match=r"^env_id: give the id"):
         AWR(thing, dataset="pendulum-mixed", total_updates=20)
@@ -356,7 +358,7 @@ ODD_SPACES = {
 }
 
 
-@pytest.mark.parametrize("name", ODD_SPACES)
+@each("name", ODD_SPACES)
 def test_unsupported_spaces(refuses_training: Callable[..., None], name: str) -> None:
     observation_space, action_space = ODD_SPACES[name]
     env_id = f"Odd{name}-v0"
@@ -493,8 +495,8 @@ DATA_MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", DATA_MISTAKES)
-@pytest.mark.parametrize("kind", ["npz", "hdf5"])
+@each("name", DATA_MISTAKES)
+@each("kind", ["npz", "hdf5"])
 def test_data_mistakes(
     refuses_training: Callable[..., None], tmp_path: Path, name: str, kind: str
 ) -> None:
@@ -564,7 +566,7 @@ IMITATION_MISTAKES: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", IMITATION_MISTAKES)
+@each("name", IMITATION_MISTAKES)
 def test_imitation_mistakes(refuses_training: Callable[..., None], name: str) -> None:
     config, overrides, fragments = IMITATION_MISTAKES[name]
     refuses_training(config, ["total_updates=null", *overrides], fragments)
@@ -660,7 +662,7 @@ BROKEN_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_FILES)
+@each("name", BROKEN_FILES)
 def test_files_that_are_no_data(
     cli: Command, refuses_training: Callable[..., None], tmp_path: Path, name: str
 ) -> None:
@@ -744,7 +746,7 @@ DATA_COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "fragments"), DATA_COMMANDS)
+@each(("command", "fragments"), DATA_COMMANDS)
 def test_data_commands(
     refuses: Callable[..., None], tmp_path: Path, command: list[str], fragments: tuple[str, ...]
 ) -> None:
@@ -772,7 +774,7 @@ COLLECT_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "fragments"), COLLECT_MISTAKES, ids=str)
+@each(("options", "fragments"), COLLECT_MISTAKES, ids=str)
 def test_collect_mistakes(
     refuses: Callable[..., None], tmp_path: Path, options: list[str], fragments: tuple[str, ...]
 ) -> None:
@@ -1284,7 +1286,7 @@ ONLINE_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("config", "overrides", "fragments"), ONLINE_MISTAKES)
+@each(("config", "overrides", "fragments"), ONLINE_MISTAKES)
 def test_mistakes_of_online_runs(
     refuses: Callable[..., None],
     tmp_path: Path,
@@ -1301,8 +1303,8 @@ def test_mistakes_of_online_runs(
     )
 
 
-@pytest.mark.parametrize("algo", ["dqn", "ppo"])
-@pytest.mark.parametrize(
+@each("algo", ["dqn", "ppo"])
+@each(
     ("mode", "failure"),
     [(mode, what) for mode in ("sync", "async") for what in ("fail_at", "nan_at", "shape_at")],
 )

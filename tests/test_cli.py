@@ -26,6 +26,8 @@ from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.registry import algorithm_names
 from tests.conftest import QUICK, Command
 
+from .each import each
+
 COMMANDS = (
     (),
     ("train",),
@@ -63,7 +65,7 @@ def test_every_command_is_listed_above() -> None:
     assert walk(typer.main.get_command(app), ()) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@each("command", COMMANDS, ids=" ".join)
 def test_help_is_complete(cli: Command, command: tuple[str, ...]) -> None:
     import typer.main
 
@@ -105,7 +107,7 @@ USAGE_MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "named"), USAGE_MISTAKES)
+@each(("arguments", "named"), USAGE_MISTAKES)
 def test_usage_mistakes(cli: Command, arguments: tuple[str, ...], named: str) -> None:
     outcome = cli(*arguments)
     assert outcome.code == 2
@@ -157,7 +159,7 @@ def test_doctor(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "runs is NOT writable" in cli("doctor").out
 
 
-@pytest.mark.parametrize("name", packaged_config_names())
+@each("name", packaged_config_names())
 def test_show_prints_the_resolved_config_as_yaml(cli: Command, name: str) -> None:
     odd = ["algo_kwargs.batch_size=17", "env_kwargs={g: 9.81, name: 'a: b # c'}", "seed=3"]
     shown = cli("show", name, *odd)

@@ -30,6 +30,8 @@ from rl_training.experiment.config import (
 from rl_training.experiment.config_errors import section_in
 from rl_training.experiment.config_files import packaged_config_names, parse_yaml
 
+from .each import each
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -95,7 +97,7 @@ def config_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
             yield from config_keys(inner, f"{key}.")
 
 
-@pytest.mark.parametrize("algo", registry.algorithm_names())
+@each("algo", registry.algorithm_names())
 def test_the_knob_table_is_the_truth(algo: str) -> None:
     text = (DOCS / "algorithms" / f"{algo}.md").read_text(encoding="utf-8")
     fields = registry.algorithm_class(algo).Params.model_fields
@@ -130,7 +132,7 @@ def test_keys_that_may_change_on_resume_are_listed() -> None:
     assert set(named) == CHANGEABLE_ON_RESUME
 
 
-@pytest.mark.parametrize("algo", registry.algorithm_names())
+@each("algo", registry.algorithm_names())
 def test_every_metric_is_explained(algo: str) -> None:
     """Each name that the algorithm's update reports stands in the table of metrics."""
     from .contract.small_runs import small_config, small_learner
@@ -151,7 +153,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=label)
+@each("page", [ROOT / "README.md", *PAGES], ids=label)
 def test_relative_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     broken = []
@@ -189,7 +191,7 @@ def fenced_blocks(page: Path, language: str) -> list[tuple[int, bool, str]]:
     return blocks
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if fenced_blocks(p, "python")], ids=label)
+@each("page", [p for p in PAGES if fenced_blocks(p, "python")], ids=label)
 def test_python_examples_compile_and_name_what_exists(page: Path) -> None:
     for line, _, code in fenced_blocks(page, "python"):
         compile(code, f"{label(page)}:{line}", "exec")
@@ -253,9 +255,7 @@ def parse_command(words: list[str]) -> tuple[str, dict[str, Any]]:
     return " ".join(names), command.make_context(names[-1], words, parent=context).params
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in (ROOT / "README.md", *PAGES) if commands(p)], ids=label
-)
+@each("page", [p for p in (ROOT / "README.md", *PAGES) if commands(p)], ids=label)
 def test_commands_exist_with_their_options_and_keys(page: Path) -> None:
     for words in commands(page):
         try:

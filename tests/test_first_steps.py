@@ -22,6 +22,7 @@ from rl_training.experiment.foreign_names import FOREIGN
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 
 from .conftest import Command
+from .each import each
 
 QUICK: dict[str, Any] = {"tensorboard": False, "final_eval": False, "hidden_sizes": [4]}
 
@@ -47,7 +48,7 @@ def refused(kind: Any, **options: Any) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "option", "answer"),
     [
         (SAC, "learning_rate", "its names here are 'policy_lr', 'critic_lr' and 'temperature_lr'"),
@@ -97,7 +98,7 @@ def test_keys_of_other_libraries_in_a_config(cli: Command) -> None:
 # --- environments and positional arguments -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "line"),
     [
         (Reach(), 'gymnasium.register("Reach-v0", entry_point=Reach), and give "Reach-v0"'),

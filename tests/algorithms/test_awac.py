@@ -9,6 +9,7 @@ import torch
 
 from rl_training.algorithms import awac_loss
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     SEEDS_AND_SIZES,
@@ -56,10 +57,10 @@ def oracle(log_prob, q_data, q_policy, *, beta, weight_type, max_weight):
     return total, terms, {"log_prob": d_log_prob}
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-@pytest.mark.parametrize("weight_type", ["exp", "softmax"])
-@pytest.mark.parametrize(
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("scale", [1.0, 1e3])
+@each("weight_type", ["exp", "softmax"])
+@each(
     ("beta", "max_weight"), [(1.0 / 3.0, 100.0), (1.0, 1.5), (0.01, 20.0), (1e4, 0.5), (2.0, 1e6)]
 )
 def test_loss(seed, size, scale, weight_type, beta, max_weight):
@@ -71,8 +72,8 @@ def test_loss(seed, size, scale, weight_type, beta, max_weight):
     assert_loss_equals(awac_loss, inputs, *oracle(**inputs, **knobs), scale=scale, **knobs)
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
-@pytest.mark.parametrize("size", [1, 7, 256])
+@each("scale", [0.0, 1.0, 1e6])
+@each("size", [1, 7, 256])
 def test_softmax_weights_sum_to_the_batch_size(scale, size):
     inputs = random_arrays(0, scale, q_data=size, q_policy=size)
     inputs["log_prob"] = np.ones(size, np.float32)
@@ -146,7 +147,7 @@ def test_discrete_actions_are_refused():
     assert_refuses_discrete("awac")
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

@@ -8,6 +8,7 @@ import torch
 
 from rl_training.algorithms import awr_loss
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     GAMMA_BAD_KNOBS,
@@ -47,9 +48,9 @@ def oracle(log_prob, value, returns, *, beta, max_weight, advantage_mean=0.0, ad
     return policy_loss + value_loss, terms, {"log_prob": d_log_prob, "value": d_value}
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-@pytest.mark.parametrize(
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("scale", [1.0, 1e3])
+@each(
     "knobs",
     [
         {"beta": 1.0, "max_weight": 20.0},
@@ -81,8 +82,8 @@ def test_no_gradient_reaches_the_moments():
         assert not gradient_reaches(awr_loss, inputs, name, beta=1.0, max_weight=20.0)
 
 
-@pytest.mark.parametrize("cap", [0.5, 1.5, 3.3, 7.0, 20.0, 100.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each("cap", [0.5, 1.5, 3.3, 7.0, 20.0, 100.0])
+@each("dtype", [torch.float32, torch.float64])
 def test_the_cap_is_exact(cap, dtype):
     inputs = {"log_prob": np.ones(1), "value": np.zeros(1), "returns": np.full(1, 1e6)}
     loss, gradients = evaluate(awr_loss, inputs, dtype, beta=1.0, max_weight=cap)
@@ -159,7 +160,7 @@ def test_discrete_loss_falls(cartpole):
     assert_learns_discrete("awr", cartpole, policy_lr=1e-3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

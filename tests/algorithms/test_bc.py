@@ -8,6 +8,7 @@ from rl_training import AWR, BC
 from rl_training.algorithms import bc_loss, bc_mse_loss
 from rl_training.experiment.errors import ConfigError, DataError
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     DISCRETE,
@@ -27,8 +28,8 @@ from .helpers import (
 )
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("scale", [1.0, 1e4])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("scale", [1.0, 1e4])
 def test_likelihood_loss(seed, size, scale):
     inputs = random_arrays(seed, scale, log_prob=size)
     total = -np.mean(f64(inputs["log_prob"]))
@@ -36,8 +37,8 @@ def test_likelihood_loss(seed, size, scale):
     assert_loss_equals(bc_loss, inputs, total, {"policy_loss": total}, gradients)
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("action_dim", [1, 3])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("action_dim", [1, 3])
 def test_squared_error_loss(seed, size, action_dim):
     inputs = random_arrays(seed, predicted=(size, action_dim), action=(size, action_dim))
     error = f64(inputs["predicted"]) - f64(inputs["action"])
@@ -53,8 +54,8 @@ def test_squared_error_refuses_to_broadcast():
         bc_mse_loss(torch.zeros(4, 1), torch.zeros(4))
 
 
-@pytest.mark.parametrize("distribution", ["gaussian", "tanh_gaussian"])
-@pytest.mark.parametrize("loss", ["likelihood", "mse"])
+@each("distribution", ["gaussian", "tanh_gaussian"])
+@each("loss", ["likelihood", "mse"])
 def test_update_minimises_the_loss_of_the_data_actions(loss, distribution):
     learner = make_learner("bc", loss=loss, action_distribution=distribution).double()
     batch = random_batch()
@@ -102,9 +103,7 @@ def test_squared_error_is_refused_on_discrete_actions():
         make_learner("bc", DISCRETE, loss="mse")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [*COMMON_BAD_KNOBS, *bad_rates("lr"), ("loss", "huber"), ("gamma", 0.9)]
-)
+@each(("key", "value"), [*COMMON_BAD_KNOBS, *bad_rates("lr"), ("loss", "huber"), ("gamma", 0.9)])
 def test_bad_knobs(key, value):
     assert_rejects("bc", key, value)
 

@@ -11,6 +11,7 @@ from rl_training.algorithms import cql_loss
 from rl_training.algorithms.cql import CQLParams
 from rl_training.experiment.errors import ConfigError
 
+from ..each import each
 from .helpers import (
     BOX,
     COMMON_BAD_KNOBS,
@@ -108,11 +109,11 @@ def random_inputs(seed, members=2, samples=3, size=4, scale=1.0):
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("seed", "members", "samples", "size", "scale"),
     [(0, 2, 3, 4, 1.0), (1, 1, 1, 1, 1.0), (2, 3, 2, 3, 10.0), (3, 2, 10, 2, 0.1)],
 )
-@pytest.mark.parametrize(
+@each(
     "knobs",
     [
         {"action_dim": 1, "min_q_weight": 5.0},
@@ -211,9 +212,9 @@ def test_a_broadcast_of_the_target_is_refused():
         cql_loss(**tensors, action_dim=2, min_q_weight=5.0)
 
 
-@pytest.mark.parametrize("deterministic_backup", [True, False])
-@pytest.mark.parametrize("lagrange_threshold", [None, 1.0])
-@pytest.mark.parametrize("backup_action", ["sampled", "mode"])
+@each("deterministic_backup", [True, False])
+@each("lagrange_threshold", [None, 1.0])
+@each("backup_action", ["sampled", "mode"])
 def test_update(deterministic_backup, lagrange_threshold, backup_action):
     learner = make_learner(
         "cql",
@@ -351,7 +352,7 @@ def test_discrete_actions_are_refused():
     assert_refuses_discrete("cql")
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

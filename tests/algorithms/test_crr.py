@@ -9,6 +9,7 @@ import torch
 
 from rl_training.algorithms import crr_loss
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     SEEDS_AND_SIZES,
@@ -53,10 +54,10 @@ def oracle(log_prob, q_data, q_samples, *, advantage_type, weight_type, beta, ma
     return total, terms, {"log_prob": d_log_prob}
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize(("scale", "samples"), [(1.0, 4), (1e3, 1), (1e3, 7)])
-@pytest.mark.parametrize("advantage_type", ["mean", "max"])
-@pytest.mark.parametrize(
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each(("scale", "samples"), [(1.0, 4), (1e3, 1), (1e3, 7)])
+@each("advantage_type", ["mean", "max"])
+@each(
     "weights",
     [
         {"weight_type": "exp", "beta": 1.0, "max_weight": 20.0},
@@ -96,7 +97,7 @@ def test_max_is_never_easier_than_mean():
     assert (high > mean).any()
 
 
-@pytest.mark.parametrize("column", ["log_prob", "q_data", "q_samples", "both"])
+@each("column", ["log_prob", "q_data", "q_samples", "both"])
 def test_a_broadcast_to_a_square_is_refused(column):
     shapes = {"log_prob": (8,), "q_data": (8,), "q_samples": (4, 8)}
     for name in ("q_data", "q_samples") if column == "both" else (column,):
@@ -113,8 +114,8 @@ def test_the_loss_refuses_unknown_words(key):
         crr_loss(**tensors, **{**EXP_MEAN, key: "median"})
 
 
-@pytest.mark.parametrize("advantage_type", ["mean", "max"])
-@pytest.mark.parametrize("weight_type", ["exp", "binary"])
+@each("advantage_type", ["mean", "max"])
+@each("weight_type", ["exp", "binary"])
 def test_update(advantage_type, weight_type):
     """Both losses see the networks as the update before left them."""
     learner = make_learner(
@@ -173,7 +174,7 @@ def test_discrete_actions_are_refused():
     assert_refuses_discrete("crr")
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

@@ -12,6 +12,7 @@ from rl_training.algorithms.value_based import epsilon, epsilon_greedy, of_actio
 from rl_training.experiment.errors import EnvironmentSetupError
 
 from ..contract.test_updates import HOST_SYNCS, OperationLog
+from ..each import each
 from .helpers import (
     BOX,
     COMMON_BAD_KNOBS,
@@ -92,10 +93,10 @@ def q_of(network, obs):
 # --- the loss --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-@pytest.mark.parametrize("kappa", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("weighted", [False, True])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("scale", [1.0, 1e3])
+@each("kappa", [0.1, 1.0, 10.0])
+@each("weighted", [False, True])
 def test_loss(seed, size, scale, kappa, weighted):
     inputs = random_arrays(seed, scale, q=size, td_target=size)
     weight = np.ones(size)
@@ -143,9 +144,9 @@ def test_targets_bootstrap_by_the_batchs_discount():
 # --- the update ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@each("double", [False, True])
+@each("dueling", [False, True])
+@each("weighted", [False, True])
 def test_update_equals_the_papers_steps(double, dueling, weighted):
     knobs = {"lr": 1e-2, "kappa": 0.5, "target_update_interval": 3}
     learner = learner_for(double=double, dueling=dueling, **knobs).double()
@@ -207,8 +208,8 @@ def test_dueling_is_a_value_plus_centred_advantages():
     assert learner_for().network.head.value is None
 
 
-@pytest.mark.parametrize("sizes", [(8,), (8, 6), (8, 7, 6)])
-@pytest.mark.parametrize("dueling", [False, True])
+@each("sizes", [(8,), (8, 6), (8, 7, 6)])
+@each("dueling", [False, True])
 def test_hidden_sizes_are_the_layers_from_input_to_output(sizes, dueling):
     network = learner_for(hidden_sizes=sizes, dueling=dueling).network
     layers = [*network.features.net.layers, *network.head.actions.layers]
@@ -218,7 +219,7 @@ def test_hidden_sizes_are_the_layers_from_input_to_output(sizes, dueling):
     )
 
 
-@pytest.mark.parametrize("algo", VALUE_LEARNERS)
+@each("algo", VALUE_LEARNERS)
 def test_the_target_is_copied_at_every_kth_update_exactly(algo):
     learner = learner_for(algo, target_update_interval=3)
     for step in range(1, 10):
@@ -247,7 +248,7 @@ def test_every_update_is_the_same_operations(algo, weighted):
     assert not {name for name, _ in logs[0]} & set(HOST_SYNCS)
 
 
-@pytest.mark.parametrize("algo", VALUE_LEARNERS)
+@each("algo", VALUE_LEARNERS)
 def test_weights_of_prioritised_replay_scale_each_samples_pull(algo):
     """Weights of 1 change nothing, and a sample of weight 0 might as well not be there."""
     batch = batch_for(12, seed=3)
@@ -269,7 +270,7 @@ def test_weights_of_prioritised_replay_scale_each_samples_pull(algo):
     assert altered.last_td_errors[5] > 900.0  # the error itself is not weighted
 
 
-@pytest.mark.parametrize("algo", VALUE_LEARNERS)
+@each("algo", VALUE_LEARNERS)
 def test_td_errors_are_kept_in_place_and_out_of_the_checkpoint(algo):
     learner = learner_for(algo, batch_size=16)
     kept = learner.last_td_errors
@@ -305,7 +306,7 @@ def test_learns_the_values_of_a_chain():
     assert learner.act(one_hot, explore=False).action.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("algo", VALUE_LEARNERS)
+@each("algo", VALUE_LEARNERS)
 def test_defaults_copy_often_enough_to_see_the_horizon(algo):
     """A copy carries values one step back: k of them show 1 - gamma^k of a steady reward."""
     knobs = learner_for(algo).params
@@ -323,7 +324,7 @@ def test_epsilon_falls_linearly_over_its_share_of_the_budget():
         assert epsilon(fraction, params) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("algo", VALUE_LEARNERS)
+@each("algo", VALUE_LEARNERS)
 def test_explores_by_the_share_of_the_budget_spent(algo):
     learner = learner_for(algo, epsilon_start=1.0, epsilon_end=0.1, epsilon_fraction=1.0)
     obs = torch.randn(1, 4).expand(4000, 4)
@@ -350,8 +351,8 @@ def test_no_action_is_random_at_epsilon_zero_and_all_are_at_one():
     assert np.bincount(everywhere) / 5000 == pytest.approx(np.full(4, 0.25), abs=0.03)
 
 
-@pytest.mark.parametrize("algo", VALUE_LEARNERS)
-@pytest.mark.parametrize("dueling", [False, True])
+@each("algo", VALUE_LEARNERS)
+@each("dueling", [False, True])
 def test_the_policy_takes_the_best_action(algo, dueling):
     policy, obs = learner_for(algo, dueling=dueling).policy, torch.randn(20, 4)
     with torch.no_grad():
@@ -363,12 +364,12 @@ def test_the_policy_takes_the_best_action(algo, dueling):
             assert int(choose(obs[0])) == int(best[0])
 
 
-@pytest.mark.parametrize("algo", VALUE_LEARNERS)
+@each("algo", VALUE_LEARNERS)
 def test_box_actions_are_refused(algo):
     with pytest.raises(EnvironmentSetupError, match="takes discrete actions"):
         make_learner(algo, BOX)
 
 
-@pytest.mark.parametrize(("key", "value"), [*VALUE_BAD_KNOBS, ("epsilon_end", math.nan)])
+@each(("key", "value"), [*VALUE_BAD_KNOBS, ("epsilon_end", math.nan)])
 def test_bad_knobs(key, value):
     assert_rejects("dqn", key, value)

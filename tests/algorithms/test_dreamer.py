@@ -21,6 +21,7 @@ from rl_training.models.dreamer import DreamerSize, LatentState
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 
 from ..contract.test_updates import HOST_SYNCS, OperationLog
+from ..each import each
 
 SMALL = DreamerSize(deter=32, hidden=8, classes=4, depth=2, units=8, latents=6, blocks=4)
 CATCH = Spaces.of(CatchEnv())
@@ -128,7 +129,7 @@ def gradients(
     return {".".join(name.split(".")[:depth]) for name in moved}
 
 
-@pytest.mark.parametrize(
+@each(
     ("term", "parts"),
     [
         ("reconstruction_loss", {"encoder", "rssm", "decoder"}),

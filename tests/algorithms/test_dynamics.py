@@ -26,6 +26,7 @@ from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import dynamics as models
 from rl_training.replay.batch import Batch
 
+from ..each import each
 from .helpers import assert_loss_equals, f64, random_arrays
 
 MEMBERS, ROWS, WIDTH = 3, 7, 4
@@ -60,7 +61,7 @@ def linear_data(rows, seed=0, noise=(0.05, 0.5)):
 # --- loss ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_the_loss_is_the_likelihood_of_every_member_and_the_bounds(seed):
     shape = (MEMBERS, ROWS, WIDTH)
     inputs = random_arrays(
@@ -88,7 +89,7 @@ def test_the_loss_is_the_likelihood_of_every_member_and_the_bounds(seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_the_loss_of_ends_is_their_likelihood(seed):
     inputs = random_arrays(seed, logits=(MEMBERS, ROWS), ended=(MEMBERS, ROWS))
     inputs["ended"] = (f64(inputs["ended"]) > 0.0).astype(np.float64)
@@ -625,7 +626,7 @@ def test_a_hundred_thousand_rollouts_in_one_call():
 # --- lengths and knobs -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("epoch", "length"),
     [(0, 1), (20, 1), (29, 1), (30, 2), (85, 8), (149, 14), (150, 15), (999, 15)],
 )
@@ -638,7 +639,7 @@ def test_the_length_stays_without_an_end():
     assert {ModelParams(rollout_length=3).length_at(epoch) for epoch in range(300)} == {3}
 
 
-@pytest.mark.parametrize(
+@each(
     ("knobs", "message"),
     [
         ({"num_members": 3, "num_elites": 4}, "4 elites cannot be chosen from the 3"),

@@ -11,6 +11,7 @@ import torch
 from rl_training.algorithms.fqf import fqf_fraction_loss
 from rl_training.models.value_networks import MLPFQFNetwork
 
+from ..each import each
 from .helpers import (
     SEEDS_AND_SIZES,
     as_double,
@@ -52,10 +53,10 @@ def fourth_power(w):
 # --- the fraction loss -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("n", [2, 5, 32])
-@pytest.mark.parametrize(("scale", "entropy_coef"), [(1.0, 0.0), (1.0, 0.5), (100.0, 1e-3)])
-@pytest.mark.parametrize("weighted", [False, True])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("n", [2, 5, 32])
+@each(("scale", "entropy_coef"), [(1.0, 0.0), (1.0, 0.5), (100.0, 1e-3)])
+@each("weighted", [False, True])
 def test_fraction_loss(seed, size, n, scale, entropy_coef, weighted):
     inputs = random_arrays(seed, scale, quantiles_at_taus=(size, n - 1), quantiles_hat=(size, n))
     logits = np.random.default_rng(seed + 1).standard_normal((size, n))
@@ -219,9 +220,9 @@ def test_neither_loss_reaches_the_others_parameters():
 # --- the update ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@each("double", [False, True])
+@each("dueling", [False, True])
+@each("weighted", [False, True])
 def test_update_equals_the_papers_steps(double, dueling, weighted):
     knobs = {
         "n_fractions": 4,
@@ -347,7 +348,7 @@ def test_entropy_holds_fractions_together():
     assert shifts[1] < 0.01 < 0.05 < shifts[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *VALUE_BAD_KNOBS,

@@ -17,6 +17,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.models import MLPGAILDiscriminator
 from rl_training.replay.rollout import RolloutBatch
 
+from ..each import each
 from .helpers import (
     BOX,
     COMMON_BAD_KNOBS,
@@ -106,8 +107,8 @@ def loss_oracle(expert, policy, bonus):
     )
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("bonus", [0.0, 1e-3, 0.7])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("bonus", [0.0, 1e-3, 0.7])
 def test_loss_equals_the_oracle(seed: int, size: int, bonus: float) -> None:
     inputs = random_arrays(seed, 2.0, expert_logits=size, policy_logits=size)
     total, terms, gradients = loss_oracle(*(f64(x) for x in inputs.values()), bonus)
@@ -367,7 +368,7 @@ def test_the_widest_layer_is_anyones() -> None:
 # --- refusals --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

@@ -16,6 +16,7 @@ from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import ImageEncoder
 
 from ..contract.small_runs import LOOP_KNOBS, known_knobs
+from ..each import each
 
 ON_IMAGES = [n for n in algorithm_names() if "image" in algorithm_class(n).observation_kinds]
 
@@ -64,13 +65,13 @@ def test_encoder_equals_plain_convolutions_of_bytes_over_255() -> None:
     torch.testing.assert_close(net(images), x.reshape(2, 3, -1))
 
 
-@pytest.mark.parametrize("size", [9, 16, 35, 36, 64, 96])
+@each("size", [9, 16, 35, 36, 64, 96])
 def test_sizes_of_images(size: int) -> None:
     net = encoder((size, size), 1)
     assert net(torch.zeros(1, size, size, dtype=torch.uint8)).shape == (1, net.out_dim)
 
 
-@pytest.mark.parametrize("algo", ON_IMAGES)
+@each("algo", ON_IMAGES)
 def test_learns_acts_and_comes_back(algo: str, tmp_path: Any) -> None:
     learner = agent(algo, output_dir=str(tmp_path))
     before = {k: v.clone() for k, v in learner.algorithm.state_dict().items()}
@@ -95,7 +96,7 @@ def test_predict_refuses_other_pictures() -> None:
         learner.predict(np.zeros((16, 17), np.uint8))
 
 
-@pytest.mark.parametrize("algo", sorted(set(algorithm_names()) - set(ON_IMAGES)))
+@each("algo", sorted(set(algorithm_names()) - set(ON_IMAGES)))
 def test_other_algorithms_refuse_images(algo: str) -> None:
     kind = min(algorithm_class(algo).action_kinds)
     bounds = ((-1.0,), (1.0,)) if kind == "box" else ((), ())

@@ -10,6 +10,7 @@ import torch
 from rl_training.algorithms import iql_loss
 from rl_training.algorithms.iql import iql_policy_loss, iql_value_loss
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     SEEDS_AND_SIZES,
@@ -58,9 +59,9 @@ def critic_oracle(q, td_target):
     return total, {"critic_loss": total}, {"q": d_q}
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-@pytest.mark.parametrize("level", [0.001, 0.3, 0.5, 0.7, 0.9, 0.999])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("scale", [1.0, 1e3])
+@each("level", [0.001, 0.3, 0.5, 0.7, 0.9, 0.999])
 def test_value_loss(seed, size, scale, level):
     inputs = random_arrays(seed, scale, q=size, value=size)
     expected = value_oracle(**inputs, level=level)
@@ -82,9 +83,9 @@ def test_the_value_settles_at_the_expectile():
     assert abs(gradients["value"].sum()) < 1e-12
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-@pytest.mark.parametrize(
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("scale", [1.0, 1e3])
+@each(
     ("beta", "max_weight"),
     [(3.0, 100.0), (10.0, 100.0), (0.0, 100.0), (1e-3, 100.0), (1e3, 20.0), (1.0, 0.5), (3.0, 1e6)],
 )
@@ -102,8 +103,8 @@ def test_beta_multiplies():
     assert f64(loss.metrics["weight_mean"]) == pytest.approx(np.exp(3.0))
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("members", [1, 2, 5])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("members", [1, 2, 5])
 def test_the_three_objectives_together(seed, size, members):
     inputs = random_arrays(
         seed, log_prob=size, q_target=size, value=size, q=(members, size), td_target=size
@@ -241,7 +242,7 @@ def test_discrete_actions_are_refused():
     assert_refuses_discrete("iql")
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ..each import each
 from .helpers import as_double, assert_rejects, f64, mlp, record_noise, weights_of
 from .test_dqn import VALUE_BAD_KNOBS, batch_for, disagree, learner_for
 from .test_qr_dqn import learn_one_state, quantile_oracle
@@ -28,8 +29,8 @@ def midpoints(n, rows):
     return np.broadcast_to((np.arange(n) + 0.5) / n, (rows, n))
 
 
-@pytest.mark.parametrize("sizes", [(8,), (8, 6), (8, 7, 6)])
-@pytest.mark.parametrize("dueling", [False, True])
+@each("sizes", [(8,), (8, 6), (8, 7, 6)])
+@each("dueling", [False, True])
 def test_the_network(sizes, dueling):
     knobs = {"hidden_sizes": sizes, "dueling": dueling, "num_cosines": 5, "n_action_quantiles": 9}
     network = learner_for("iqn", **knobs).network
@@ -40,9 +41,9 @@ def test_the_network(sizes, dueling):
     np.testing.assert_allclose(f64(network.q_values(obs)), q, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@each("double", [False, True])
+@each("dueling", [False, True])
+@each("weighted", [False, True])
 def test_update_equals_the_papers_steps(double, dueling, weighted):
     knobs = {
         "n_quantiles": 4,
@@ -115,7 +116,7 @@ def test_acts_without_noise():
     assert not drawn
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *VALUE_BAD_KNOBS,

@@ -8,13 +8,15 @@ import torch
 
 from rl_training.models.linear import PIECE, TALL, batched_linear, product_over_rows
 
+from ..each import each
+
 
 def doubles(*tensors: torch.Tensor) -> list[np.ndarray]:
     return [tensor.detach().double().numpy() for tensor in tensors]
 
 
-@pytest.mark.parametrize("trained", [1, 3])
-@pytest.mark.parametrize("rows", [7, TALL, TALL + 1])
+@each("trained", [1, 3])
+@each("rows", [7, TALL, TALL + 1])
 def test_outputs_and_gradients(rows: int, trained: int) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(3, rows, 4), torch.randn(3, 4, 5)

@@ -8,6 +8,7 @@ import torch
 
 from rl_training.algorithms import marwil_loss
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     GAMMA_BAD_KNOBS,
@@ -52,10 +53,10 @@ def oracle(log_prob, value, returns, squared_advantage_norm, *, beta, max_weight
     return policy_loss + value_coef * value_loss, terms, gradients
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-@pytest.mark.parametrize("norm", [1e-4, 1.0, 1e6])
-@pytest.mark.parametrize(
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("scale", [1.0, 1e3])
+@each("norm", [1e-4, 1.0, 1e6])
+@each(
     "knobs",
     [
         KNOBS,
@@ -97,8 +98,8 @@ def test_advantages_that_are_all_zero_give_weight_one():
     assert f64(loss.total) == -1.0
 
 
-@pytest.mark.parametrize("cap", [1.0, 1.5, 3.3, 7.0, 20.0, 100.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each("cap", [1.0, 1.5, 3.3, 7.0, 20.0, 100.0])
+@each("dtype", [torch.float32, torch.float64])
 def test_the_cap_holds_the_exponent(cap, dtype):
     inputs = {"log_prob": np.ones(8), "value": np.zeros(8), "returns": np.full(8, 1e6)}
     loss, gradients = evaluate(
@@ -201,7 +202,7 @@ def test_discrete_loss_falls(cartpole):
     assert_learns_discrete("marwil", cartpole, lr=1e-3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     TARGET_BAD_KNOBS,
@@ -46,7 +47,7 @@ def test_an_imagined_reward_is_what_the_model_says():
     assert torch.equal(make_learner("mbpo", **MODEL).imagined_reward(reward, None), reward)
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

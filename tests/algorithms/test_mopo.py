@@ -10,6 +10,7 @@ from rl_training.algorithms import mopo_reward
 from rl_training.algorithms.mopo import MOPOParams
 from rl_training.experiment.errors import ConfigError
 
+from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
     SEEDS_AND_SIZES,
@@ -25,9 +26,9 @@ from .helpers import (
 MODEL = {"num_members": 3, "num_elites": 2, "model_hidden_sizes": [8]}
 
 
-@pytest.mark.parametrize("penalty", ["learned_std", "disagreement"])
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize("coef", [0.0, 0.5, 5.0])
+@each("penalty", ["learned_std", "disagreement"])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each("coef", [0.0, 0.5, 5.0])
 def test_the_penalty_by_hand(seed, size, coef, penalty):
     """From the members' predictions, row by row: the largest norm over all of them, elite or
     not, in the task's units, reward included; of a member's standard deviations, or of its
@@ -83,7 +84,7 @@ def test_the_update_is_sacs_bit_for_bit():
         assert torch.equal(value, mopo.state_dict()[key]), key
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

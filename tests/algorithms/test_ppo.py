@@ -14,6 +14,7 @@ from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 from ..contract.small_runs import small_config, small_learner
+from ..each import each
 from .helpers import BOX, DISCRETE, f64, make_learner, random_arrays, weights_of
 
 NAMES = ("log_prob", "old_log_prob", "advantage", "entropy", "value", "old_value", "returns")
@@ -38,9 +39,9 @@ def oracle(x, clip, value_clip, value_coef, entropy_coef):
     return policy + value_coef * value - entropy_coef * x["entropy"].mean(), policy, value
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("value_clip", [None, 0.3])
-@pytest.mark.parametrize("clip", [0.05, 0.5])
+@each("seed", range(3))
+@each("value_clip", [None, 0.3])
+@each("clip", [0.05, 0.5])
 def test_loss(seed, value_clip, clip):
     arrays = random_arrays(seed, **dict.fromkeys(NAMES, 64))
     knobs = {**KNOBS, "clip": clip, "value_clip": value_clip}
@@ -135,8 +136,8 @@ def test_first_update_sees_ratio_one():
     assert float(metrics["clip_fraction"]) == 0.0
 
 
-@pytest.mark.parametrize("spaces", [BOX, DISCRETE], ids=["box", "discrete"])
-@pytest.mark.parametrize("normalize", [True, False])
+@each("spaces", [BOX, DISCRETE], ids=["box", "discrete"])
+@each("normalize", [True, False])
 def test_update_equals_the_papers_steps(spaces, normalize):
     """Five steps on one minibatch, by torch's distributions, norms and Adam."""
     knobs = {"lr": 1e-2, "clip": 0.1, "value_clip": 0.2, "value_coef": 0.25, "entropy_coef": 0.1}

@@ -8,6 +8,7 @@ import torch
 
 from rl_training.algorithms.value_based import quantile_huber_loss
 
+from ..each import each
 from .helpers import (
     SEEDS_AND_SIZES,
     as_double,
@@ -46,9 +47,9 @@ def quantile_oracle(quantiles, targets, taus, kappa, weight=None, target_weight=
     return total, errors, gradient
 
 
-@pytest.mark.parametrize(("seed", "size"), SEEDS_AND_SIZES)
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 5), (3, 8), (8, 3)])
-@pytest.mark.parametrize(("scale", "kappa"), [(1.0, 1.0), (1.0, 0.2), (100.0, 1.0), (1.0, 5.0)])
+@each(("seed", "size"), SEEDS_AND_SIZES)
+@each(("n", "m"), [(1, 1), (5, 5), (3, 8), (8, 3)])
+@each(("scale", "kappa"), [(1.0, 1.0), (1.0, 0.2), (100.0, 1.0), (1.0, 5.0)])
 def test_loss(seed, size, n, m, scale, kappa):
     rng = np.random.default_rng(seed)
     inputs = random_arrays(seed, scale, quantiles=(size, n), target_quantiles=(size, m))
@@ -118,7 +119,7 @@ def test_settles_at_the_quantile():
         assert np.sign(np.round(gradient["quantiles"], 9)) == sign
 
 
-@pytest.mark.parametrize("name", ["quantiles", "target_quantiles", "taus", "weight"])
+@each("name", ["quantiles", "target_quantiles", "taus", "weight"])
 def test_wrong_shapes_are_refused(name):
     tensors = {
         "quantiles": torch.zeros(8, 4),
@@ -145,9 +146,9 @@ def quantiles_of(network, obs):
     return mlp(network.head.value, features)[..., None] + values - values.mean(-1, keepdims=True)
 
 
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@each("double", [False, True])
+@each("dueling", [False, True])
+@each("weighted", [False, True])
 def test_update_equals_the_papers_steps(double, dueling, weighted):
     knobs = {"n_quantiles": 5, "lr": 1e-2, "kappa": 0.5, "target_update_interval": 3}
     learner = learner_for("qr_dqn", double=double, dueling=dueling, **knobs).double()
@@ -217,6 +218,6 @@ def test_every_quantile_counts_alike_for_the_action():
     assert f64(learner.network.tau_hats) == pytest.approx((np.arange(7) + 0.5) / 7)
 
 
-@pytest.mark.parametrize(("key", "value"), [*VALUE_BAD_KNOBS, ("n_quantiles", 0)])
+@each(("key", "value"), [*VALUE_BAD_KNOBS, ("n_quantiles", 0)])
 def test_bad_knobs(key, value):
     assert_rejects("qr_dqn", key, value)

@@ -11,6 +11,7 @@ import torch
 from rl_training import RLPD, SAC
 from rl_training.algorithms.rlpd import rlpd_loss
 
+from ..each import each
 from .helpers import (
     BOX,
     COMMON_BAD_KNOBS,
@@ -63,9 +64,9 @@ def oracle(x, members, target_entropy, backup_entropy):
     return np.mean(errors), np.mean(policy), x["log_temperature"] * (entropy - target_entropy)
 
 
-@pytest.mark.parametrize("members", [[3], [4, 1], [0, 1, 2, 3, 4]])
-@pytest.mark.parametrize("backup_entropy", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@each("members", [[3], [4, 1], [0, 1, 2, 3, 4]])
+@each("backup_entropy", [True, False])
+@each("seed", range(3))
 def test_losses(seed, backup_entropy, members):
     inputs = tensors(seed)
     losses = rlpd_loss(
@@ -120,8 +121,8 @@ def rows_of(batch, start, stop):
     return type(batch)(*(None if x is None else x[start:stop] for x in batch))
 
 
-@pytest.mark.parametrize("backup_entropy", [True, False])
-@pytest.mark.parametrize("slices", [1, 4])
+@each("backup_entropy", [True, False])
+@each("slices", [1, 4])
 def test_a_round_is_many_critic_updates_and_one_policy_step(slices, backup_entropy):
     size = 8
     learner = make_learner(
@@ -318,7 +319,7 @@ def test_a_plain_run_without_prior_rows_is_sacs(tmp_path, dataset):
 # --- knobs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value"),
     [
         *COMMON_BAD_KNOBS,

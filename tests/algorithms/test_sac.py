@@ -8,6 +8,7 @@ import torch
 
 from rl_training.algorithms.sac import sac_loss
 
+from ..each import each
 from .helpers import (
     as_double,
     assert_targets_follow,
@@ -46,8 +47,8 @@ def oracle(x, target_entropy):
     return critics, policy, x["log_temperature"] * (-x["log_prob"].mean() - target_entropy)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("target_entropy", [-3.0, 0.5])
+@each("seed", range(4))
+@each("target_entropy", [-3.0, 0.5])
 def test_losses(seed, target_entropy):
     inputs = tensors(seed)
     losses = sac_loss(**inputs, target_entropy=target_entropy)

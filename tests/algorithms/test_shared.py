@@ -40,6 +40,7 @@ from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import flushes_denormals
 from rl_training.runtime.policy import ActingPolicy
 
+from ..each import each
 from .helpers import (
     BOX,
     CPU,
@@ -79,9 +80,9 @@ def tanh_gaussian(action_dim=2, state_dependent_std=True, spread=1.0):
     return policy
 
 
-@pytest.mark.parametrize("state_dependent_std", [True, False])
-@pytest.mark.parametrize("action_dim", [1, 2, 5])
-@pytest.mark.parametrize("spread", [1.0, 20.0])
+@each("state_dependent_std", [True, False])
+@each("action_dim", [1, 2, 5])
+@each("spread", [1.0, 20.0])
 def test_tanh_gaussian_log_prob(action_dim, state_dependent_std, spread):
     policy = tanh_gaussian(action_dim, state_dependent_std, spread)
     obs = torch.randn(32, 3).double()
@@ -227,8 +228,8 @@ def test_categorical_samples_follow_the_probabilities():
 # --- critics ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("members", [1, 2, 5])
-@pytest.mark.parametrize("hidden", [(8,), (16, 8), (8, 8, 8)])
+@each("members", [1, 2, 5])
+@each("hidden", [(8,), (16, 8), (8, 8, 8)])
 def test_critics_equal_their_members_one_by_one(members, hidden):
     critics = EnsembleCritic(members, 3, 2, hidden).double()
     obs, action = torch.randn(16, 3).double(), torch.randn(16, 2).double()
@@ -324,7 +325,7 @@ def test_capped_exp(cap):
     assert (found[-2:] == cap).all()
 
 
-@pytest.mark.parametrize("tau", [0.0, 5e-3, 0.5, 1.0])
+@each("tau", [0.0, 5e-3, 0.5, 1.0])
 def test_soft_update(tau):
     online, target = EnsembleCritic(2, 3, 2, (8,)), frozen_copy(EnsembleCritic(2, 3, 2, (8,)))
     before = {name: f64(p).copy() for name, p in target.named_parameters()}
@@ -424,7 +425,7 @@ def test_adam_by_hand(eps):
     np.testing.assert_allclose(f64(parameter), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("algo", ["dqn", "qr_dqn", "iqn", "fqf", "ppo"])
+@each("algo", ["dqn", "qr_dqn", "iqn", "fqf", "ppo"])
 def test_adam_eps_reaches_the_optimisers(algo):
     made = algorithm_class(algo)
     algorithm = made(Spaces(4, "discrete", 2), made.Params(adam_eps=0.5))
@@ -433,7 +434,7 @@ def test_adam_eps_reaches_the_optimisers(algo):
         assert optimizer.eps == own.get(name, 0.5), name
 
 
-@pytest.mark.parametrize("size", [1e-10, 3e-18, 1e-18, 1e-19, 0.0])
+@each("size", [1e-10, 3e-18, 1e-18, 1e-19, 0.0])
 def test_laprop_takes_no_leap_where_squares_vanish(size):
     """Runs take numbers below the normal range for 0."""
     parameter = torch.nn.Parameter(torch.ones(4))
@@ -483,7 +484,7 @@ def test_minimize_is_adam_on_the_named_networks_alone(grad_clip):
     assert torch.equal(weights_of(learner.second), untouched)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@each("algo", ALGORITHMS)
 def test_metrics_are_detached_scalars_and_all_networks_move(algo):
     learner = make_learner(algo)
     before = {name: p.detach().clone() for name, p in learner.named_parameters()}
@@ -497,7 +498,7 @@ def test_metrics_are_detached_scalars_and_all_networks_move(algo):
     assert int(learner.update_count) == 2
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@each("algo", ALGORITHMS)
 def test_same_seed_same_weights_and_other_seed_other_weights(algo):
     first, same, other = (make_learner(algo, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(weights_of(first), weights_of(same))

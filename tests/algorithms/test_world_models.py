@@ -39,6 +39,8 @@ from rl_training.models.dreamer import (
 from rl_training.models.dreamer.coders import enlarged
 from rl_training.models.dreamer.layers import trunc_normal_
 
+from ..each import each
+
 SMALL = DreamerSize(deter=32, hidden=8, classes=4, depth=2, units=8, latents=6, blocks=4)
 
 
@@ -341,7 +343,7 @@ def test_pictures_there_and_back(height: int, width: int, stages: int) -> None:
     torch.testing.assert_close(decoder.loss(features, pictures), expected)
 
 
-@pytest.mark.parametrize(("height", "width"), [(84, 84), (128, 128), (7, 7), (64, 63)])
+@each(("height", "width"), [(84, 84), (128, 128), (7, 7), (64, 63)])
 def test_other_pictures_are_refused(height: int, width: int) -> None:
     with pytest.raises(EnvironmentSetupError, match=f"images of {height}x{width} pixels.*64x64"):
         image_stages(height, width)

@@ -14,10 +14,12 @@ from rl_training.experiment.config import load_config
 from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.errors import ConfigError
 
+from ..each import each
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", registry.algorithm_names())
+@each("name", registry.algorithm_names())
 def test_an_algorithm_comes_with_everything(name: str) -> None:
     cls = registry.algorithm_class(name)
     short = cls.name()
@@ -47,7 +49,7 @@ def test_an_algorithm_comes_with_everything(name: str) -> None:
     assert not missing, f"{name} lacks: {'; '.join(missing)}"
 
 
-@pytest.mark.parametrize("name", packaged_config_names())
+@each("name", packaged_config_names())
 def test_packaged_configs_are_valid_and_hold_only_differences(name: str) -> None:
     from rl_training.experiment.config import TrainConfig, read_config_values
 

@@ -15,6 +15,8 @@ from rl_training.data.convert import save_dataset
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, RLTrainingError
 from rl_training.runtime.collection import CollectionProgress
 
+from ..each import each
+
 TINY: dict[str, Any] = {"hidden_sizes": (8,), "device": "cpu"}
 
 
@@ -60,7 +62,7 @@ def test_rows_are_what_the_environment_did(dqn: DQN) -> None:
     assert row == len(data)
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {},
@@ -213,7 +215,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=str)
+@each(("options", "message"), MISTAKES, ids=str)
 def test_mistakes(sac: SAC, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sac.collect(**options)

@@ -13,6 +13,8 @@ from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
 
+from ..each import each
+
 DISCRETE = Spaces(2, "discrete", 3, action_start=1)
 
 
@@ -212,7 +214,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+@each(("changes", "sentence"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
 def test_bad_arrays_fail_in_one_sentence(
     arrays: dict[str, Any], box_spaces: Spaces, changes: dict[str, Any], sentence: str
 ) -> None:
@@ -251,7 +253,7 @@ def test_discrete_actions(arrays: dict[str, Any]) -> None:
         assert dataset.actions.tolist() == [1, 2, 3, 1, 1]
 
 
-@pytest.mark.parametrize(
+@each(
     ("actions", "sentence"),
     [
         (np.array([1, 2, 4, 0, 1]), r"'actions' holds 4 at row 2, outside the discrete .* 1\.\.3"),

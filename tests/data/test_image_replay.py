@@ -13,6 +13,7 @@ from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.replay.frames import LARGEST_NUMBER, FrameStore
 from rl_training.replay.replay import Priorities, ReplayBuffer
 
+from ..each import each
 from .test_replay import CPU, GAMMA, Stream, reference
 
 PIXELS = (3, 2)
@@ -106,10 +107,10 @@ def assert_true_to(buffer: ReplayBuffer, stream: ImageStream, n_step: int) -> No
         assert float(batch.discount[i]) == pytest.approx(expected.discount)
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("stack", [1, 4])
+@each("padding", PADDINGS)
+@each("n_step", [1, 3])
+@each("num_envs", [1, 3])
+@each("stack", [1, 4])
 def test_every_transition_is_the_environments_own(
     stack: int, num_envs: int, n_step: int, padding: str
 ) -> None:
@@ -184,8 +185,8 @@ def _index(buffer: ReplayBuffer) -> torch.Tensor:
     return torch.tensor(rows_in_use(buffer))
 
 
-@pytest.mark.parametrize("prioritised", [False, True])
-@pytest.mark.parametrize(
+@each("prioritised", [False, True])
+@each(
     ("steps", "padding", "longest", "capacity"),
     [
         *((steps, "reset", 8, 90) for steps in (7, 61, 333)),

@@ -10,6 +10,8 @@ from rl_training.envs.spaces import Spaces
 from rl_training.replay.batch import Batch
 from rl_training.replay.model_replay import ModelReplay
 
+from ..each import each
+
 SPACES = Spaces(2, "box", 1, (-1.0,), (1.0,))
 
 
@@ -39,7 +41,7 @@ def test_rows_come_back_whole() -> None:
     torch.testing.assert_close(batch.discount, torch.where(n % 3 == 0, 0.0, 0.9))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_the_newest_stay_whatever_is_added_and_however_the_limit_moves(seed: int) -> None:
     """Beside a plain list."""
     rng = np.random.default_rng(seed)

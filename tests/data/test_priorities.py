@@ -14,6 +14,8 @@ import torch
 from rl_training.experiment.errors import CheckpointError
 from rl_training.replay.priorities import FAN_OUT, Priorities
 
+from ..each import each
+
 CPU = torch.device("cpu")
 CAPACITIES = (1, 5, FAN_OUT, FAN_OUT + 1, 1_000, FAN_OUT**2 + 3)
 
@@ -37,7 +39,7 @@ def assert_sums(priorities: Priorities) -> None:
     assert not levels[-1][priorities.capacity :].any()
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
+@each("capacity", CAPACITIES)
 def test_tree_follows_a_list_through_random_changes(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     priorities = Priorities(capacity, CPU, alpha=0.7, eps=0.01)

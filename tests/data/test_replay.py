@@ -17,6 +17,8 @@ from rl_training.experiment import memory
 from rl_training.experiment.errors import CheckpointError, ConfigError
 from rl_training.replay.replay import Priorities, ReplayBuffer
 
+from ..each import each
+
 CPU = torch.device("cpu")
 GAMMA = 0.9
 BOX = Spaces(3, "box", 2, (-1.0, -1.0), (1.0, 1.0))
@@ -137,9 +139,9 @@ def make(
     )
 
 
-@pytest.mark.parametrize("n_step", N_STEPS)
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("spaces", [BOX, DISCRETE], ids=["box", "discrete"])
+@each("n_step", N_STEPS)
+@each("num_envs", [1, 3])
+@each("spaces", [BOX, DISCRETE], ids=["box", "discrete"])
 def test_every_row_equals_the_reference_at_every_step(
     spaces: Spaces, num_envs: int, n_step: int
 ) -> None:
@@ -170,9 +172,9 @@ def test_stream_covers_the_awkward_cases() -> None:
     assert ends == {(False, False), (True, False), (False, True), (True, True)}
 
 
-@pytest.mark.parametrize("prioritised", [False, True])
-@pytest.mark.parametrize("n_step", N_STEPS)
-@pytest.mark.parametrize("num_envs", [1, 3])
+@each("prioritised", [False, True])
+@each("n_step", N_STEPS)
+@each("num_envs", [1, 3])
 def test_only_valid_transitions_are_drawn(num_envs: int, n_step: int, prioritised: bool) -> None:
     torch.manual_seed(0)
     stream, buffer = Stream(num_envs, BOX, seed=1), make(num_envs, n_step, prioritised=prioritised)
@@ -195,7 +197,7 @@ def test_only_valid_transitions_are_drawn(num_envs: int, n_step: int, prioritise
             buffer.feed_back(batch.index, torch.randn(500))
 
 
-@pytest.mark.parametrize("filled", [1, 7, 20, 50])
+@each("filled", [1, 7, 20, 50])
 def test_draws_are_uniform(filled: int) -> None:
     torch.manual_seed(filled)
     stream, buffer = Stream(2, BOX), make(2, 1, steps=20)
@@ -211,9 +213,9 @@ def test_draws_are_uniform(filled: int) -> None:
     assert chi_square < freedom + 4 * np.sqrt(2 * freedom) + 4
 
 
-@pytest.mark.parametrize("prioritised", [False, True])
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("steps", [1, 2, 4, 10, 11, 29])
+@each("prioritised", [False, True])
+@each("n_step", [1, 3])
+@each("steps", [1, 2, 4, 10, 11, 29])
 def test_save_and_load_go_on_bit_for_bit(steps: int, n_step: int, prioritised: bool) -> None:
     def more(buffer: ReplayBuffer, stream: Stream, seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)

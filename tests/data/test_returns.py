@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
+
+from ..each import each
 
 
 def _loop(rewards: Any, terminations: Any, truncations: Any, gamma: float) -> Any:
@@ -47,9 +48,9 @@ def test_bootstrapped_return_of_a_constant_reward() -> None:
     np.testing.assert_allclose(total, 10.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17, 99, 1000])
-@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
-@pytest.mark.parametrize("end_rate", [0.0, 0.1, 1.0])
+@each("count", [1, 2, 3, 4, 5, 16, 17, 99, 1000])
+@each("gamma", [0.0, 0.9, 1.0])
+@each("end_rate", [0.0, 0.1, 1.0])
 def test_equals_the_loop(count: int, gamma: float, end_rate: float) -> None:
     generator = np.random.default_rng(count)
     rewards = generator.normal(size=count).astype(np.float32)
@@ -96,7 +97,7 @@ def test_long_sums_stay_accurate() -> None:
     np.testing.assert_allclose(returns_to_go(rewards, none, none, 1.0)[0], 1e5, rtol=1e-7)
 
 
-@pytest.mark.parametrize("length", [10, 200, 1000, 1_000_000])
+@each("length", [10, 200, 1000, 1_000_000])
 def test_a_million_steps_take_well_under_a_second(length: int) -> None:
     count = 1_000_000
     rewards = np.random.default_rng(0).normal(size=count).astype(np.float32)

@@ -13,8 +13,10 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import RewardProcessing
 from rl_training.experiment.errors import DataError
 
+from ..each import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("section", "expected"),
     [
         ({}, [1, 2, 3, 4, 5]),

@@ -23,6 +23,8 @@ from rl_training.experiment import memory
 from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.errors import DataError, EnvironmentSetupError, MissingExtraError
 
+from ..each import each
+
 
 def _npz(path: Path, arrays: dict[str, Any]) -> Path:
     np.savez(path, **arrays)
@@ -41,8 +43,8 @@ def _d4rl(arrays: dict[str, Any]) -> dict[str, Any]:
     return {names.get(key, key): array for key, array in arrays.items()}
 
 
-@pytest.mark.parametrize("rename", [dict, _d4rl], ids=["own names", "D4RL names"])
-@pytest.mark.parametrize("write", [_npz, _hdf5])
+@each("rename", [dict, _d4rl], ids=["own names", "D4RL names"])
+@each("write", [_npz, _hdf5])
 def test_files(
     tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces, write: Any, rename: Any
 ) -> None:
@@ -253,7 +255,7 @@ def test_unknown_sources() -> None:
         load_transition_dataset(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("source", ["arrays", "npz", "hdf5", "minari"])
+@each("source", ["arrays", "npz", "hdf5", "minari"])
 def test_both_flags_on_one_row_are_a_termination(
     tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces, source: str
 ) -> None:

@@ -11,6 +11,8 @@ from rl_training.envs.atari import ATARI_ID, AtariFrames, _Stretches
 from rl_training.envs.make import env_spaces, make_env
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 
+from ..each import each
+
 pytest.importorskip("ale_py")
 
 
@@ -42,7 +44,7 @@ def small(screen: np.ndarray, size: int = 84) -> np.ndarray:
     return np.stack([np.moveaxis(by_row, 1, -1) @ column for column in columns], 1)
 
 
-@pytest.mark.parametrize(("length", "parts"), [(210, 84), (160, 84), (10, 10), (7, 3), (5, 8)])
+@each(("length", "parts"), [(210, 84), (160, 84), (10, 10), (7, 3), (5, 8)])
 def test_stretches_are_means_of_areas(length: int, parts: int) -> None:
     values = np.random.default_rng(0).integers(0, 256, (length, 4)).astype(np.float32)
     found = _Stretches(length, parts).means(values, 0)
@@ -92,7 +94,7 @@ def play(env: Any, seed: int, steps: int) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("game", ["breakout", "pong", "ms_pacman", "seaquest"])
+@each("game", ["breakout", "pong", "ms_pacman", "seaquest"])
 def test_seed_and_actions_decide_an_episode(game: str) -> None:
     one, other = atari(game), atari(game)
     play(one, 8, 31)  # whatever came before is forgotten
@@ -201,7 +203,7 @@ def test_names_of_games(name: str) -> None:
     assert plain(game=name).reset(seed=0)[0].any()
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "words"),
     [
         ({"game": "brekout"}, "env_kwargs.game.*did you mean 'breakout'"),

@@ -16,6 +16,8 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import EnvironmentFailure
 from tests.envs import streams
 
+from ..each import each
+
 SCHEDULES = [
     {"terminate_at": 5, "jitter": 3},
     {"truncate_at": 6, "jitter": 2, "actions": "discrete", "action_dim": 4, "start": 2},
@@ -24,9 +26,9 @@ SCHEDULES = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@each("mode", ["sync", "async"])
+@each("num_envs", [1, 3])
+@each("schedule", SCHEDULES)
 def test_every_transition_is_the_environments_own(
     schedule: dict[str, Any], num_envs: int, mode: Any
 ) -> None:

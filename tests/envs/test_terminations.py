@@ -14,6 +14,8 @@ from torch import Tensor
 from rl_training.envs.terminations import KNOWN, termination_for
 from rl_training.experiment.errors import ConfigError
 
+from ..each import each
+
 
 def first_component(next_obs: Tensor) -> Tensor:
     return next_obs[:, 0] > 0.0
@@ -39,7 +41,7 @@ not_callable = 3
 HERE = "tests.envs.test_terminations"
 
 
-@pytest.mark.parametrize(
+@each(
     "env_id",
     [
         "Hopper-v5",
@@ -82,7 +84,7 @@ def test_known_functions_agree_with_the_environments(env_id: str) -> None:
         assert 0 < sum(flags) < len(flags)
 
 
-@pytest.mark.parametrize("name", ["hopper", "walker2d", "ant", "inverted_pendulum"])
+@each("name", ["hopper", "walker2d", "ant", "inverted_pendulum"])
 def test_what_is_no_number_is_an_end(name: str) -> None:
     standing = torch.tensor([[1.25 if name != "ant" else 0.75, 0.0, 0.0]])
     for bad in (float("nan"), float("inf")):
@@ -98,7 +100,7 @@ def test_hopper_tests_both_sides_of_a_component() -> None:
     assert KNOWN["hopper"](rows).tolist() == [False, True, True]
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "env_id", "kwargs", "message"),
     [
         (
@@ -169,7 +171,7 @@ def test_a_function_of_the_users() -> None:
     assert ends(torch.tensor([[1.0], [-1.0]])).tolist() == [True, False]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "got"),
     [
         ("one_too_many", r"bool of shape \(4,\)"),

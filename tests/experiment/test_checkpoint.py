@@ -29,6 +29,8 @@ from rl_training.experiment.files import open_regular
 from rl_training.runtime.evaluation import SELECTION_STATES
 from tests.conftest import QUICK, Command
 
+from ..each import each
+
 
 def parts(value: float = 1.0) -> dict[str, Any]:
     return {"algorithm": {"w": torch.full((3,), value)}, "trainer": {"best": None, "at": [1, 2]}}
@@ -109,7 +111,7 @@ def test_truncation_is_noticed(tmp_path: Path, length: int) -> None:
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize("manifest", ["null", "[]", "3", '"x"', "{}", "[" * 100_000, "\x00"])
+@each("manifest", ["null", "[]", "3", '"x"', "{}", "[" * 100_000, "\x00"])
 def test_manifests_that_are_none(tmp_path: Path, manifest: str) -> None:
     (tmp_path / MANIFEST).write_text(manifest, encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"damaged.*manifest\.json"):
@@ -236,7 +238,7 @@ def test_a_save_reads_no_manifest_twice(tmp_path: Path, monkeypatch: pytest.Monk
     assert best.tick == 3, "what has changed is read again"
 
 
-@pytest.mark.parametrize("version", [0, -5, 1.9, True, "1", None])
+@each("version", [0, -5, 1.9, True, "1", None])
 def test_formats_that_never_were(tmp_path: Path, version: Any) -> None:
     path = write_checkpoint(tmp_path / "one", parts(), {"tick": 3}).path
     rewrite(path, {"format_version": version})

@@ -25,6 +25,8 @@ from rl_training.experiment.config_files import (
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.experiment.registry import algorithm_names
 
+from ..each import each
+
 BASE: dict[str, Any] = {
     "algo": "bc",
     "env_id": "Pendulum-v1",
@@ -33,7 +35,7 @@ BASE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", packaged_config_names())
+@each("name", packaged_config_names())
 def test_packaged_configs_resolve_and_come_back_from_yaml(name: str, tmp_path: Path) -> None:
     config = load_config(name)
     assert config.algo in algorithm_names()
@@ -51,7 +53,7 @@ def test_the_resolved_config_alone_rebuilds_the_run() -> None:
     assert TrainConfig(**config.to_dict()) == config
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         ("3e-4", 3e-4),
@@ -158,7 +160,7 @@ def test_sections_given_as_objects() -> None:
     assert config.lr_schedule.kind == "linear"
 
 
-@pytest.mark.parametrize(
+@each(
     ("algo", "key", "value", "words"),
     [
         ("sac", "gradient_updates_per_step", 1e20, "expected at most 1,000, got 1e+20"),
@@ -191,7 +193,7 @@ def test_long_values_are_cut_in_messages() -> None:
     assert len(str(refused.value)) < 200
 
 
-@pytest.mark.parametrize(
+@each(
     ("word", "known", "guess"),
     [
         ("arw", ["awr", "marwil"], "awr"),
