@@ -34,13 +34,16 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
+from rl_training.experiment.renames import Renamed
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
 class AWACParams(CloningParams, TargetNetworkParams, OfflineToOnlineParams):
-    beta: Positive = 1.0
-    """Temperature: weights grow with exp(advantage / beta); smaller is greedier."""
+    renamed = {"beta": Renamed("temperature")}
+
+    temperature: Positive = 1.0
+    """Weights grow with exp(advantage / temperature); smaller is greedier."""
     weight_type: Literal["exp", "softmax"] = "exp"
     """Capped exponential, or a softmax over the batch times the batch size."""
     max_weight: Positive = 100.0
@@ -88,7 +91,7 @@ class AWACAlgorithm(Algorithm):
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
-    softer_weights: ClassVar[str] = "raise algo_kwargs.beta, or lower dataset.rewards.scale"
+    softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(
         self, spaces: Spaces, params: AWACParams, normalize_observations: bool = False
@@ -125,7 +128,7 @@ class AWACAlgorithm(Algorithm):
                 log_prob,
                 q.amin(0),
                 q_samples[0],
-                beta=p.beta,
+                beta=p.temperature,
                 weight_type=p.weight_type,
                 max_weight=p.max_weight,
             )

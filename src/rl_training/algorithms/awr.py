@@ -28,17 +28,20 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive, Rate
+from rl_training.experiment.renames import Renamed
 from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
 from rl_training.replay.batch import Batch
 
 
 class AWRParams(CloningParams, DiscountedParams):
-    beta: Positive = 1.0
-    """Temperature: weights are exp(advantage / beta); smaller is greedier."""
+    renamed = {"beta": Renamed("temperature")}
+
+    temperature: Positive = 1.0
+    """Weights are exp(advantage / temperature); smaller is greedier."""
     max_weight: Positive = 20.0
     """Cap of the weights."""
     normalize_advantages: bool = True
-    """Standardise advantages, so that beta means the same on every reward scale."""
+    """Standardise advantages, so that the temperature means the same on every reward scale."""
     advantage_norm_rate: Rate = 0.01
     """How fast the moving mean and deviation of the advantages follow the batches."""
     policy_lr: Positive = 3e-4
@@ -85,7 +88,7 @@ class AWRAlgorithm(Algorithm):
     paper: ClassVar[str] = "Peng et al. 2019"
     summary: ClassVar[str] = "clone good actions more, by return above the value"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
-    softer_weights: ClassVar[str] = "raise algo_kwargs.beta"
+    softer_weights: ClassVar[str] = "raise algo_kwargs.temperature"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     needs_returns: ClassVar[bool] = True
 
@@ -126,7 +129,7 @@ class AWRAlgorithm(Algorithm):
                 policy.log_prob_under(distribution, batch.action),
                 value_now,
                 returns,
-                beta=p.beta,
+                beta=p.temperature,
                 max_weight=p.max_weight,
                 **statistics,
             )

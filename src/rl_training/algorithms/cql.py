@@ -13,10 +13,10 @@ updates of behaviour cloning for the policy, and their other objectives (docs/al
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import (
@@ -35,46 +35,47 @@ from rl_training.algorithms.critics import (
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegative, Positive
+from rl_training.experiment.renames import Renamed, opposite
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
+def _threshold_of(gap: Any, others: Mapping[str, Any]) -> Any:
+    """`lagrange_gap` bounded the gap itself, so that weight times it is the threshold."""
+    weight = others.get("min_q_weight", CQLParams.model_fields["min_q_weight"].default)
+    # anything but numbers is refused under the name that it has now
+    return weight * gap if {type(gap), type(weight)} <= {int, float} else gap
+
+
 class CQLParams(TargetNetworkParams, OfflineToOnlineParams):
+    renamed = {
+        "n_action_samples": Renamed("num_action_samples"),
+        "deterministic_backup": Renamed(
+            "backup_entropy", opposite, ", and means the opposite (true is false)"
+        ),
+        "lagrange_gap": Renamed(
+            "lagrange_threshold", _threshold_of, ", and means min_q_weight times the gap"
+        ),
+    }
+
     policy_lr: Positive = 1e-4
     """Learning rate of the policy."""
     min_q_weight: NonNegative = 5.0
     """Weight of the conservative term; larger trusts unseen actions less."""
-    n_action_samples: Count = 10
+    num_action_samples: Count = 10
     """Uniform, policy and next-policy actions per state in the conservative term, of each."""
     lagrange_threshold: Finite | None = None
     """Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default."""
     lagrange_lr: Positive = 3e-4
     """Learning rate of that multiplier."""
-    deterministic_backup: bool = True
-    """Leave the entropy term out of the TD target."""
+    backup_entropy: bool = False
+    """Put the entropy bonus into the TD target."""
     backup_action: Literal["sampled", "mode"] = "sampled"
     """Which action of the policy at s' the TD target rates."""
     target_entropy: Finite | None = None
     """Entropy the temperature aims at; minus the number of action components by default."""
     temperature_lr: Positive = 1e-4
     """Learning rate of the temperature."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_the_older_name(cls, values: Any) -> Any:
-        """`lagrange_gap` bounded the gap itself, so that weight times it is the threshold."""
-        if not isinstance(values, dict) or "lagrange_gap" not in values:
-            return values
-        values = dict(values)
-        gap = values.pop("lagrange_gap")
-        if gap is None:
-            return values
-        if values.get("lagrange_threshold") is not None:
-            raise ValueError("give lagrange_threshold alone; lagrange_gap is its older name")
-        weight = values.get("min_q_weight", cls.model_fields["min_q_weight"].default)
-        numbers = {type(gap), type(weight)} <= {int, float}
-        # anything but numbers is refused under the name that it has now
-        return {**values, "lagrange_threshold": weight * gap if numbers else gap}
 
 
 def cql_loss(
@@ -187,10 +188,10 @@ class CQLAlgorithm(Algorithm):
             with torch.no_grad():
                 likeliest = model.policy.mode(batch.next_obs)
             target = td_target(self.target_critics, batch, likeliest)
-        if not p.deterministic_backup:
+        if p.backup_entropy:
             target = target - batch.discount * temperature * next_log_prob
         with torch.no_grad():
-            n = p.n_action_samples
+            n = p.num_action_samples
             random = self.uniform(n, *shape) * 2.0 - 1.0
             current, log_prob = model.policy.rsample(batch.obs, self.normal(n, *shape))
             following, log_prob_next = model.policy.rsample(batch.next_obs, self.normal(n, *shape))

@@ -28,18 +28,24 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Positive
+from rl_training.experiment.renames import Renamed
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
 class CRRParams(CloningParams, TargetNetworkParams):
-    n_action_samples: Count = 4
+    renamed = {
+        "beta": Renamed("temperature"),
+        "n_action_samples": Renamed("num_action_samples"),
+    }
+
+    num_action_samples: Count = 4
     """Policy actions per state against which the data's action is compared."""
     advantage_type: Literal["mean", "max"] = "mean"
     """Compare with the mean or with the best of the sampled actions."""
     weight_type: Literal["binary", "exp"] = "exp"
-    """Weight 1 for positive advantages and 0 else, or exp(advantage / beta)."""
-    beta: Positive = 1.0
+    """Weight 1 for positive advantages and 0 else, or exp(advantage / temperature)."""
+    temperature: Positive = 1.0
     """Temperature of the exp weights; smaller is greedier."""
     max_weight: Positive = 20.0
     """Cap of the exp weights."""
@@ -92,7 +98,7 @@ class CRRAlgorithm(Algorithm):
     paper: ClassVar[str] = "Wang et al. 2020"
     summary: ClassVar[str] = "clone actions that a critic rates above the policy's own"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
-    softer_weights: ClassVar[str] = "raise algo_kwargs.beta, or lower dataset.rewards.scale"
+    softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(
         self, spaces: Spaces, params: CRRParams, normalize_observations: bool = False
@@ -120,7 +126,7 @@ class CRRAlgorithm(Algorithm):
         policy, critics = self.model.policy, self.model.critics
         shape = (batch.reward.shape[0], self.spaces.action_dim)
         target, _ = policy_td_target(policy, self.target_critics, batch, self.normal(*shape))
-        noise = self.normal(p.n_action_samples, *shape)
+        noise = self.normal(p.num_action_samples, *shape)
 
         def loss() -> Loss:
             td, q = td_loss(critics, batch, target)
@@ -131,7 +137,7 @@ class CRRAlgorithm(Algorithm):
                 q_samples,
                 advantage_type=p.advantage_type,
                 weight_type=p.weight_type,
-                beta=p.beta,
+                beta=p.temperature,
                 max_weight=p.max_weight,
             )
             return Loss(td.total + regression.total, td.metrics | regression.metrics)

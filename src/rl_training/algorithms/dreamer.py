@@ -33,6 +33,7 @@ from rl_training.algorithms.world_models import (
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate, Whole
 from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.experiment.renames import Renamed
 from rl_training.models import Carry, Policy, frozen_copy
 from rl_training.models.dreamer import (
     RSSM,
@@ -57,6 +58,12 @@ from rl_training.replay.sequences import Context, SequenceBatch
 class DreamerParams(ReplayParams):
     """Knobs of Dreamer; those of its loop count moments, one more per episode than its steps."""
 
+    renamed = {
+        "imagination_steps": Renamed("rollout_length"),
+        "entropy_scale": Renamed("entropy_coef"),
+        "slow_rate": Renamed("tau"),
+    }
+
     gradient_updates_per_step: Positive = 0.25
     """Updates per environment step; fractions are kept exactly over time."""
     batch_size: Count = 16
@@ -65,13 +72,13 @@ class DreamerParams(ReplayParams):
     """Moments in each sequence."""
     size: Literal["tiny", "1m", "12m"] = "1m"
     """Widths of all networks, by their number of parameters."""
-    imagination_steps: Count = 15
+    rollout_length: Count = 15
     """Steps of imagination from every moment of a batch."""
     horizon: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 333.0
     """Steps after which a reward has lost most of its value: the discount is 1 - 1/horizon."""
     gae_lambda: Rate = 0.95
     """How far returns look along the imagination before they trust the value."""
-    entropy_scale: NonNegative = 3e-4
+    entropy_coef: NonNegative = 3e-4
     """Weight of the policy's entropy, in units of the scaled returns."""
     lr: Positive = 4e-5
     """Learning rate of everything."""
@@ -87,7 +94,7 @@ class DreamerParams(ReplayParams):
     """Weight of the divergence that moves the posterior."""
     replay_value_scale: NonNegative = 0.3
     """Weight of the value's loss on real sequences."""
-    slow_rate: Rate = 0.02
+    tau: Rate = 0.02
     """Share of the way that the slow critic moves to the critic at each update."""
     slow_scale: NonNegative = 1.0
     """Weight of the critic's loss towards the slow critic."""
@@ -315,7 +322,7 @@ class DreamerAlgorithm(Algorithm):
 
         metrics = self.minimize(loss, "all")
         self.return_range.copy_(metrics.pop("return_range"))
-        soft_update(self.slow_value, self.value, p.slow_rate)
+        soft_update(self.slow_value, self.value, p.tau)
         for last, new in ((self.last_deter, kept["deter"]), (self.last_stoch, kept["stoch"])):
             if last.shape != new.shape:  # a batch of another size than the knobs'
                 last.resize_(new.shape)
@@ -363,12 +370,12 @@ class DreamerAlgorithm(Algorithm):
         state = LatentState(states.deter.flatten(0, 1), states.stoch.flatten(0, 1))
         count = state.deter.shape[0]
         features, actions = [], []
-        chance = self.actor.noise(self, p.imagination_steps + 1, count)
-        wait = waits(self.uniform(p.imagination_steps, count, size.latents, size.classes))
-        for step in range(p.imagination_steps + 1):
+        chance = self.actor.noise(self, p.rollout_length + 1, count)
+        wait = waits(self.uniform(p.rollout_length, count, size.latents, size.classes))
+        for step in range(p.rollout_length + 1):
             features.append(state.features)
             actions.append(self.actor.draw(features[-1], chance[step]))
-            if step < p.imagination_steps:
+            if step < p.rollout_length:
                 state = self.rssm.imagine(state, actions[-1], wait[step])
         stacked = torch.stack(features)
         return Imagination(
@@ -394,7 +401,7 @@ class DreamerAlgorithm(Algorithm):
             dreamt.value[:-1],
             weight,
             scale=scale.scale,
-            entropy_scale=p.entropy_scale,
+            entropy_scale=p.entropy_coef,
         )
         value = (weight * self._value_error(features, returns)).mean()
         metrics = {

@@ -38,13 +38,16 @@ from rl_training.algorithms.value_based import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative, Positive, Whole
+from rl_training.experiment.renames import Renamed
 from rl_training.models import Observed
 from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
 from rl_training.replay.batch import Batch
 
 
 class FQFParams(ValueParams):
-    n_fractions: Annotated[Whole, Field(ge=2)] = 32
+    renamed = {"n_fractions": Renamed("num_fractions")}
+
+    num_fractions: Annotated[Whole, Field(ge=2)] = 32
     """Fractions proposed per state."""
     num_cosines: Count = 64
     """Cosines that embed a fraction."""
@@ -114,7 +117,7 @@ class FQFAlgorithm(ValueAlgorithm):
         return MLPFQFNetwork(
             observed,
             self.spaces.action_dim,
-            p.n_fractions,
+            p.num_fractions,
             p.num_cosines,
             p.hidden_sizes,
             p.dueling,
@@ -122,7 +125,7 @@ class FQFAlgorithm(ValueAlgorithm):
 
     def learn(self, batch: Batch) -> Metrics:
         p: FQFParams = self.params
-        network, n = self.network, p.n_fractions
+        network, n = self.network, p.num_fractions
         with torch.no_grad():
             following: FQFOutput = self.target_network(batch.next_obs)
             next_q = network.q_values(batch.next_obs) if p.double else following.q_values

@@ -37,6 +37,7 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.renames import Renamed
 from rl_training.models import Carry, MLPGAILDiscriminator, Policy
 from rl_training.replay.batch import Batch
 from rl_training.replay.rollout import RolloutBatch
@@ -45,6 +46,8 @@ RewardForm = Literal["softplus", "log_sigmoid", "logit"]
 
 
 class GAILParams(Params):
+    renamed = {"entropy_bonus": Renamed("discriminator_entropy_coef")}
+
     hidden_sizes: HiddenSizes = (64, 64)
     """Widths of the hidden layers of the discriminator."""
     batch_size: Count = 256
@@ -63,7 +66,7 @@ class GAILParams(Params):
     """Learning rate of the discriminator."""
     discriminator_updates: Count | None = None
     """Steps of the discriminator: 8 per rollout with ppo, 1 per update with sac by default."""
-    entropy_bonus: NonNegative = 1e-3
+    discriminator_entropy_coef: NonNegative = 1e-3
     """Weight of the discriminator's own entropy, against certainty."""
     gradient_penalty: NonNegative = 0.0
     """Weight of (gradient norm - 1)^2 between pairs of expert and policy."""
@@ -299,7 +302,7 @@ class GAILAlgorithm(Algorithm):
             result = gail_discriminator_loss(
                 *logits,
                 penalty,
-                entropy_bonus=p.entropy_bonus,
+                entropy_bonus=p.discriminator_entropy_coef,
                 gradient_penalty=p.gradient_penalty,
             )
             with torch.no_grad():

@@ -36,6 +36,7 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive
+from rl_training.experiment.renames import Renamed
 from rl_training.models import (
     EnsembleCritic,
     MLPIQLModel,
@@ -48,10 +49,12 @@ from rl_training.replay.batch import Batch
 
 
 class IQLParams(CloningParams, TargetNetworkParams, OfflineToOnlineParams):
+    renamed = {"beta": Renamed("inverse_temperature")}
+
     expectile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.7
     """Which expectile of Q over the data's actions V estimates; towards 1 is towards the max."""
-    beta: NonNegative = 3.0
-    """Inverse temperature: weights are exp(beta * advantage); larger is greedier."""
+    inverse_temperature: NonNegative = 3.0
+    """Weights are exp(inverse_temperature * advantage); larger is greedier."""
     max_weight: Positive = 100.0
     """Cap of the weights."""
     value_lr: Positive = 3e-4
@@ -123,7 +126,7 @@ class IQLAlgorithm(Algorithm):
     paper: ClassVar[str] = "Kostrikov et al. 2021"
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
     losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")
-    softer_weights: ClassVar[str] = "lower algo_kwargs.beta or dataset.rewards.scale"
+    softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature or dataset.rewards.scale"
 
     def __init__(
         self, spaces: Spaces, params: IQLParams, normalize_observations: bool = False
@@ -175,7 +178,7 @@ class IQLAlgorithm(Algorithm):
                 q,
                 batch.reward + batch.discount * next_value,
                 expectile=p.expectile,
-                beta=p.beta,
+                beta=p.inverse_temperature,
                 max_weight=p.max_weight,
             )
             metrics = losses.value.metrics | losses.policy.metrics | losses.critics.metrics

@@ -27,17 +27,23 @@ from rl_training.algorithms.value_based import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count
+from rl_training.experiment.renames import Renamed
 from rl_training.models import Observed
 from rl_training.models.value_networks import ImplicitQuantileNetwork
 from rl_training.replay.batch import Batch
 
 
 class IQNParams(ValueParams):
-    n_quantiles: Count = 64
+    renamed = {
+        f"n_{name}": Renamed(f"num_{name}")
+        for name in ("quantiles", "target_quantiles", "action_quantiles")
+    }
+
+    num_quantiles: Count = 64
     """Fractions drawn per state at which quantiles are learned."""
-    n_target_quantiles: Count = 64
+    num_target_quantiles: Count = 64
     """Fractions drawn per next state for the target."""
-    n_action_quantiles: Count = 32
+    num_action_quantiles: Count = 32
     """Equal fractions over which the mean is taken to choose an action."""
     num_cosines: Count = 64
     """Cosines that embed a fraction."""
@@ -65,7 +71,7 @@ class IQNAlgorithm(ValueAlgorithm):
         return ImplicitQuantileNetwork(
             observed,
             self.spaces.action_dim,
-            p.n_action_quantiles,
+            p.num_action_quantiles,
             p.num_cosines,
             p.hidden_sizes,
             p.dueling,
@@ -74,8 +80,8 @@ class IQNAlgorithm(ValueAlgorithm):
     def learn(self, batch: Batch) -> Metrics:
         p: IQNParams = self.params
         network, target_network, size = self.network, self.target_network, batch.reward.shape[0]
-        taus = self.uniform(size, p.n_quantiles)
-        next_taus = self.uniform(size, p.n_target_quantiles)
+        taus = self.uniform(size, p.num_quantiles)
+        next_taus = self.uniform(size, p.num_target_quantiles)
         with torch.no_grad():
             features = target_network.features(batch.next_obs)
             next_q = network.q_values(batch.next_obs) if p.double else target_network.q_of(features)

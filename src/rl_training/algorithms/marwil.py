@@ -30,13 +30,16 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive, Rate
+from rl_training.experiment.renames import Renamed
 from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
 from rl_training.replay.batch import Batch
 
 
 class MARWILParams(CloningParams, DiscountedParams):
-    beta: NonNegative = 1.0
-    """Inverse temperature: weights are exp(beta * normalised advantage); 0 is cloning."""
+    renamed = {"beta": Renamed("inverse_temperature")}
+
+    inverse_temperature: NonNegative = 1.0
+    """Weights are exp(inverse_temperature * normalised advantage); 0 is cloning."""
     max_weight: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 20.0
     """Cap of the weights, applied to the exponent."""
     advantage_norm_rate: Rate = 0.01
@@ -86,7 +89,7 @@ class MARWILAlgorithm(Algorithm):
     paper: ClassVar[str] = "Wang et al. 2018"
     summary: ClassVar[str] = "clone good actions more, by self-scaled advantage"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
-    softer_weights: ClassVar[str] = "lower algo_kwargs.beta"
+    softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     needs_returns: ClassVar[bool] = True
 
@@ -125,7 +128,7 @@ class MARWILAlgorithm(Algorithm):
                 value_now,
                 returns,
                 moments.mean_square,
-                beta=p.beta,
+                beta=p.inverse_temperature,
                 max_weight=p.max_weight,
                 value_coef=p.value_coef,
             )

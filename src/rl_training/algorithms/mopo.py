@@ -45,7 +45,7 @@ class MOPOParams(SoftParams, ModelParams):
     @classmethod
     def _written_before_there_was_a_choice(cls, values: Any) -> Any:
         """A stored run names every knob of its model; one without `penalty` had the paper's."""
-        if isinstance(values, dict) and ModelParams.model_fields.keys() <= values.keys():
+        if isinstance(values, dict) and ModelParams.__annotations__.keys() <= values.keys():
             return {"penalty": "learned_std", **values}
         return values
 

@@ -28,6 +28,7 @@ from rl_training.experiment.config import (
     Positive,
     Schedule,
 )
+from rl_training.experiment.renames import Renamed
 from rl_training.models import (
     CategoricalPolicy,
     GaussianPolicy,
@@ -39,13 +40,15 @@ from rl_training.replay.rollout import RolloutBatch
 
 
 class PPOParams(DiscountedParams):
+    renamed = {"rollout_steps": Renamed("rollout_length")}
+
     batch_size: Count = 64
-    """Steps per minibatch; must divide rollout_steps times the number of environments."""
+    """Steps per minibatch; must divide rollout_length times the number of environments."""
     hidden_sizes: HiddenSizes = (64, 64)
     """Widths of the hidden layers of policy and value network."""
     grad_clip: Positive | None = 0.5
     """Largest gradient norm per network."""
-    rollout_steps: Count = 2048
+    rollout_length: Count = 2048
     """Steps per environment between two rounds of updates."""
     epochs: Count = 10
     """Passes over each rollout."""

@@ -24,13 +24,16 @@ from rl_training.algorithms.value_based import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count
+from rl_training.experiment.renames import Renamed
 from rl_training.models import Observed
 from rl_training.models.value_networks import QuantileNetwork
 from rl_training.replay.batch import Batch
 
 
 class QRDQNParams(ValueParams):
-    n_quantiles: Count = 200
+    renamed = {"n_quantiles": Renamed("num_quantiles")}
+
+    num_quantiles: Count = 200
     """Quantiles of the return per action."""
 
 
@@ -54,7 +57,7 @@ class QRDQNAlgorithm(ValueAlgorithm):
     def make_network(self, observed: Observed) -> QuantileNetwork:
         p: QRDQNParams = self.params
         return QuantileNetwork(
-            observed, self.spaces.action_dim, p.n_quantiles, p.hidden_sizes, p.dueling
+            observed, self.spaces.action_dim, p.num_quantiles, p.hidden_sizes, p.dueling
         )
 
     def learn(self, batch: Batch) -> Metrics:

@@ -44,11 +44,14 @@ from rl_training.algorithms.critics import (
 from rl_training.algorithms.functional import Metrics, soft_update
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, Interval, Positive
+from rl_training.experiment.renames import Renamed
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 from rl_training.replay.batch import Batch, cut
 
 
 class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
+    renamed = {"alpha": Renamed("fixed_temperature")}
+
     learning_starts: Interval = 5_000
     """Environment steps before the first update; random unless the policy has learned before."""
     gradient_updates_per_step: Positive = 20.0
@@ -61,7 +64,7 @@ class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
     """Standardise every hidden layer of the critics before its ReLU."""
     policy_objective: Literal["mean", "min"] = "mean"
     """What the policy climbs: the critics' mean, or their minimum as in SAC."""
-    alpha: Positive | None = None
+    fixed_temperature: Positive | None = None
     """Weight of the entropy, held constant; tuned automatically by default."""
     target_entropy: Finite | None = None
     """Entropy aimed at; minus half the number of action components by default."""
@@ -147,11 +150,11 @@ class RLPDAlgorithm(Algorithm):
         self.target_critics = frozen_copy(self.model.critics)
         half = -0.5 * spaces.action_dim
         self.target_entropy = half if params.target_entropy is None else params.target_entropy
-        start = torch.tensor(params.alpha or 1.0).log()
-        self.log_temperature = nn.Parameter(start, params.alpha is None)
+        start = torch.tensor(params.fixed_temperature or 1.0).log()
+        self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
-        if params.alpha is None:
+        if params.fixed_temperature is None:
             self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
 
     @property
@@ -205,7 +208,7 @@ class RLPDAlgorithm(Algorithm):
             ),
             "policy",
         )
-        if p.alpha is None:
+        if p.fixed_temperature is None:
             metrics |= self.minimize(
                 lambda: temperature_loss(
                     self.log_temperature, metrics["entropy"], self.target_entropy

@@ -309,7 +309,7 @@ class ManagedAlgorithm:
             raise ConfigError(f"more_{unit}: expected a whole number, at least 1, got {more!r}")
         if self.run_dir is None:
             return more
-        config = TrainConfig(**read_run_config(self.run_dir))
+        config = TrainConfig.stored(read_run_config(self.run_dir))
         latest = CheckpointStore(
             self.run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
         ).latest()
@@ -333,7 +333,7 @@ class ManagedAlgorithm:
         packages, unless `trust`. The result is in `agent.result`.
         """
         run_dir, callbacks = Path(run_dir), checked_callbacks(callbacks)
-        config = TrainConfig(**read_run_config(run_dir))
+        config = TrainConfig.stored(read_run_config(run_dir))
         if not trust:
             refuse_unknown_modules(config.to_dict(), f"run '{run_dir}'")
         if config.seeds is not None:
@@ -364,7 +364,7 @@ class ManagedAlgorithm:
         again: bool = False,
     ) -> TrainResult:
         """Go on with a run; `again` refuses one with nothing left to do."""
-        stored = TrainConfig(**read_run_config(run_dir))
+        stored = TrainConfig.stored(read_run_config(run_dir))
         config = with_options(stored.to_dict(), options, stored.algo)
         refuse_changes(stored.to_dict(), config)
         console: Console = ProgressConsole() if progress else SilentConsole()

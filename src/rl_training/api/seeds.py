@@ -91,7 +91,7 @@ def resume_seeds(
     Modules that the run names are imported only from known packages, unless `trust`.
     """
     run_dir = Path(run_dir)
-    stored = TrainConfig(**read_run_config(run_dir))
+    stored = TrainConfig.stored(read_run_config(run_dir))
     if not trust:
         refuse_unknown_modules(stored.to_dict(), f"run '{run_dir}'")
     if stored.seeds is None:

@@ -29,6 +29,7 @@ from rl_training.experiment.errors import (
 )
 from rl_training.experiment.foreign_names import name_here
 from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.renames import older_names, with_current_names
 from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
@@ -214,11 +215,13 @@ def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: st
     merged = dict(values)
     loose: dict[str, Any] = {}
     unknown = []
-    known_knobs = algorithm_class(algo).Params.model_fields
+    params = algorithm_class(algo).Params
+    known_knobs = params.model_fields
+    older = older_names(params)
     for key, value in options.items():
         if key in TrainConfig.model_fields:
             merged[key] = _plain(value)
-        elif key in known_knobs:
+        elif key in known_knobs or key in older:
             loose[key] = value
         else:
             known = [*TrainConfig.model_fields, *known_knobs]
@@ -228,7 +231,10 @@ def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: st
         raise ConfigError("\n".join(unknown))
     given = merged.get("algo_kwargs", {})
     if isinstance(given, Mapping):  # anything else is refused with the rest
-        merged["algo_kwargs"] = {**values.get("algo_kwargs", {}), **given, **loose}
+        sources = (values.get("algo_kwargs", {}), given, loose)
+        merged["algo_kwargs"] = {
+            key: value for source in sources for key, value in with_current_names(params, source).items()
+        }
     return TrainConfig(**merged)
 
 
@@ -326,7 +332,7 @@ def stored_config(info: CheckpointInfo, **here: Any) -> TrainConfig:
     """The config in a checkpoint, with keys that are decided here."""
     values = {**Stored(info.manifest).section("config").values, **here}
     try:
-        return TrainConfig(**values)
+        return TrainConfig.stored(values)
     except ConfigError as error:
         written = _versions_of(info).get("rl-training")
         by = f"rl-training {written}" if written else "another version"

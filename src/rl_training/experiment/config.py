@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -22,6 +22,7 @@ from rl_training.experiment.config_errors import readable_errors
 from rl_training.experiment.config_files import apply_overrides, read_config_values
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.renames import Renamed, with_current_names, with_current_path
 
 LARGEST = 3e38
 """Networks compute in float32, which holds no larger number."""
@@ -74,11 +75,19 @@ class Section(BaseModel):
         validate_default=True,
     )
 
+    renamed: ClassVar[Mapping[str, Renamed]] = {}
+    """Older names of keys, which are still read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _current_names(cls, values: Any) -> Any:
+        return with_current_names(cls, values) if isinstance(values, dict) else values
+
     @classmethod
     def parse(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
         """Build from plain values; one readable line per mistake."""
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(with_current_names(cls, values, prefix))
         except ValidationError as error:
             raise ConfigError("\n".join(readable_errors(error, cls, prefix))) from None
 
@@ -398,6 +407,15 @@ class TrainConfig(Section):
         object.__setattr__(self, "algo_kwargs", knobs.model_dump(mode="json"))
         algorithm.check_config(self)
 
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """From what a run or checkpoint holds: older names are read without a warning."""
+        algorithm, knobs = _named_algorithm(values.get("algo")), values.get("algo_kwargs")
+        if algorithm is not None and isinstance(knobs, Mapping):
+            current = with_current_names(algorithm.Params, knobs, "algo_kwargs.", warn=False)
+            values = {**values, "algo_kwargs": current}
+        return cls(**values)
+
     @property
     def environment(self) -> str:
         """The environment's id, where there is no way without one."""
@@ -470,4 +488,29 @@ CHANGEABLE_ON_RESUME = frozenset(
 
 def load_config(source: str | Path, overrides: list[str] | None = None) -> TrainConfig:
     """A packaged or own config with `key=value` overrides, resolved and checked."""
-    return TrainConfig(**apply_overrides(read_config_values(source), overrides or []))
+    values, texts = read_config_values(source), overrides or []
+    algorithm = _named_algorithm(apply_overrides(values, texts).get("algo"))
+    if algorithm is None:
+        return TrainConfig(**apply_overrides(values, texts))
+    params = algorithm.Params
+
+    def current(path: list[str], value: Any) -> tuple[list[str], Any]:
+        if path[0] != "algo_kwargs":
+            return path, value
+        if len(path) == 1:
+            named = isinstance(value, Mapping)
+            return path, with_current_names(params, value, "algo_kwargs.") if named else value
+        below, value = with_current_path(params, path[1:], value, "algo_kwargs.")
+        return ["algo_kwargs", *below], value
+
+    if "algo_kwargs" in values:
+        _, values["algo_kwargs"] = current(["algo_kwargs"], values["algo_kwargs"])
+    return TrainConfig(**apply_overrides(values, texts, current))
+
+
+def _named_algorithm(name: Any) -> Any:
+    """The class of that name; None where there is none, which is refused with the rest."""
+    try:
+        return algorithm_class(name) if isinstance(name, str) else None
+    except ConfigError:
+        return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +138,24 @@ def read_config_values(source: str | Path) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """`algo_kwargs.beta=0.5` as a key path and a value read as YAML."""
+    """`algo_kwargs.temperature=0.5` as a key path and a value read as YAML."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"override '{text}' must have the form key=value")
     return key.strip().split("."), parse_yaml(value, f"override '{text}': the value")
 
 
-def apply_overrides(values: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Copy `values` and set each `key.path=value` in it."""
+def apply_overrides(
+    values: Mapping[str, Any],
+    overrides: Sequence[str],
+    current: Callable[[list[str], Any], tuple[list[str], Any]] | None = None,
+) -> dict[str, Any]:
+    """Copy `values` and set each `key.path=value` in it, under the names `current` gives."""
     result: dict[str, Any] = copy.deepcopy(dict(values))
     for text in overrides:
         path, value = parse_override(text)
+        if current is not None:
+            path, value = current(path, value)
         node = result
         for depth, part in enumerate(path[:-1]):
             child = node.get(part)

@@ -116,7 +116,7 @@ class OnPolicyLoop:
         self.total = self.horizon = step_budget(config)
         p = algorithm.params
         self.algorithm, self.params = cast(PPOAlgorithm, algorithm), p
-        self.rollout_size = p.rollout_steps * config.num_envs
+        self.rollout_size = p.rollout_length * config.num_envs
         self._refuse_unfit_sizes(config)
         self.device = algorithm.update_count.device
         self.reward_scale = RewardScale(config.num_envs, p.gamma).to(self.device)
@@ -125,7 +125,7 @@ class OnPolicyLoop:
         self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
         learner = self._learner((self.minibatches.position,))
         self.engine = Engine(learner, config.engine, updates)
-        self.rollout = Rollout(p.rollout_steps, config.num_envs, algorithm.spaces, self.device)
+        self.rollout = Rollout(p.rollout_length, config.num_envs, algorithm.spaces, self.device)
         self.experience = Experience(config, algorithm, self.engine.pause)
         self.progress = self.experience.progress
 
@@ -135,10 +135,10 @@ class OnPolicyLoop:
 
     def _refuse_unfit_sizes(self, config: TrainConfig) -> None:
         p, size = self.params, self.rollout_size
-        product = f"rollout_steps {p.rollout_steps:,} times num_envs {config.num_envs:,}"
+        product = f"rollout_length {p.rollout_length:,} times num_envs {config.num_envs:,}"
         if size > self.total:
             raise ConfigError(
-                f"algo_kwargs.rollout_steps: one rollout takes {size:,} steps ({product}), more "
+                f"algo_kwargs.rollout_length: one rollout takes {size:,} steps ({product}), more "
                 f"than the {self.total:,} in total_timesteps; set at most "
                 f"{self.total // config.num_envs:,}, or raise total_timesteps"
             )
