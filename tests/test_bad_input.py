@@ -76,9 +76,17 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
     # keys, at every depth
     ("awr/pendulum", ["total_updats=5"], ("total_updats: unknown key", "'total_updates'")),
     ("awr/pendulum", ["zzz=5"], ("zzz: unknown key", "known keys are algo, env_id")),
-    ("awr/pendulum", ["beta=0.5"], ("beta: unknown key", "did you mean 'algo_kwargs.beta'")),
-    ("awr/pendulum", ["bta=0.5"], ("bta: unknown key", "did you mean 'algo_kwargs.beta'")),
-    ("awr/pendulum", ["algo_kwargs.bta=0.5"], ("algo_kwargs.bta: unknown key", "'beta'")),
+    ("awr/pendulum", ["beta=0.5"], ("beta: unknown key", "'algo_kwargs.temperature'")),
+    (
+        "awr/pendulum",
+        ["temprature=0.5"],
+        ("temprature: unknown key", "did you mean 'algo_kwargs.temperature'"),
+    ),
+    (
+        "awr/pendulum",
+        ["algo_kwargs.temprature=0.5"],
+        ("algo_kwargs.temprature: unknown key", "'temperature'"),
+    ),
     ("awr/pendulum", ["dataset.nam=x"], ("dataset.nam: unknown key", "'name'")),
     ("awr/pendulum", ["dataset.rewards.scal=2"], ("dataset.rewards.scal:", "'scale'")),
     ("awr/pendulum", ["dataset.returns.at_trunc=cut"], ("dataset.returns.at_trunc:",)),
@@ -101,7 +109,11 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
     ("awr/pendulum", ["algo_kwargs.hidden_sizes=8"], ("algo_kwargs.hidden_sizes:", "a list")),
     ("awr/pendulum", ["algo_kwargs.hidden_sizes=[]"], ("algo_kwargs.hidden_sizes:", "one entry")),
     ("awr/pendulum", ["algo_kwargs.hidden_sizes=[8, 0]"], ("algo_kwargs.hidden_sizes.1:",)),
-    ("awr/pendulum", ["algo_kwargs.beta=high"], ("algo_kwargs.beta:", "number", "'high'")),
+    (
+        "awr/pendulum",
+        ["algo_kwargs.temperature=high"],
+        ("algo_kwargs.temperature:", "number", "'high'"),
+    ),
     ("awr/pendulum", ["algo_kwargs=[1]"], ("algo_kwargs:", "section")),
     ("awr/pendulum", ["dataset=3"], ("dataset:", "section", "got 3")),
     ("awr/pendulum", ["dataset=''"], ("data set '' is unknown",)),
@@ -115,13 +127,21 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
     ("awr/pendulum", ["seed=-1"], ("seed:", "greater than or equal to 0")),
     ("awr/pendulum", ["eval_interval=-1"], ("eval_interval:",)),
     ("awr/pendulum", ["threads=100000000000"], ("threads:", "1024")),
-    ("awr/pendulum", ["algo_kwargs.beta=-1"], ("algo_kwargs.beta:", "greater than 0", "-1")),
-    ("marwil/pendulum", ["algo_kwargs.beta=-0.5"], ("algo_kwargs.beta:", "-0.5")),
-    ("crr/pendulum", ["algo_kwargs.beta=-1e-3"], ("algo_kwargs.beta:", "-0.001")),
-    ("iql/pendulum", ["algo_kwargs.beta=-1"], ("algo_kwargs.beta:",)),
-    ("awac/pendulum", ["algo_kwargs.beta=-1"], ("algo_kwargs.beta:",)),
-    ("awr/pendulum", ["algo_kwargs.beta=.nan"], ("algo_kwargs.beta:", "nan")),
-    ("awr/pendulum", ["algo_kwargs.beta=.inf"], ("algo_kwargs.beta:", "inf")),
+    (
+        "awr/pendulum",
+        ["algo_kwargs.temperature=-1"],
+        ("algo_kwargs.temperature:", "greater than 0", "-1"),
+    ),
+    (
+        "marwil/pendulum",
+        ["algo_kwargs.inverse_temperature=-0.5"],
+        ("algo_kwargs.inverse_temperature:", "-0.5"),
+    ),
+    ("crr/pendulum", ["algo_kwargs.temperature=-1e-3"], ("algo_kwargs.temperature:", "-0.001")),
+    ("iql/pendulum", ["algo_kwargs.inverse_temperature=-1"], ("algo_kwargs.inverse_temperature:",)),
+    ("awac/pendulum", ["algo_kwargs.temperature=-1"], ("algo_kwargs.temperature:",)),
+    ("awr/pendulum", ["algo_kwargs.temperature=.nan"], ("algo_kwargs.temperature:", "nan")),
+    ("awr/pendulum", ["algo_kwargs.temperature=.inf"], ("algo_kwargs.temperature:", "inf")),
     ("awr/pendulum", ["algo_kwargs.policy_lr=1e39"], ("algo_kwargs.policy_lr:", "3e+38")),
     ("awr/pendulum", ["algo_kwargs.gamma=1.1"], ("algo_kwargs.gamma:", "1")),
     *(
@@ -133,8 +153,8 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
         ("iql/pendulum", [f"algo_kwargs.expectile={value}"], ("algo_kwargs.expectile:",))
         for value in ("0", "1", "-0.1", "1.5")
     ),
-    ("crr/pendulum", ["algo_kwargs.n_action_samples=0"], ("algo_kwargs.n_action_samples:",)),
-    ("cql/pendulum", ["algo_kwargs.n_action_samples=-2"], ("algo_kwargs.n_action_samples:",)),
+    ("crr/pendulum", ["algo_kwargs.num_action_samples=0"], ("algo_kwargs.num_action_samples:",)),
+    ("cql/pendulum", ["algo_kwargs.num_action_samples=-2"], ("algo_kwargs.num_action_samples:",)),
     (
         "crr/pendulum",
         ["algo_kwargs.advantage_type=median"],
@@ -190,13 +210,18 @@ def test_config_mistakes(
 def test_several_mistakes_give_one_line_each(refuses_training: Callable[..., None]) -> None:
     refuses_training(
         "awr/pendulum",
-        ["seed=x", "totl_updates=1", "dataset.rewards.scal=2", "algo_kwargs={bta: 1, beta: -1}"],
+        [
+            "seed=x",
+            "totl_updates=1",
+            "dataset.rewards.scal=2",
+            "algo_kwargs={bta: 1, temperature: -1}",
+        ],
         (
             "seed:",
             "totl_updates:",
             "dataset.rewards.scal:",
             "algo_kwargs.bta:",
-            "algo_kwargs.beta:",
+            "algo_kwargs.temperature:",
         ),
         lines=5,
     )
@@ -251,9 +276,9 @@ def test_compile_without_a_compiler(
 # --- the same mistakes from Python ---------------------------------------------------------------
 
 PYTHON_MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"bta": 1.0}, r"^bta: unknown option .*did you mean 'beta'"),
+    ({"temprature": 1.0}, r"^temprature: unknown option .*did you mean 'temperature'"),
     ({"total_updtes": 1, "bta": 1.0}, r"(?s)^total_updtes: .*\nbta: .*"),
-    ({"beta": -1.0}, r"^algo_kwargs\.beta: "),
+    ({"temperature": -1.0}, r"^algo_kwargs\.temperature: "),
     ({"algo_kwargs": {"bta": 1}}, r"^algo_kwargs\.bta: unknown key"),
     ({"algo_kwargs": 3}, r"^algo_kwargs: expected a section"),
     ({"lr_schedule": {"kindd": "x"}}, r"^lr_schedule\.kindd: unknown key"),
@@ -1280,7 +1305,7 @@ ONLINE_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
         ["early_stopping={patience: 2}", "eval_interval=201"],
         ("early_stopping", "eval_interval 201", "total_timesteps 200"),
     ),
-    ("ppo/cartpole", ["algo_kwargs.rollout_steps=101"], ("rollout_steps: one", "at most 100")),
+    ("ppo/cartpole", ["algo_kwargs.rollout_length=101"], ("rollout_length: one", "at most 100")),
     ("ppo/cartpole", ["algo_kwargs.batch_size=7"], ("batch_size: 7 does not", "would fit")),
     ("bc/pendulum", ["train_env_kwargs.g=1.0", "total_timesteps=null"], ("train_env_kwargs: BC",)),
 ]
@@ -1319,7 +1344,7 @@ def test_an_environment_that_fails_in_training(
         "env_kwargs={actions: discrete, truncate_at: 30, scaled: true}",
         f"train_env_kwargs={{{failure}: 29, only_while: '{broken}'}}",
         f"vectorization={mode}",
-        *(["algo_kwargs.rollout_steps=20"] if algo == "ppo" else []),
+        *(["algo_kwargs.rollout_length=20"] if algo == "ppo" else []),
     ]
     folder = tmp_path / "runs"
     outcome = cli("train", f"{algo}/cartpole", *common, *overrides, "--output-dir", folder, "-q")

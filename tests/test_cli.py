@@ -570,7 +570,9 @@ def test_the_installed_command_refuses_without_a_traceback(as_module: bool, tmp_
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert re.fullmatch(r"error: algo_kwargs\.bta: .*did you mean 'beta'\?\)\n", done.stderr)
+    assert re.fullmatch(
+        r"error: algo_kwargs\.temprature: .*did you mean 'temperature'\?\)\n", done.stderr
+    )
     assert not (tmp_path / "runs").exists()
 
 

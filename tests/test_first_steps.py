@@ -54,7 +54,7 @@ def refused(kind: Any, **options: Any) -> str:
         (SAC, "learning_rate", "its names here are 'policy_lr', 'critic_lr' and 'temperature_lr'"),
         (PPO, "learning_rate", "its name here is 'lr'"),
         (SAC, "policy_kwargs", "its name here is 'hidden_sizes'"),
-        (PPO, "n_steps", "its name here is 'rollout_steps'"),
+        (PPO, "n_steps", "its name here is 'rollout_length'"),
         (DQN, "n_steps", "its name here is 'n_step'"),
         (IQL, "n_steps", "total_updates or total_epochs offline"),
         (PPO, "ent_coef", "its name here is 'entropy_coef'"),
@@ -256,7 +256,7 @@ gym.register("Reach-v0", entry_point=Reach, max_episode_steps=20)
 def test_a_module_of_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "myreg.py").write_text(REACH, encoding="utf-8")
     config = "algo: ppo\nenv_id: myreg:Reach-v0\ntotal_timesteps: 64\nfinal_eval: false\n"
-    config += "tensorboard: false\noutput_dir: named\nalgo_kwargs: {rollout_steps: 64}\n"
+    config += "tensorboard: false\noutput_dir: named\nalgo_kwargs: {rollout_length: 64}\n"
     (tmp_path / "mine.yaml").write_text(config, encoding="utf-8")
 
     def command(*arguments: str) -> tuple[int, str]:

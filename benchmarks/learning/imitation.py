@@ -137,7 +137,7 @@ def _speed_job(options: Options) -> Job:
     from rl_training.experiment.config import load_config
 
     config = load_config(CARTPOLE).replace(device="cpu", threads=1, engine="eager", seed=0)
-    rollout = config.params.ppo.rollout_steps * config.num_envs
+    rollout = config.params.ppo.rollout_length * config.num_envs
     pace = {"turn_ticks": rollout, "rounds": 1}
     if not options.quick:
         pace = {"turn_ticks": TURN_ROLLOUTS * rollout, "rounds": SPEED_ROUNDS}

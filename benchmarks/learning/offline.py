@@ -41,13 +41,13 @@ PEERS = ("bc", "iql", "awac", "crr", "cql")
 DATASETS = ("pendulum-expert", "pendulum-mixed", "pendulum-random")
 
 ALL_WEIGHTS_ONE: dict[str, dict[str, Any]] = {
-    # beta multiplies the advantage
-    "marwil": {"beta": 0.0},
-    "iql": {"beta": 0.0},
-    # beta divides it
-    "awr": {"beta": 1e9},
-    "awac": {"beta": 1e9, "weight_type": "exp"},
-    "crr": {"beta": 1e9, "weight_type": "exp"},
+    # multiplies the advantage
+    "marwil": {"inverse_temperature": 0.0},
+    "iql": {"inverse_temperature": 0.0},
+    # divides it
+    "awr": {"temperature": 1e9},
+    "awac": {"temperature": 1e9, "weight_type": "exp"},
+    "crr": {"temperature": 1e9, "weight_type": "exp"},
 }
 TWINS = {**dict.fromkeys(WEIGHTED, ("negated", "shuffled", "beta0")), "cql": ("shuffled",)}
 TWIN_MEANING = {

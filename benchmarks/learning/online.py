@@ -256,7 +256,7 @@ def _fraction_count(records: Records, job: str) -> int:
     from rl_training.algorithms.fqf import FQFParams
 
     stated = [record.spec["config"]["algo_kwargs"] for record in records.of(job)]
-    return FQFParams.parse(stated[0]).n_fractions if stated else 2
+    return FQFParams.parse(stated[0]).num_fractions if stated else 2
 
 
 def _twins(records: Records) -> Section:

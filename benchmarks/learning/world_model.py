@@ -42,7 +42,7 @@ MODEL: dict[str, Any] = {
         "size": "tiny",
         "batch_size": 8,
         "batch_length": 16,
-        "imagination_steps": 1,
+        "rollout_length": 1,
         "lr": 1e-3,
         "lr_warmup": 100,
     },

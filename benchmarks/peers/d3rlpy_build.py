@@ -94,20 +94,20 @@ def _iql(knobs: Mapping[str, Any]) -> Any:
         **_actor_critic(knobs),
         value_encoder_factory=_encoder(knobs),
         expectile=knobs["expectile"],
-        weight_temp=knobs["beta"],
+        weight_temp=knobs["inverse_temperature"],
         max_weight=knobs["max_weight"],
     )
 
 
 def _awac(knobs: Mapping[str, Any]) -> Any:
-    return AWACConfig(**_actor_critic(knobs), lam=knobs["beta"], n_action_samples=1)
+    return AWACConfig(**_actor_critic(knobs), lam=knobs["temperature"], n_action_samples=1)
 
 
 def _crr(knobs: Mapping[str, Any]) -> Any:
     return CRRConfig(
         **_actor_critic(knobs),
-        beta=knobs["beta"],
-        n_action_samples=knobs["n_action_samples"],
+        beta=knobs["temperature"],
+        n_action_samples=knobs["num_action_samples"],
         advantage_type=knobs["advantage_type"],
         weight_type=knobs["weight_type"],
         max_weight=knobs["max_weight"],
@@ -119,9 +119,9 @@ def _cql(knobs: Mapping[str, Any]) -> Any:
     return CQLConfig(
         **_actor_critic(knobs),
         conservative_weight=knobs["min_q_weight"],
-        n_action_samples=knobs["n_action_samples"],
+        n_action_samples=knobs["num_action_samples"],
         temp_learning_rate=knobs["temperature_lr"],
-        soft_q_backup=not knobs["deterministic_backup"],
+        soft_q_backup=knobs["backup_entropy"],
         # our configs do not tune the weight: a fixed multiplier of one
         initial_alpha=1.0,
         alpha_learning_rate=0.0,

@@ -76,7 +76,7 @@ def _dqn(config: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _qr_dqn(config: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
     values = _dqn(config, knobs)
-    values["policy_kwargs"]["n_quantiles"] = knobs["n_quantiles"]
+    values["policy_kwargs"]["n_quantiles"] = knobs["num_quantiles"]
     return values
 
 
@@ -94,7 +94,7 @@ def _ppo(config: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
     if knobs["entropy_schedule"]["kind"] != "constant":
         raise ValueError("no counterpart for entropy_schedule")
     return _shared(config, knobs, "lr") | {
-        "n_steps": knobs["rollout_steps"],
+        "n_steps": knobs["rollout_length"],
         "n_epochs": knobs["epochs"],
         "gae_lambda": knobs["gae_lambda"],
         "clip_range": scheduled(knobs["clip"], knobs["clip_schedule"]),

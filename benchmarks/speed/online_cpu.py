@@ -55,8 +55,8 @@ def _job_name(name: str) -> str:
 def _training_round(config: Any) -> int:
     """Environment steps from one round of updates to the next."""
     params, envs = config.params, int(config.num_envs)
-    if hasattr(params, "rollout_steps"):
-        return int(params.rollout_steps) * envs
+    if hasattr(params, "rollout_length"):
+        return int(params.rollout_length) * envs
     return lcm(int(params.train_frequency), envs)
 
 

@@ -28,9 +28,9 @@ def speed_jobs(options: Options) -> list[Job]:
             spec: dict[str, Any] = {"size": size, "mode": engine, "image": 64, "updates": 30}
             if rounded:
                 spec["tf32"] = True
-            spec |= {"batch_size": BATCH, "batch_length": LENGTH, "imagination_steps": IMAGINED}
+            spec |= {"batch_size": BATCH, "batch_length": LENGTH, "rollout_length": IMAGINED}
             if options.quick:
-                spec |= {"batch_length": 8, "imagination_steps": 3, "updates": 3}
+                spec |= {"batch_length": 8, "rollout_length": 3, "updates": 3}
             jobs.append(Job(NAME, f"{size}-{mode}", 0, MODULE, spec, gpu=True, cost=20))
     return jobs
 

@@ -38,7 +38,7 @@ def filled_replay(algorithm: DreamerAlgorithm, rng: np.random.Generator) -> Sequ
 def work(request: Request) -> dict[str, Any]:
     spec = request.spec
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    knobs = {k: spec[k] for k in ("size", "batch_size", "batch_length", "imagination_steps")}
+    knobs = {k: spec[k] for k in ("size", "batch_size", "batch_length", "rollout_length")}
     side = spec["image"]
     spaces = Spaces.from_gymnasium(
         gym.spaces.Box(0, 255, (side, side, 3), np.uint8), gym.spaces.Discrete(ACTIONS)

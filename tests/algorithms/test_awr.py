@@ -114,7 +114,7 @@ def final_returns(learner, batch):
 def test_update(pendulum, normalize, beta):
     """Advantages from the value before the step, by moments that have seen this batch."""
     learner = make_learner(
-        "awr", pendulum.spaces, normalize_advantages=normalize, beta=beta
+        "awr", pendulum.spaces, normalize_advantages=normalize, temperature=beta
     ).double()
     table = table_for(learner, pendulum)
     mean = square = None
@@ -151,7 +151,7 @@ def test_expert_rows_weigh_more_than_random_ones(pendulum):
     batch = table_for(learner, pendulum).gather(torch.arange(0, len(pendulum), 7))
     advantage = final_returns(learner, batch) - value_of(learner.model.value, batch.obs)
     standard = (advantage - float(learner.advantages.mean)) / float(learner.advantages.now.std)
-    weight = capped_exp(standard / learner.params.beta, learner.params.max_weight)
+    weight = capped_exp(standard / learner.params.temperature, learner.params.max_weight)
     expert = np.arange(0, len(pendulum), 7) < len(pendulum) // 2
     assert weight[expert].mean() >= 1.5 * weight[~expert].mean()
 
@@ -166,8 +166,8 @@ def test_discrete_loss_falls(cartpole):
         *COMMON_BAD_KNOBS,
         *GAMMA_BAD_KNOBS,
         *bad_rates("policy_lr", "value_lr"),
-        ("beta", 0.0),
-        ("beta", -1.0),
+        ("temperature", 0.0),
+        ("temperature", -1.0),
         ("max_weight", 0.0),
         ("max_weight", -5.0),
         ("max_weight", math.inf),

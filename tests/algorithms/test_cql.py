@@ -212,16 +212,16 @@ def test_a_broadcast_of_the_target_is_refused():
         cql_loss(**tensors, action_dim=2, min_q_weight=5.0)
 
 
-@each("deterministic_backup", [True, False])
+@each("backup_entropy", [True, False])
 @each("lagrange_threshold", [None, 1.0])
 @each("backup_action", ["sampled", "mode"])
-def test_update(deterministic_backup, lagrange_threshold, backup_action):
+def test_update(backup_entropy, lagrange_threshold, backup_action):
     learner = make_learner(
         "cql",
-        deterministic_backup=deterministic_backup,
+        backup_entropy=backup_entropy,
         lagrange_threshold=lagrange_threshold,
         backup_action=backup_action,
-        n_action_samples=3,
+        num_action_samples=3,
         lagrange_lr=0.1,
         policy_lr=1e-2,
         critic_lr=1e-2,
@@ -252,7 +252,7 @@ def test_update(deterministic_backup, lagrange_threshold, backup_action):
         if backup_action == "mode":
             no_noise = torch.zeros_like(td_noise)
             target, _ = policy_td_target(policy, before.target_critics, batch, no_noise)
-        if not deterministic_backup:
+        if backup_entropy:
             target = target - f64(batch.discount) * temperature * next_log_prob
         now, log_prob_now = tanh_gaussian_sample(policy, batch.obs, now_noise)
         following, log_prob_following = tanh_gaussian_sample(policy, batch.next_obs, next_noise)
@@ -284,7 +284,7 @@ def test_update(deterministic_backup, lagrange_threshold, backup_action):
 @pytest.mark.parametrize(("threshold", "sign"), [(-50.0, 1), (250.0, -1)])
 def test_the_multiplier_follows_the_gap(threshold, sign):
     learner = make_learner(
-        "cql", lagrange_threshold=threshold, lagrange_lr=1e-2, n_action_samples=2
+        "cql", lagrange_threshold=threshold, lagrange_lr=1e-2, num_action_samples=2
     )
     seen = []
     for seed in range(5):
@@ -326,7 +326,7 @@ def test_target_entropy_is_minus_the_number_of_components():
 
 
 def test_terminal_rows_do_not_bootstrap():
-    learner = make_learner("cql", deterministic_backup=False).double()
+    learner = make_learner("cql", backup_entropy=True).double()
     batch = as_double(random_batch())
     batch = batch._replace(discount=torch.zeros_like(batch.discount))
     expected, _ = squared_td_error(
@@ -341,7 +341,7 @@ def test_conservatism_lowers_unseen_actions(pendulum):
 
     def gap(weight):
         learner = make_learner(
-            "cql", pendulum.spaces, min_q_weight=weight, critic_lr=1e-3, n_action_samples=4
+            "cql", pendulum.spaces, min_q_weight=weight, critic_lr=1e-3, num_action_samples=4
         )
         return float(train(learner, pendulum, 150)["conservative_gap"])
 
@@ -359,11 +359,11 @@ def test_discrete_actions_are_refused():
         *TARGET_BAD_KNOBS,
         *bad_rates("policy_lr", "critic_lr", "lagrange_lr", "temperature_lr"),
         ("min_q_weight", -1.0),
-        ("n_action_samples", 0),
-        ("n_action_samples", -3),
+        ("num_action_samples", 0),
+        ("num_action_samples", -3),
         ("lagrange_threshold", math.nan),
         ("target_entropy", math.inf),
-        ("deterministic_backup", "no"),
+        ("backup_entropy", "no"),
     ],
 )
 def test_bad_knobs(key, value):

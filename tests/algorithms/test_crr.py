@@ -119,7 +119,11 @@ def test_the_loss_refuses_unknown_words(key):
 def test_update(advantage_type, weight_type):
     """Both losses see the networks as the update before left them."""
     learner = make_learner(
-        "crr", advantage_type=advantage_type, weight_type=weight_type, beta=0.1, critic_lr=1e-2
+        "crr",
+        advantage_type=advantage_type,
+        weight_type=weight_type,
+        temperature=0.1,
+        critic_lr=1e-2,
     ).double()
     noise = record_noise(learner)
     for seed in range(3):
@@ -129,7 +133,7 @@ def test_update(advantage_type, weight_type):
         metrics = learner.step(as_double(batch))
         td_noise, sample_noise = noise
         assert td_noise.shape == (16, 2)
-        assert sample_noise.shape == (learner.params.n_action_samples, 16, 2)
+        assert sample_noise.shape == (learner.params.num_action_samples, 16, 2)
 
         old, critics = before.policy, before.model.critics
         target, _ = policy_td_target(old, before.target_critics, batch, td_noise)
@@ -180,13 +184,13 @@ def test_discrete_actions_are_refused():
         *COMMON_BAD_KNOBS,
         *TARGET_BAD_KNOBS,
         *bad_rates("policy_lr", "critic_lr"),
-        ("beta", 0.0),
-        ("beta", -1.0),
+        ("temperature", 0.0),
+        ("temperature", -1.0),
         ("max_weight", 0.0),
         ("max_weight", -5.0),
         ("max_weight", math.inf),
-        ("n_action_samples", 0),
-        ("n_action_samples", -3),
+        ("num_action_samples", 0),
+        ("num_action_samples", -3),
         ("advantage_type", "median"),
         ("weight_type", "softmax"),
     ],

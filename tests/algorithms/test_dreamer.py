@@ -37,7 +37,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def learner(spaces: Spaces, **knobs: Any) -> DreamerAlgorithm:
     torch.manual_seed(0)
-    given = {"size": "tiny", "imagination_steps": 3, "lr": 1e-3, "lr_warmup": 1, **knobs}
+    given = {"size": "tiny", "rollout_length": 3, "lr": 1e-3, "lr_warmup": 1, **knobs}
     return DreamerAlgorithm(spaces, DreamerParams(**given))
 
 
@@ -328,7 +328,7 @@ def test_an_update_asks_nothing() -> None:
 
 
 def test_the_slow_critic_follows() -> None:
-    algorithm = learner(BOX, slow_rate=0.5)
+    algorithm = learner(BOX, tau=0.5)
     algorithm.step(sequences(BOX))
     slow = dict(algorithm.slow_value.named_parameters())
     before = {name: p.clone() for name, p in slow.items()}

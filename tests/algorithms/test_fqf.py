@@ -165,7 +165,7 @@ def test_a_collapsed_fraction_keeps_the_entropy_finite():
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_the_network(dueling):
-    network = learner_for("fqf", n_fractions=5, num_cosines=6, dueling=dueling).network
+    network = learner_for("fqf", num_fractions=5, num_cosines=6, dueling=dueling).network
     torch.nn.init.normal_(network.fractions.weight)
     obs = torch.randn(7, 4)
     output = network(obs)
@@ -200,7 +200,7 @@ def test_fractions_start_out_equal():
 
 
 def test_neither_loss_reaches_the_others_parameters():
-    network = learner_for("fqf", n_fractions=6, dueling=True).network
+    network = learner_for("fqf", num_fractions=6, dueling=True).network
     fractions, rest = list(network.fractions.parameters()), network.quantile_parameters()
     assert len(fractions) + len(rest) == len(list(network.parameters()))
     output = network(torch.randn(8, 4))
@@ -225,7 +225,7 @@ def test_neither_loss_reaches_the_others_parameters():
 @each("weighted", [False, True])
 def test_update_equals_the_papers_steps(double, dueling, weighted):
     knobs = {
-        "n_fractions": 4,
+        "num_fractions": 4,
         "num_cosines": 8,
         "lr": 1e-2,
         "fraction_lr": 3e-2,
@@ -327,7 +327,7 @@ def test_fractions_move_to_where_a_skewed_reward_needs_them():
     def quantile(w):
         return 2.0 * w**4
 
-    learner = learner_for("fqf", n_fractions=8, num_cosines=16, lr=3e-3, kappa=0.02)
+    learner = learner_for("fqf", num_fractions=8, num_cosines=16, lr=3e-3, kappa=0.02)
     metrics = learn_one_state(learner, 700, quantile, size=64)
     output = learner.network(torch.ones(1, 4))
     taus, found = f64(output.taus[0]), f64(output.quantiles_hat[0, :, 0])
@@ -342,7 +342,7 @@ def test_fractions_move_to_where_a_skewed_reward_needs_them():
 def test_entropy_holds_fractions_together():
     shifts = []
     for entropy_coef in (0.0, 10.0):
-        learner = learner_for("fqf", n_fractions=4, fraction_lr=1e-2, entropy_coef=entropy_coef)
+        learner = learner_for("fqf", num_fractions=4, fraction_lr=1e-2, entropy_coef=entropy_coef)
         metrics = learn_one_state(learner, 60, np.square, size=32)
         shifts.append(float(metrics["fraction_shift"]))
     assert shifts[1] < 0.01 < 0.05 < shifts[0]
@@ -353,7 +353,7 @@ def test_entropy_holds_fractions_together():
     [
         *VALUE_BAD_KNOBS,
         *bad_rates("fraction_lr"),
-        ("n_fractions", 1),
+        ("num_fractions", 1),
         ("num_cosines", 0),
         ("entropy_coef", -1.0),
         ("entropy_coef", math.inf),

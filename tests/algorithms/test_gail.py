@@ -376,7 +376,7 @@ def test_the_widest_layer_is_anyones() -> None:
         ("generator", "trpo"),
         ("reward_form", "sigmoid"),
         ("discriminator_updates", 0),
-        ("entropy_bonus", -1.0),
+        ("discriminator_entropy_coef", -1.0),
         ("gradient_penalty", -1.0),
         ("gradient_penalty", math.nan),
         ("demo_episodes", 0),

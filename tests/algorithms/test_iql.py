@@ -172,7 +172,7 @@ class Replica:
 
         with torch.no_grad():
             advantage = q - (old if stale_policy else value)(batch.obs)
-            weight = torch.exp(p.beta * advantage).clamp(max=p.max_weight)
+            weight = torch.exp(p.inverse_temperature * advantage).clamp(max=p.max_weight)
             next_value = (old if stale_critics else value)(batch.next_obs)
             goal = batch.reward + batch.discount * next_value
         self.descend("policy", -(weight * policy.log_prob(batch.obs, batch.action)).mean())
@@ -198,7 +198,13 @@ class Replica:
 
 
 def test_update_takes_the_papers_steps_from_the_same_networks():
-    knobs = {"value_lr": 1e-2, "policy_lr": 1e-2, "critic_lr": 1e-2, "tau": 0.1, "beta": 1.5}
+    knobs = {
+        "value_lr": 1e-2,
+        "policy_lr": 1e-2,
+        "critic_lr": 1e-2,
+        "tau": 0.1,
+        "inverse_temperature": 1.5,
+    }
     learner = make_learner("iql", **knobs).double()
     replica, late_policy, late_critics = (Replica(learner) for _ in range(3))
     for seed in range(4):
@@ -216,7 +222,7 @@ def test_update_takes_the_papers_steps_from_the_same_networks():
 def test_larger_beta_is_greedier():
     batch = random_batch(size=64)
     spread = [
-        float(make_learner("iql", beta=beta).step(batch)["weight_effective"])
+        float(make_learner("iql", inverse_temperature=beta).step(batch)["weight_effective"])
         for beta in (0.0, 1.0, 10.0)
     ]
     assert spread[0] == pytest.approx(1.0)
@@ -248,7 +254,7 @@ def test_discrete_actions_are_refused():
         *COMMON_BAD_KNOBS,
         *TARGET_BAD_KNOBS,
         *bad_rates("policy_lr", "critic_lr", "value_lr"),
-        ("beta", -1.0),
+        ("inverse_temperature", -1.0),
         ("max_weight", 0.0),
         ("max_weight", -5.0),
         ("max_weight", math.inf),

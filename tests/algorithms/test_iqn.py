@@ -32,7 +32,7 @@ def midpoints(n, rows):
 @each("sizes", [(8,), (8, 6), (8, 7, 6)])
 @each("dueling", [False, True])
 def test_the_network(sizes, dueling):
-    knobs = {"hidden_sizes": sizes, "dueling": dueling, "num_cosines": 5, "n_action_quantiles": 9}
+    knobs = {"hidden_sizes": sizes, "dueling": dueling, "num_cosines": 5, "num_action_quantiles": 9}
     network = learner_for("iqn", **knobs).network
     obs, taus = torch.randn(6, 4), torch.rand(6, 3)
     expected = implicit_quantiles(network, obs, taus)
@@ -46,9 +46,9 @@ def test_the_network(sizes, dueling):
 @each("weighted", [False, True])
 def test_update_equals_the_papers_steps(double, dueling, weighted):
     knobs = {
-        "n_quantiles": 4,
-        "n_target_quantiles": 6,
-        "n_action_quantiles": 5,
+        "num_quantiles": 4,
+        "num_target_quantiles": 6,
+        "num_action_quantiles": 5,
         "num_cosines": 8,
         "lr": 1e-2,
         "kappa": 0.5,
@@ -98,7 +98,7 @@ def test_fractions_are_fresh_at_every_update():
 
 def test_finds_the_quantile_function_of_a_skewed_reward():
     """Reward 2 u^4, u uniform, so that F(w) = 2 w^4 and the mean is 0.4."""
-    knobs = {"n_quantiles": 16, "n_target_quantiles": 1, "num_cosines": 8}
+    knobs = {"num_quantiles": 16, "num_target_quantiles": 1, "num_cosines": 8}
     learner = learner_for("iqn", lr=3e-3, kappa=0.02, **knobs)
     learn_one_state(learner, 800, lambda u: 2.0 * u**4, size=64)
     state, taus = torch.ones(1, 4), torch.tensor([[0.1, 0.3, 0.5, 0.7, 0.9]])
@@ -120,9 +120,9 @@ def test_acts_without_noise():
     ("key", "value"),
     [
         *VALUE_BAD_KNOBS,
-        ("n_quantiles", 0),
-        ("n_target_quantiles", 0),
-        ("n_action_quantiles", 0),
+        ("num_quantiles", 0),
+        ("num_target_quantiles", 0),
+        ("num_action_quantiles", 0),
         ("num_cosines", 0),
     ],
 )

@@ -177,8 +177,8 @@ def test_returns_continue_with_the_value_at_a_time_limit(pendulum):
 def test_beta_zero_is_behaviour_cloning_to_the_last_bit(data, request):
     dataset = request.getfixturevalue(data)
     cloned = make_learner("bc", dataset.spaces, seed=3, lr=1e-3)
-    weighted = make_learner("marwil", dataset.spaces, seed=3, lr=1e-3, beta=0.0)
-    greedy = make_learner("marwil", dataset.spaces, seed=3, lr=1e-3, beta=1.0)
+    weighted = make_learner("marwil", dataset.spaces, seed=3, lr=1e-3, inverse_temperature=0.0)
+    greedy = make_learner("marwil", dataset.spaces, seed=3, lr=1e-3, inverse_temperature=1.0)
     start = weights_of(cloned.policy)
     for learner in (cloned, weighted, greedy):
         train(learner, dataset, 50)
@@ -190,7 +190,8 @@ def test_beta_zero_is_behaviour_cloning_to_the_last_bit(data, request):
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 def test_value_coef_acts_on_the_value_and_through_it_alone(pendulum, beta):
     learners = [
-        make_learner("marwil", pendulum.spaces, beta=beta, value_coef=coef) for coef in (0.1, 1.0)
+        make_learner("marwil", pendulum.spaces, inverse_temperature=beta, value_coef=coef)
+        for coef in (0.1, 1.0)
     ]
     for learner in learners:
         train(learner, pendulum, 20)
@@ -208,7 +209,7 @@ def test_discrete_loss_falls(cartpole):
         *COMMON_BAD_KNOBS,
         *GAMMA_BAD_KNOBS,
         *bad_rates("lr"),
-        ("beta", -1.0),
+        ("inverse_temperature", -1.0),
         ("max_weight", 0.0),
         ("max_weight", -5.0),
         ("max_weight", 0.9),

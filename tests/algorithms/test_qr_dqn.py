@@ -150,7 +150,7 @@ def quantiles_of(network, obs):
 @each("dueling", [False, True])
 @each("weighted", [False, True])
 def test_update_equals_the_papers_steps(double, dueling, weighted):
-    knobs = {"n_quantiles": 5, "lr": 1e-2, "kappa": 0.5, "target_update_interval": 3}
+    knobs = {"num_quantiles": 5, "lr": 1e-2, "kappa": 0.5, "target_update_interval": 3}
     learner = learner_for("qr_dqn", double=double, dueling=dueling, **knobs).double()
     disagree(learner)
     online, target = copy.deepcopy(learner.network), copy.deepcopy(learner.target_network)
@@ -204,20 +204,20 @@ def learn_one_state(learner, updates, quantile, size=128):
 
 
 def test_finds_the_quantiles_of_a_skewed_reward():
-    learner = learner_for("qr_dqn", n_quantiles=5, lr=5e-3, kappa=0.02)
+    learner = learner_for("qr_dqn", num_quantiles=5, lr=5e-3, kappa=0.02)
     learn_one_state(learner, 1000, exponential)
     found = f64(learner.network(torch.ones(1, 4))[0, :, 0])
     assert found == pytest.approx(exponential((np.arange(5) + 0.5) / 5), abs=0.05)
 
 
 def test_every_quantile_counts_alike_for_the_action():
-    learner = learner_for("qr_dqn", n_quantiles=7)
+    learner = learner_for("qr_dqn", num_quantiles=7)
     obs = torch.randn(6, 4)
     expected = quantiles_of(learner.network, obs).mean(1)
     np.testing.assert_allclose(f64(learner.network.q_values(obs)), expected, rtol=1e-5, atol=1e-6)
     assert f64(learner.network.tau_hats) == pytest.approx((np.arange(7) + 0.5) / 7)
 
 
-@each(("key", "value"), [*VALUE_BAD_KNOBS, ("n_quantiles", 0)])
+@each(("key", "value"), [*VALUE_BAD_KNOBS, ("num_quantiles", 0)])
 def test_bad_knobs(key, value):
     assert_rejects("qr_dqn", key, value)

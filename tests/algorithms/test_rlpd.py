@@ -255,7 +255,7 @@ def test_temperature_moves_towards_the_target_entropy(target, direction):
 
 
 def test_a_fixed_temperature_stays():
-    learner = make_learner("rlpd", alpha=0.2)
+    learner = make_learner("rlpd", fixed_temperature=0.2)
     metrics = learner.step(random_batch())
     assert "temperature" not in learner.optimizers
     assert "temperature_loss" not in metrics
@@ -278,7 +278,7 @@ PLAIN = {
 def test_a_plain_update_is_sacs(temperature):
     entropy = {"target_entropy": -2.0}
     sac = make_learner("sac", fixed_temperature=temperature, **entropy)
-    rlpd = make_learner("rlpd", alpha=temperature, **PLAIN, **entropy)
+    rlpd = make_learner("rlpd", fixed_temperature=temperature, **PLAIN, **entropy)
     for learner in (sac, rlpd):
         torch.manual_seed(1)
         for seed in range(5):
@@ -307,7 +307,12 @@ def test_a_plain_run_without_prior_rows_is_sacs(tmp_path, dataset):
     }
     sac = SAC("Pendulum-v1", fixed_temperature=0.2, **options)
     rlpd = RLPD(
-        "Pendulum-v1", dataset=dataset, alpha=0.2, offline_batch_ratio=0.0, **PLAIN, **options
+        "Pendulum-v1",
+        dataset=dataset,
+        fixed_temperature=0.2,
+        offline_batch_ratio=0.0,
+        **PLAIN,
+        **options,
     )
     results = [agent.learn(total_timesteps=100, progress=False) for agent in (sac, rlpd)]
     assert results[0].updates == results[1].updates > 50
@@ -324,7 +329,7 @@ def test_a_plain_run_without_prior_rows_is_sacs(tmp_path, dataset):
     [
         *COMMON_BAD_KNOBS,
         *TARGET_BAD_KNOBS,
-        *bad_rates("policy_lr", "critic_lr", "temperature_lr", "alpha"),
+        *bad_rates("policy_lr", "critic_lr", "temperature_lr", "fixed_temperature"),
         ("num_critics", 0),
         ("num_min_critics", 0),
         ("num_min_critics", 11),

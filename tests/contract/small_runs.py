@@ -56,15 +56,15 @@ LOOP_KNOBS: dict[str, dict[str, Any]] = {
         "buffer_capacity": 200,
         "batch_size": 4,
         "batch_length": 4,
-        "imagination_steps": 2,
+        "rollout_length": 2,
         "gradient_updates_per_step": 0.25,
         "lr_warmup": 2,
     },
-    "on_policy": {"rollout_steps": 16, "epochs": 2, "batch_size": 16},
+    "on_policy": {"rollout_length": 16, "epochs": 2, "batch_size": 16},
     "imitation": {
         "batch_size": 16,
         "discriminator_updates": 2,
-        "ppo": {"rollout_steps": 16, "epochs": 2, "batch_size": 16, "hidden_sizes": [8, 8]},
+        "ppo": {"rollout_length": 16, "epochs": 2, "batch_size": 16, "hidden_sizes": [8, 8]},
     },
 }
 SMALL_SAC: dict[str, Any] = {**LOOP_KNOBS["off_policy"], "hidden_sizes": [8, 8]}

@@ -102,7 +102,7 @@ def test_dreamer_takes_its_pictures(tmp_path: Path) -> None:
         size="tiny",
         batch_size=2,
         batch_length=4,
-        imagination_steps=2,
+        rollout_length=2,
         learning_starts=8,
         buffer_capacity=40,
         total_timesteps=12,

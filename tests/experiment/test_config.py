@@ -165,7 +165,7 @@ def test_sections_given_as_objects() -> None:
     [
         ("sac", "gradient_updates_per_step", 1e20, "expected at most 1,000, got 1e+20"),
         ("ppo", "epochs", 10**9, "expected at most 1,000, got 1e+09"),
-        ("cql", "n_action_samples", 10**9, "expected at most 100,000"),
+        ("cql", "num_action_samples", 10**9, "expected at most 100,000"),
         ("iql", "hidden_sizes", [8, 10**8], "expected at most 100,000"),
         ("iql", "batch_size", 10**12, "expected at most 10,000,000"),
     ],

@@ -40,7 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dqn": {"algo_kwargs": {"prioritized": True, "n_step": 2}},
     "ppo": {
         "num_envs": 2,
-        "algo_kwargs": {"rollout_steps": 5, "batch_size": 5, "normalize_rewards": True},
+        "algo_kwargs": {"rollout_length": 5, "batch_size": 5, "normalize_rewards": True},
     },
 }
 

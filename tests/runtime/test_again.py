@@ -213,7 +213,7 @@ def test_policies_over_discrete_actions_diverge_in_a_sentence(tmp_path: Path) ->
     for algo in ("ppo", "gail"):
         values = config_for(algo, tmp_path / algo, **PLAIN)
         values |= {"env_id": "CartPole-v1", "num_envs": 1, "total_timesteps": 400}
-        knobs = {"rollout_steps": 16, "batch_size": 16, "epochs": 1, "hidden_sizes": [8]}
+        knobs = {"rollout_length": 16, "batch_size": 16, "epochs": 1, "hidden_sizes": [8]}
         values["algo_kwargs"] = {**knobs, "lr": 1e30}
         if algo == "gail":
             data = {"kind": "scripted", "name": "cartpole-mixed", "max_episodes": 8}

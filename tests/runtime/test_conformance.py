@@ -373,7 +373,7 @@ def run_rollouts(
         watch(loop)
         also(loop)
 
-    own = {"rollout_steps": steps, "batch_size": size, "epochs": 2, "gae_lambda": LAMBDA}
+    own = {"rollout_length": steps, "batch_size": size, "epochs": 2, "gae_lambda": LAMBDA}
     rollouts = -(-70 // steps)  # 70 steps or more in every environment
     _, streams = run_loop("ppo", num_envs, rollouts * size, {**own, **knobs}, prepare, mode)
     assert len(watch.seen) == rollouts

@@ -264,8 +264,8 @@ def test_predict_refuses_what_is_no_observation() -> None:
 def test_a_task_that_ends_learns_without_a_discount(tmp_path: Path) -> None:
     Task.actions = 3
     for algo in ("dqn", "ppo"):
-        knobs = {"rollout_steps": 40, "learning_starts": 10}
-        known = {k: v for k, v in knobs.items() if (k == "rollout_steps") == (algo == "ppo")}
+        knobs = {"rollout_length": 40, "learning_starts": 10}
+        known = {k: v for k, v in knobs.items() if (k == "rollout_length") == (algo == "ppo")}
         result = ManagedAlgorithm(
             "test/Task-v0",
             algo=algo,

@@ -39,7 +39,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "sac": {"learning_starts": 12, "gradient_updates_per_step": 0.5},
     "dreamer": {**LOOP_KNOBS["world_model"], "learning_starts": 30},
     "ppo": {
-        "rollout_steps": ROLLOUT,
+        "rollout_length": ROLLOUT,
         "epochs": 2,
         "normalize_observations": True,
         "normalize_rewards": True,

@@ -62,7 +62,7 @@ def test_keys_of_the_other_family(cls: Any, options: dict[str, Any], message: st
         (
             PPO,
             "CartPole-v1",
-            {"total_timesteps": 9000, "rollout_steps": 10, "batch_size": 64},
+            {"total_timesteps": 9000, "rollout_length": 10, "batch_size": 64},
             "algo_kwargs.batch_size: 64 does not divide a rollout of 10 steps",
         ),
     ],
@@ -79,7 +79,7 @@ def test_online_runs_refuse_before_a_folder_exists(
 @pytest.mark.parametrize("cls", [SAC, DQN, PPO])
 def test_an_online_run_in_python(cls: Any, tmp_path: Path) -> None:
     env_id = "Pendulum-v1" if cls is SAC else "CartPole-v1"
-    knobs = {"rollout_steps": 32} if cls is PPO else {"learning_starts": 32}
+    knobs = {"rollout_length": 32} if cls is PPO else {"learning_starts": 32}
     agent = cls(
         env_id,
         num_envs=2,

@@ -252,8 +252,8 @@ def test_demonstrations_without_rewards(source: str, knobs: dict[str, Any], tmp_
 @pytest.mark.parametrize(
     ("knobs", "sentence"),
     [
-        ({"ppo": {"rollout_steps": 32, "batch_size": 9}}, "ppo.batch_size: 9 does not divide"),
-        ({"ppo": {"rollout_steps": 999}}, "ppo.rollout_steps: one rollout takes 999 steps"),
+        ({"ppo": {"rollout_length": 32, "batch_size": 9}}, "ppo.batch_size: 9 does not divide"),
+        ({"ppo": {"rollout_length": 999}}, "ppo.rollout_length: one rollout takes 999 steps"),
         ({"sac": {"learning_starts": 0}}, "sac.learning_starts: 0 is too small"),
         (
             {"sac": {"learning_starts": 50, "buffer_capacity": 40}},

@@ -85,7 +85,7 @@ DISCRETE: dict[str, tuple[str, dict[str, Any]]] = {
     "gail": ("gail", {"ppo": {"hidden_sizes": [8]}}),
     "dqn": ("dqn", {}),
     "dqn dueling": ("dqn", {"dueling": True}),
-    "qr_dqn": ("qr_dqn", {"n_quantiles": 4}),
+    "qr_dqn": ("qr_dqn", {"num_quantiles": 4}),
     "iqn": ("iqn", {}),
     "fqf": ("fqf", {}),
     "dreamer": ("dreamer", {"size": "tiny"}),

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
 KNOBS: dict[Any, dict[str, Any]] = {
     DQN: {"learning_starts": 12, "buffer_capacity": 200},
     SAC: {"learning_starts": 12, "buffer_capacity": 200},
-    PPO: {"rollout_steps": 12},
+    PPO: {"rollout_length": 12},
 }
 
 
@@ -160,14 +160,14 @@ def test_train_env_kwargs_decide_what_is_learned(tmp_path: Path) -> None:
         ),
         (
             PPO,
-            {"rollout_steps": 31, "num_envs": 2},
-            r"algo_kwargs.rollout_steps: one rollout takes 62 steps \(rollout_steps 31 times "
+            {"rollout_length": 31, "num_envs": 2},
+            r"algo_kwargs.rollout_length: one rollout takes 62 steps \(rollout_length 31 times "
             r"num_envs 2\), more than the 60 in total_timesteps; set at most 30",
         ),
         (
             PPO,
             {"batch_size": 25},
-            r"algo_kwargs.batch_size: 25 does not divide a rollout of 12 steps \(rollout_steps 12 "
+            r"algo_kwargs.batch_size: 25 does not divide a rollout of 12 steps \(rollout_length 12 "
             r"times num_envs 1\); 12 would fit",
         ),
         (PPO, {"batch_size": 5}, "algo_kwargs.batch_size: 5 does not divide .*; 4 would fit"),
@@ -193,7 +193,7 @@ def test_sizes_that_cannot_work_are_refused_in_one_sentence(
         (DQN, {"train_frequency": 48}),
         (DQN, {"train_frequency": 5, "learning_starts": 55, "gradient_updates_per_step": 1.0}),
         (SAC, {"gradient_updates_per_step": 1 / 48}),
-        (PPO, {"rollout_steps": 30, "num_envs": 2}),
+        (PPO, {"rollout_length": 30, "num_envs": 2}),
         (PPO, {"batch_size": 4}),
         (PPO, {"batch_size": 1, "normalize_advantages": False}),
     ],

@@ -93,11 +93,11 @@ def config_for(algo: str, folder: Path, loop: str | None = None, **changes: Any)
         values["algo_kwargs"] |= {"offline_pretrain_updates": 21}
     if family == "imitation":
         values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
-        ppo = {"rollout_steps": 4, "batch_size": 6, "hidden_sizes": [8, 8]}
+        ppo = {"rollout_length": 4, "batch_size": 6, "hidden_sizes": [8, 8]}
         moving = {"normalize_rewards": True, "normalize_observations": True}
         values["algo_kwargs"] |= {"demo_subsample": 3, "spectral_norm": True, "ppo": ppo | moving}
     if family == "on_policy":
-        values["algo_kwargs"] |= {"rollout_steps": 4, "batch_size": 6, "normalize_rewards": True}
+        values["algo_kwargs"] |= {"rollout_length": 4, "batch_size": 6, "normalize_rewards": True}
     values["algo_kwargs"] = known_knobs(algo, values["algo_kwargs"])
     return {**values, **changes}
 

@@ -43,7 +43,7 @@ def test_killed_in_the_middle_of_episodes(
     if env_id == ATARI_ID:
         changes["final_eval"] = False  # games are long
     if algo == "ppo":
-        knobs = {"hidden_sizes": [8], "rollout_steps": 6, "batch_size": 3, "epochs": 2}
+        knobs = {"hidden_sizes": [8], "rollout_length": 6, "batch_size": 3, "epochs": 2}
         changes["algo_kwargs"] = knobs
     elif env_id == ATARI_ID:
         knobs = {"hidden_sizes": [8], "batch_size": 8, "learning_starts": 12}

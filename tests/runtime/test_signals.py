@@ -296,7 +296,7 @@ WORK: dict[str, tuple[tuple[Any, str], dict[str, Any]]] = {
         {
             "algo": "ppo",
             "train_env_kwargs": {"seconds": 0.03},
-            "algo_kwargs": {"rollout_steps": 2048, "batch_size": 64},
+            "algo_kwargs": {"rollout_length": 2048, "batch_size": 64},
         },
     ),
     "an evaluation": (

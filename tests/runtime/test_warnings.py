@@ -94,11 +94,11 @@ def test_every_loop_hands_on_the_notes_of_its_data(tmp_path: Path) -> None:
 
 
 COLD = {
-    "awr": {"beta": 1e-3},
-    "marwil": {"beta": 1e3},
-    "crr": {"beta": 1e-6},
-    "iql": {"beta": 1e6},
-    "awac": {"beta": 1e-7},
+    "awr": {"temperature": 1e-3},
+    "marwil": {"inverse_temperature": 1e3},
+    "crr": {"temperature": 1e-6},
+    "iql": {"inverse_temperature": 1e6},
+    "awac": {"temperature": 1e-7},
 }
 
 
@@ -112,7 +112,7 @@ def test_collapsed_weights_are_said_once_with_the_knob(
         said = capsys.readouterr().err
         advice = algorithm_class(algo).softer_weights
         assert said.count("warning: ") == 1, (algo, said)
-        assert "algo_kwargs.beta" in advice
+        assert "temperature" in advice
         assert f"so the policy learns from few rows; {advice}\n" in said, algo
     plain = MANAGED["awr"]("Pendulum-v1", dataset=whole_data(), **options)
     plain.learn()

@@ -233,7 +233,9 @@ def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: st
     if isinstance(given, Mapping):  # anything else is refused with the rest
         sources = (values.get("algo_kwargs", {}), given, loose)
         merged["algo_kwargs"] = {
-            key: value for source in sources for key, value in with_current_names(params, source).items()
+            key: value
+            for source in sources
+            for key, value in with_current_names(params, source).items()
         }
     return TrainConfig(**merged)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
 
 from rl_training.cli import data, look, train, use
 from rl_training.cli.options import out
-from rl_training.experiment.errors import RLTrainingError, printable
+from rl_training.experiment.errors import RenamedKeyWarning, RLTrainingError, printable
 
 app = typer.Typer(
     name="rl-training",
@@ -72,8 +73,21 @@ def _sentence_about_usage(error: Any) -> str:
     return f"{command}: {text[:1].lower()}{text[1:]}; '{command} --help' explains its arguments"
 
 
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *line: str | None
+) -> str:
+    """A warning about a key as one line; any other as Python writes it."""
+    if issubclass(category, RenamedKeyWarning):
+        return f"warning: {printable(str(message))}\n"
+    return as_python_writes_it(message, category, filename, lineno, *line)
+
+
+as_python_writes_it = warnings.formatwarning
+
+
 def main() -> None:
     """Entry point: user errors become one line each and exit code 2."""
+    warnings.formatwarning = _one_line
     try:
         # typer's own reports of a wrong flag take many lines; asked so, it hands over the exit code
         sys.exit(app(prog_name="rl-training", standalone_mode=False))

@@ -24,7 +24,7 @@ OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Keys to change, e.g. total_updates=5000 algo_kwargs.beta=0.5",
+        help="Keys to change, e.g. total_updates=5000 algo_kwargs.temperature=0.5",
         show_default=False,
     ),
 ]

@@ -41,7 +41,7 @@ def train(
 ) -> None:
     """Train a policy, or one per seed, and write a run folder.
 
-    Example: rl-training train awr/pendulum total_updates=5000 algo_kwargs.beta=0.5 --seed 3
+    Example: rl-training train awr/pendulum total_updates=5000 algo_kwargs.temperature=0.5 --seed 3
 
     Your own task: rl-training train sac env_id=mymodule:MyEnv-v0 total_timesteps=100000
 
@@ -81,7 +81,7 @@ def resume(
 
     stored = read_run_config(run)
     wanted = apply_overrides(stored, overrides or [])
-    resolved = TrainConfig(**wanted)  # refuses what is no config, all mistakes at once
+    resolved = TrainConfig.stored(wanted)  # refuses what is no config, all mistakes at once
     options = {key: value for key, value in wanted.items() if value != stored.get(key)}
     options["progress"] = not quiet
     if resolved.seeds is not None:

@@ -16,6 +16,10 @@ class RLTrainingError(Exception):
     """Base of every error that a user can correct."""
 
 
+class RenamedKeyWarning(FutureWarning):
+    """A key was given by a name that it had in an earlier version."""
+
+
 class ConfigError(RLTrainingError):
     """A configuration that cannot be run."""
 

@@ -15,11 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rl_training.experiment.config_errors import section_in
-from rl_training.experiment.errors import ConfigError
-
-
-class RenamedKeyWarning(FutureWarning):
-    """A key was given by a name that it had in an earlier version."""
+from rl_training.experiment.errors import ConfigError, RenamedKeyWarning
 
 
 def same_value(value: Any, others: Mapping[str, Any]) -> Any:
