@@ -9,7 +9,7 @@ import torch
 
 from rl_training.algorithms import cql_loss
 from rl_training.algorithms.cql import CQLParams
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, RenamedKeyWarning
 
 from ..each import each
 from .helpers import (
@@ -296,14 +296,20 @@ def test_the_multiplier_follows_the_gap(threshold, sign):
 
 def test_the_older_name_of_the_threshold_keeps_its_meaning():
     """Configs from before the knob had the authors' meaning bounded the gap, not weight * gap."""
-    read = CQLParams.parse({"lagrange_gap": 2.0, "min_q_weight": 3.0})
-    assert read.lagrange_threshold == 6.0
-    assert CQLParams.parse({"lagrange_gap": 2.0}).lagrange_threshold == 10.0  # the default weight
-    assert CQLParams.parse({"lagrange_gap": None}) == CQLParams()
-    assert CQLParams.parse(read.model_dump()) == read
-    with pytest.raises(ConfigError, match="its older name"):
+    cases = (
+        ({"lagrange_gap": 2.0, "min_q_weight": 3.0}, 6.0),
+        ({"lagrange_gap": 2.0}, 10.0),  # the default weight
+        ({"lagrange_gap": None}, None),
+    )
+    for given, expected in cases:
+        with pytest.warns(RenamedKeyWarning, match="min_q_weight times the gap"):
+            read = CQLParams.parse(given)
+        assert read.lagrange_threshold == expected
+        assert CQLParams.parse(read.model_dump()) == read
+    with pytest.raises(ConfigError, match="an older name of 'lagrange_threshold'"):
         CQLParams.parse({"lagrange_gap": 2.0, "lagrange_threshold": 3.0})
-    with pytest.raises(ConfigError, match="lagrange_threshold: expected a valid number"):
+    refused = pytest.raises(ConfigError, match="lagrange_threshold: expected a valid number")
+    with pytest.warns(RenamedKeyWarning), refused:
         CQLParams.parse({"lagrange_gap": True})
 
 

@@ -143,8 +143,9 @@ def test_update(advantage_type, weight_type):
         samples, _ = policy_sample(old, batch.obs, sample_noise)
         knobs = {
             name: getattr(learner.params, name)
-            for name in ("advantage_type", "weight_type", "beta", "max_weight")
+            for name in ("advantage_type", "weight_type", "max_weight")
         }
+        knobs["beta"] = learner.params.temperature
         _, terms, _ = oracle(
             policy_log_prob(old, batch.obs, batch.action),
             critics_of(critics, batch.obs, batch.action).min(0),

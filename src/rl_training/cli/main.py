@@ -74,12 +74,16 @@ def _sentence_about_usage(error: Any) -> str:
 
 
 def _one_line(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, *line: str | None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
 ) -> str:
     """A warning about a key as one line; any other as Python writes it."""
     if issubclass(category, RenamedKeyWarning):
         return f"warning: {printable(str(message))}\n"
-    return as_python_writes_it(message, category, filename, lineno, *line)
+    return as_python_writes_it(message, category, filename, lineno, line)
 
 
 as_python_writes_it = warnings.formatwarning
