@@ -337,6 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("RL_TRAINING_CACHE", str(folder / "cache"))
     harness = Harness(folder, chosen.seed)
     names = fnmatch.filter(harness.configs, chosen.only)
+    harness.random.shuffle(names)  # a short run meets other cases with another seed
     if not names:
         parser.error(f"--only: no case matches; known are {', '.join(harness.configs)}")
     began, trials = time.monotonic(), list[Trial]()

@@ -351,12 +351,14 @@ def test_a_signal_ends_any_work_within_seconds(what: str, tmp_path: Path) -> Non
     began = time.time()
     os.killpg(process.pid, signal.SIGTERM)
     process.join(120.0)
+    gone = time.time() - began
     process.kill()
     assert process.exitcode == 143
     (run_dir,) = (tmp_path / "runs").iterdir()
-    # Less than a second where the machine is idle, and much less than any of this work takes.
-    # What the interpreter then takes to end is not looked at.
-    assert (run_dir / "result.json").stat().st_mtime - began < 15.0
+    saved = (run_dir / "result.json").stat().st_mtime - began
+    # 0.1 s to save and 3 s to end where the machine is idle; a share of a core takes longer
+    share = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert saved <= gone < 5.0 * share, f"saved after {saved:.1f} s, gone after {gone:.1f} s"
     result = json.loads((run_dir / "result.json").read_text())
     assert (result["status"], result["stop_reason"]) == ("interrupted", "interrupted by SIGTERM")
     assert checkpoints(run_dir)
