@@ -23,7 +23,13 @@ from rl_training.algorithms.base import (
     OfflineToOnlineParams,
     TargetNetworkParams,
 )
-from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
+from rl_training.algorithms.critics import (
+    action_noise,
+    data_and_policy,
+    policy_mean,
+    policy_td_target,
+    td_loss,
+)
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -91,6 +97,8 @@ class AWACAlgorithm(Algorithm):
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(
@@ -102,6 +110,7 @@ class AWACAlgorithm(Algorithm):
             spaces.action_dim,
             params.hidden_sizes,
             distribution=params.action_distribution,
+            action_kind=spaces.action_kind,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
@@ -117,17 +126,17 @@ class AWACAlgorithm(Algorithm):
     def update(self, batch: Batch) -> Metrics:
         p: AWACParams = self.params
         policy, critics = self.model.policy, self.model.critics
-        shape = (batch.reward.shape[0], self.spaces.action_dim)
-        target, _ = policy_td_target(policy, self.target_critics, batch, self.normal(*shape))
-        noise = self.normal(1, *shape)
+        rows = batch.reward.shape[0]
+        target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))
+        noise = action_noise(self, rows, 1)
 
         def loss() -> Loss:
             td, q = td_loss(critics, batch, target)
-            log_prob, q_samples = data_and_policy(policy, critics, batch, noise)
+            own = data_and_policy(policy, critics, batch, noise)
             regression = awac_loss(
-                log_prob,
+                own.log_prob,
                 q.amin(0),
-                q_samples[0],
+                policy_mean(own.q, own.share),
                 beta=p.temperature,
                 weight_type=p.weight_type,
                 max_weight=p.max_weight,

@@ -227,6 +227,8 @@ class Algorithm(nn.Module):
     """One line for `rl-training list`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector"})
+    box_knobs: ClassVar[tuple[str, ...]] = ()
+    """Knobs that mean nothing where actions are Discrete."""
     needs_returns: ClassVar[bool] = False
     needs_next_actions: ClassVar[bool] = False
     """Whether batches of a data set hold the action that the data took next."""
@@ -258,6 +260,7 @@ class Algorithm(nn.Module):
                 f"algo: {self.name()} takes {' or '.join(sorted(self.action_kinds))} actions, but "
                 f"the task has {spaces.describe()}; choose another algorithm ('rl-training list')"
             )
+        self._refuse_unread_knobs(spaces, params)
         if spaces.is_image and "image" not in self.observation_kinds:
             fitting = "dqn, ppo or dreamer" if spaces.is_discrete else "ppo or dreamer"
             raise EnvironmentSetupError(
@@ -331,6 +334,15 @@ class Algorithm(nn.Module):
                         f"algo_kwargs.{name}: {cls.name()} reads this key only where it goes on in "
                         f"the environment; remove this key{instead}"
                     )
+
+    @classmethod
+    def _refuse_unread_knobs(cls, spaces: Spaces, params: Any) -> None:
+        for name in cls.box_knobs if spaces.is_discrete else ():
+            if getattr(params, name) != type(params).model_fields[name].default:
+                raise ConfigError(
+                    f"algo_kwargs.{name}: {cls.name()} reads this key for Box actions alone, but "
+                    f"the task has {spaces.describe()}; remove this key"
+                )
 
     def observed(self) -> Observed:
         """What one network of this task looks at; an encoder of its own for images."""

@@ -52,6 +52,7 @@ class BCAlgorithm(Algorithm):
     losses: ClassVar[tuple[str, ...]] = ("policy_loss",)
     needs_rewards: ClassVar[bool] = False
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
 
     def __init__(
         self, spaces: Spaces, params: BCParams, normalize_observations: bool = False

@@ -38,9 +38,9 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
-    EnsembleCritic,
     MLPIQLModel,
     Policy,
+    critics_for,
     frozen_copy,
     orthogonal_init_,
     together,
@@ -126,6 +126,8 @@ class IQLAlgorithm(Algorithm):
     paper: ClassVar[str] = "Kostrikov et al. 2021"
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
     losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature or dataset.rewards.scale"
 
     def __init__(
@@ -135,13 +137,13 @@ class IQLAlgorithm(Algorithm):
         sizes = params.hidden_sizes
         self.model = MLPIQLModel(
             spaces.obs_dim,
-            "box",
+            spaces.action_kind,
             spaces.action_dim,
             sizes,
             params.action_distribution,
             state_dependent_std=False,
         )
-        self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes)
+        self.critics = critics_for(spaces.action_kind, 2, spaces.obs_dim, spaces.action_dim, sizes)
         orthogonal_init_(self)
         self.target_critics = frozen_copy(self.critics)
         self.add_optimizer("value", self.model.value.parameters(), params.value_lr)

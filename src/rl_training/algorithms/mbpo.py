@@ -40,6 +40,7 @@ class MBPOAlgorithm(SACAlgorithm):
     loop: ClassVar[str] = "model_based"
     paper: ClassVar[str] = "Janner et al. 2019"
     summary: ClassVar[str] = "SAC in short rollouts of a learned model, where steps are expensive"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
 
     def __init__(
