@@ -191,8 +191,9 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
     ("awr/pendulum", ["env_id=''"], ("env_id:",)),
     ("awr/pendulum", ["env_id=no_such_package:Task-v0"], ("env_id:", "no_such_package")),
     ("awr/pendulum", ["env_kwargs.gravty=1"], ("env_kwargs:", "gravty")),
-    ("awr/pendulum", ["env_id=CartPole-v1"], ("dataset.name:", "Pendulum-v1")),
-    ("crr/pendulum", ["env_id=CartPole-v1"], ("CRR", "box")),
+    ("awr/default", ["env_id=CartPole-v1"], ("dataset.name:", "Pendulum-v1")),
+    ("awr/pendulum", ["env_id=CartPole-v1"], ("action_distribution:", "Box", "Discrete(2)")),
+    ("td3_bc/pendulum", ["env_id=CartPole-v1"], ("TD3BC", "box")),
     ("awr/pendulum", ["device=abacus"], ("device:", "'abacus'")),
 ]
 
@@ -577,11 +578,6 @@ IMITATION_MISTAKES: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
         "gail/pendulum",
         ["algo_kwargs.ppo.lr=0.1"],
         ("algo_kwargs.ppo:", "generator is sac", "remove"),
-    ),
-    "Discrete actions for sac": (
-        "gail/cartpole",
-        ["algo_kwargs.ppo={}", "algo_kwargs.generator=sac"],
-        ("algo_kwargs.generator: sac takes Box", "ppo"),
     ),
     "rewards of demonstrations": (
         "gail/cartpole",

@@ -202,11 +202,6 @@ class GAILAlgorithm(Algorithm):
         kind = PPOAlgorithm if params.generator == "ppo" else SACAlgorithm
         self.losses = (*GAILAlgorithm.losses, *kind.losses)  # type: ignore[misc]
         super().__init__(spaces, params)
-        if spaces.action_kind not in kind.action_kinds:
-            raise ConfigError(
-                f"algo_kwargs.generator: {params.generator} takes Box actions, but the task has "
-                f"{spaces.describe()}; use algo_kwargs.generator=ppo"
-            )
         self.generator: PPOAlgorithm | SACAlgorithm
         if params.generator == "ppo":
             self.generator = PPOAlgorithm(spaces, params.ppo)
