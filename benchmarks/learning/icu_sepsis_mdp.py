@@ -10,12 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import register
 from numpy.typing import NDArray
 
-ENV_ID = "benchmarks/ICU-Sepsis-v0"
 TERMINAL = (713, 714, 715)
 """Death, survival, and a state after both."""
 LONGEST = 500
@@ -98,33 +95,3 @@ def clinicians_log(process: Process, episodes: int, seed: int) -> dict[str, NDAr
         "terminations": ends,
         "truncations": cut,
     }
-
-
-class ICUSepsisEnv(gym.Env[Array, int]):
-    """The process as an environment that shows a state's features."""
-
-    def __init__(self) -> None:
-        self.process = load_process()
-        width = self.process.features.shape[1]
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (width,), np.float32)
-        self.action_space = gym.spaces.Discrete(self.process.clinicians.shape[1])
-        self.state = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed, options=options)
-        self.state = int(self.np_random.choice(len(self.process.start), p=self.process.start))
-        return self._observed()
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        before = self.state
-        chances = self.process.transition[before, action]
-        self.state = int(self.np_random.choice(len(chances), p=chances / chances.sum()))
-        reward = float(self.process.reward[before, action, self.state])
-        obs, info = self._observed()
-        return obs, reward, self.state in TERMINAL, False, info
-
-    def _observed(self) -> tuple[Any, dict[str, Any]]:
-        return self.process.features[self.state].astype(np.float32), {}
-
-
-register(ENV_ID, entry_point=ICUSepsisEnv, max_episode_steps=LONGEST)

@@ -13,6 +13,7 @@ from rl_training.algorithms.critics import soft_policy_loss
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
 
+from ..each import each
 from .helpers import (
     DISCRETE,
     as_double,
@@ -116,7 +117,7 @@ def test_iql_update():
         assert_targets_follow(before.target_critics, learner.critics, learner.target_critics, 5e-3)
 
 
-@pytest.mark.parametrize("algo", ["awac", "crr", "crr max"])
+@each("algo", ["awac", "crr", "crr max"])
 def test_awac_and_crr_updates(algo):
     algo, _, how = algo.partition(" ")
     knobs = {"advantage_type": "max"} if how else {}
@@ -183,7 +184,7 @@ def cql_oracle(q, action, td_target, weight, multiplier=1.0, threshold=0.0):
     }
 
 
-@pytest.mark.parametrize(("members", "size"), [(1, 1), (2, 7), (5, 33)])
+@each(("members", "size"), [(1, 1), (2, 7), (5, 33)])
 def test_cql_loss(members, size):
     inputs = random_arrays(size, 2.0, q=(members, size, 3), td_target=size)
     action = torch.from_numpy(np.random.default_rng(0).integers(3, size=size))
@@ -206,8 +207,8 @@ def test_cql_loss(members, size):
     assert float(alone.metrics["conservative_gap"]) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("backup_action", ["sampled", "mode"])
-@pytest.mark.parametrize("deterministic_backup", [True, False])
+@each("backup_action", ["sampled", "mode"])
+@each("deterministic_backup", [True, False])
 def test_cql_update(backup_action, deterministic_backup):
     knobs = {"backup_action": backup_action, "deterministic_backup": deterministic_backup}
     for before, batch, metrics, learner in stepped("cql", policy_lr=1e-2, **knobs):

@@ -204,7 +204,7 @@ class RLPDAlgorithm(Algorithm):
         soft_update(self.target_critics, critics, p.tau)
         return metrics
 
-    def _policy_step(self, obs: Tensor, noise: Tensor, temperature: Tensor) -> Metrics:
+    def _policy_step(self, obs: Tensor, noise: Tensor | None, temperature: Tensor) -> Metrics:
         p, model = self.params, self.model
         metrics = self.minimize(
             lambda: soft_policy_loss(
