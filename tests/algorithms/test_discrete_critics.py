@@ -208,9 +208,9 @@ def test_cql_loss(members, size):
 
 
 @each("backup_action", ["sampled", "mode"])
-@each("deterministic_backup", [True, False])
-def test_cql_update(backup_action, deterministic_backup):
-    knobs = {"backup_action": backup_action, "deterministic_backup": deterministic_backup}
+@each("backup_entropy", [False, True])
+def test_cql_update(backup_action, backup_entropy):
+    knobs = {"backup_action": backup_action, "backup_entropy": backup_entropy}
     for before, batch, metrics, learner in stepped("cql", policy_lr=1e-2, **knobs):
         temperature = np.exp(f64(before.log_temperature))
         log_probs = log_probs_of(before.policy, batch.obs)
@@ -223,7 +223,7 @@ def test_cql_update(backup_action, deterministic_backup):
             likeliest = log_probs_of(learner.policy, batch.next_obs).argmax(-1)
             best = values_of(before.target_critics, batch.next_obs).min(0)
             target = f64(batch.reward) + f64(batch.discount) * taken(best, likeliest)
-        if not deterministic_backup:
+        if backup_entropy:
             target = target - f64(batch.discount) * temperature * next_log_prob
         _, terms = cql_oracle(values_of(before.model.critics, batch.obs), batch.action, target, 5.0)
         policy_loss = np.mean(-temperature * entropy - value)
@@ -284,7 +284,7 @@ def test_target_entropy_of_discrete_actions():
 
 def test_knobs_of_box_actions_are_refused():
     refused = {
-        "n_action_samples": {"crr": 7, "cql": 7},
+        "num_action_samples": {"crr": 7, "cql": 7},
         "action_distribution": dict.fromkeys(
             ("iql", "awac", "crr", "bc", "awr", "marwil"), "tanh_gaussian"
         ),
