@@ -19,6 +19,7 @@ import torch
 from rl_training import AWR, BC, DQN, RLPD, TrainConfig, load
 from rl_training.experiment.errors import CheckpointError, ConfigError, DataError, RLTrainingError
 from tests.conftest import QUICK, Command, Outcome
+from tests.envs.probe import PROBE_ID
 
 from .each import each
 
@@ -1336,7 +1337,7 @@ def test_an_environment_that_fails_in_training(
     broken.touch()
     common = (*ONLINE, *OFF_POLICY) if algo == "dqn" else (*ONLINE, "algo_kwargs.batch_size=8")
     overrides = [
-        "env_id=rl_training/Probe-v0",
+        f"env_id={PROBE_ID}",
         "env_kwargs={actions: discrete, truncate_at: 30, scaled: true}",
         f"train_env_kwargs={{{failure}: 29, only_while: '{broken}'}}",
         f"vectorization={mode}",
@@ -1361,7 +1362,7 @@ def test_an_environment_that_dies_in_its_trial_is_refused_before_the_run(
     cli: Command, tmp_path: Path
 ) -> None:
     overrides = [
-        "env_id=rl_training/Probe-v0",
+        f"env_id={PROBE_ID}",
         "env_kwargs={actions: discrete, truncate_at: 30, scaled: true}",
         "train_env_kwargs={die_at: 29}",
         "vectorization=async",
@@ -1370,5 +1371,5 @@ def test_an_environment_that_dies_in_its_trial_is_refused_before_the_run(
     outcome = cli(
         "train", "dqn/cartpole", *ONLINE, *OFF_POLICY, *overrides, "--output-dir", folder, "-q"
     )
-    assert_refused(outcome, "environment 0 of 'rl_training/Probe-v0'", "lost its worker process")
+    assert_refused(outcome, f"environment 0 of '{PROBE_ID}'", "lost its worker process")
     assert not folder.exists()

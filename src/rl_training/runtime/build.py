@@ -27,7 +27,7 @@ from rl_training.execution import usual_torch
 from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
-from rl_training.runtime.controls import derive_seed
+from rl_training.experiment.seeding import derive_seed
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.imitation import imitation_loop
 from rl_training.runtime.loops.model_based import ModelBasedLoop, OfflineModelLoop

@@ -24,10 +24,10 @@ from rl_training.data.demonstrations import demonstrations
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.seeding import derive_seed
 from rl_training.replay.rollout import RolloutBatch
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.agents import OneAgent
-from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.off_policy import OffPolicyLoop

@@ -16,12 +16,13 @@ from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerCarry
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import Film
 from rl_training.models.carry import begun
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.runtime.agents import OneAgent
-from rl_training.runtime.controls import crossed, derive_seed
+from rl_training.runtime.controls import crossed
 from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.predictions import predictions
