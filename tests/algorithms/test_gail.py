@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from rl_training.algorithms import gail_discriminator_loss, gail_reward
-from rl_training.algorithms.gail import ImitationBatch, Pairs, input_gradient_penalty
+from rl_training.algorithms.gail import input_gradient_penalty
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.algorithms.sac import SACAlgorithm
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import MLPGAILDiscriminator
+from rl_training.replay.imitation import ImitationBatch, Pairs
 from rl_training.replay.rollout import RolloutBatch
 
 from ..each import each

@@ -11,18 +11,12 @@ Left: the policy's weight decay.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    CloningParams,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     action_noise,
     data_and_policy,
@@ -38,6 +32,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
@@ -88,10 +83,10 @@ def awac_loss(
     )
 
 
-class AWACAlgorithm(Algorithm):
+class AWACAlgorithm(Algorithm[AWACParams, Batch]):
     """Advantage-weighted actor-critic."""
 
-    Params: ClassVar[Any] = AWACParams
+    Params = AWACParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Nair et al. 2020"
@@ -124,7 +119,7 @@ class AWACAlgorithm(Algorithm):
         return {"critics": self.model.critics, "target critics": self.target_critics}
 
     def update(self, batch: Batch) -> Metrics:
-        p: AWACParams = self.params
+        p = self.params
         policy, critics = self.model.policy, self.model.critics
         rows = batch.reward.shape[0]
         target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))

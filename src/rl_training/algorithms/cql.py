@@ -19,12 +19,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     action_noise,
     entropy_target,
@@ -37,6 +32,7 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
+from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegative, Positive
 from rl_training.experiment.renames import Renamed, opposite
@@ -162,10 +158,10 @@ def _conservative(
     )
 
 
-class CQLAlgorithm(Algorithm):
+class CQLAlgorithm(Algorithm[CQLParams, Batch]):
     """Conservative Q-learning."""
 
-    Params: ClassVar[Any] = CQLParams
+    Params = CQLParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Kumar et al. 2020"
@@ -208,7 +204,7 @@ class CQLAlgorithm(Algorithm):
         return soft_networks(self.model.critics, self.target_critics, self.log_temperature)
 
     def update(self, batch: Batch) -> Metrics:
-        p: CQLParams = self.params
+        p = self.params
         model, rows = self.model, batch.reward.shape[0]
         temperature = self.log_temperature.detach().exp()
         metrics: Metrics = {"temperature": temperature}

@@ -12,11 +12,11 @@ critics with a minimum, and soft instead of periodic target updates.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, Networks, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     action_noise,
     data_and_policy,
@@ -32,6 +32,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Positive
 from rl_training.experiment.renames import Renamed
@@ -98,10 +99,10 @@ def crr_loss(
     )
 
 
-class CRRAlgorithm(Algorithm):
+class CRRAlgorithm(Algorithm[CRRParams, Batch]):
     """Critic-regularized regression."""
 
-    Params: ClassVar[Any] = CRRParams
+    Params = CRRParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Wang et al. 2020"
     summary: ClassVar[str] = "clone actions that a critic rates above the policy's own"
@@ -133,7 +134,7 @@ class CRRAlgorithm(Algorithm):
         return {"critics": self.model.critics, "target critics": self.target_critics}
 
     def update(self, batch: Batch) -> Metrics:
-        p: CRRParams = self.params
+        p = self.params
         policy, critics = self.model.policy, self.model.critics
         rows = batch.reward.shape[0]
         target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))

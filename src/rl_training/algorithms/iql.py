@@ -12,18 +12,12 @@ network one step later. The authors' cosine decay of the policy's learning rate 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    CloningParams,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -34,6 +28,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive
 from rl_training.experiment.renames import Renamed
@@ -117,10 +112,10 @@ def iql_loss(
     )
 
 
-class IQLAlgorithm(Algorithm):
+class IQLAlgorithm(Algorithm[IQLParams, Batch]):
     """Implicit Q-learning."""
 
-    Params: ClassVar[Any] = IQLParams
+    Params = IQLParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Kostrikov et al. 2021"
@@ -162,7 +157,7 @@ class IQLAlgorithm(Algorithm):
         }
 
     def update(self, batch: Batch) -> Metrics:
-        p: IQLParams = self.params
+        p = self.params
         policy, value = self.model.policy, self.model.value
 
         def loss() -> Loss:

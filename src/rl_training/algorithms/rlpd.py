@@ -20,18 +20,13 @@ temperature.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     SoftLosses,
     action_noise,
@@ -45,6 +40,7 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
+from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, Interval, Positive
 from rl_training.experiment.renames import Renamed
@@ -129,10 +125,10 @@ def rlpd_loss(
     )
 
 
-class RLPDAlgorithm(Algorithm):
+class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
     """Reinforcement learning with prior data."""
 
-    Params: ClassVar[Any] = RLPDParams
+    Params = RLPDParams
     loop: ClassVar[str] = "offline_to_online"
     paper: ClassVar[str] = "Ball et al. 2023"
     summary: ClassVar[str] = "from prior data to online improvement in few steps"
@@ -173,7 +169,7 @@ class RLPDAlgorithm(Algorithm):
 
         A batch of fewer rows is one cut. Every cut counts as an update.
         """
-        p: RLPDParams = self.params
+        p = self.params
         rows = batch.reward.shape[0]
         slices = max(1, rows // p.batch_size)
         assert rows % slices == 0, (rows, slices)
@@ -223,7 +219,7 @@ class RLPDAlgorithm(Algorithm):
 
     def _drawn_members(self, slices: int) -> Tensor | None:
         """(slices, Z) numbers of critics, without repetition in a row; None means all."""
-        p: RLPDParams = self.params
+        p = self.params
         if p.num_min_critics == p.num_critics:
             return None
         return self.uniform(slices, p.num_critics).topk(p.num_min_critics).indices

@@ -12,12 +12,13 @@ the new critics, temperature, targets. Changed: the log standard deviation is cl
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
-from rl_training.algorithms.base import Algorithm, Networks, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     SoftLosses,
     action_noise,
@@ -30,6 +31,7 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
+from rl_training.algorithms.params import OffPolicyParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Finite, Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
@@ -82,19 +84,20 @@ def sac_loss(
     )
 
 
-class SACAlgorithm(Algorithm):
+S = TypeVar("S", bound=SoftParams, default=SACParams)
+
+
+class SACAlgorithm(Algorithm[S, Batch]):
     """Soft actor-critic."""
 
-    Params: ClassVar[Any] = SACParams
+    Params: ClassVar[type[SoftParams]] = SACParams
     loop: ClassVar[str] = "off_policy"
     paper: ClassVar[str] = "Haarnoja et al. 2018"
     summary: ClassVar[str] = "sample-efficient continuous control with an entropy bonus"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
 
-    def __init__(
-        self, spaces: Spaces, params: SoftParams, normalize_observations: bool = False
-    ) -> None:
+    def __init__(self, spaces: Spaces, params: S, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.model = MLPSACModel(
             spaces.obs_dim,

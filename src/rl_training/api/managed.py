@@ -79,7 +79,6 @@ from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.runtime.build import (
     build_algorithm,
     build_loop,
-    read_data,
     run_scope,
     spaces_in_full,
     task_spaces,
@@ -87,6 +86,7 @@ from rl_training.runtime.build import (
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.collection import Behaviour, StepWatcher, collect
 from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluator
+from rl_training.runtime.loops.data import read_data
 from rl_training.runtime.policy import ActingPolicy
 from rl_training.runtime.trainer import Trainer, checkpoint_header
 from rl_training.runtime.video import record_episode

@@ -20,6 +20,7 @@ from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops.data import training_data
 from rl_training.runtime.profile import Part
 
 
@@ -95,11 +96,11 @@ class OfflineLoop:
         return {"data": self.data.fingerprint}
 
 
-def offline_loop(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
+def build(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> OfflineLoop:
     """The loop of one agent."""
-    data = OfflineData(config, [algorithm], dataset)
+    data = OfflineData(config, [algorithm], training_data(config, algorithm, dataset))
     learner = OneAgent(algorithm, data.draw, seed=config.seed)
     return OfflineLoop(data, Engine(learner, config.engine, data.total))
 
