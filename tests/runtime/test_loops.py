@@ -172,7 +172,7 @@ def test_an_algorithm_that_does_not_fit_its_loop_is_refused_in_one_sentence(
 
 
 def test_what_an_object_lacks_is_refused_when_its_loop_is_built() -> None:
-    agent = PPO("CartPole-v1", total_timesteps=64, rollout_steps=32, batch_size=32)
+    agent = PPO("CartPole-v1", total_timesteps=64, rollout_length=32, batch_size=32)
     del agent.algorithm.actor
     with pytest.raises(RLTrainingError, match=r"PPO asks for the loop .* no actor"):
         build_loop(agent.config, agent.algorithm)
