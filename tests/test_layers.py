@@ -17,7 +17,6 @@ ORDER = [
     "replay",
     "algorithms",
     "runtime",
-    "ope",
     "api",
     "export",
     "serve",

@@ -40,9 +40,7 @@ _EXPORTS = {
         "lambda_return",
         "return_scale",
     ),
-    "base": ("Act", "Algorithm"),
-    "loops": ("LoopFamily", "register_loop"),
-    "params": ("Params",),
+    "base": ("Act", "Algorithm", "Params"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -11,19 +11,19 @@ Left: the policy's weight decay.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Networks
-from rl_training.algorithms.critics import (
-    action_noise,
-    data_and_policy,
-    policy_mean,
-    policy_td_target,
-    td_loss,
+from rl_training.algorithms.base import (
+    Algorithm,
+    CloningParams,
+    Networks,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
 )
+from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -32,7 +32,6 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
@@ -83,17 +82,15 @@ def awac_loss(
     )
 
 
-class AWACAlgorithm(Algorithm[AWACParams, Batch]):
+class AWACAlgorithm(Algorithm):
     """Advantage-weighted actor-critic."""
 
-    Params = AWACParams
+    Params: ClassVar[Any] = AWACParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
-    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(
@@ -105,7 +102,6 @@ class AWACAlgorithm(Algorithm[AWACParams, Batch]):
             spaces.action_dim,
             params.hidden_sizes,
             distribution=params.action_distribution,
-            action_kind=spaces.action_kind,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
@@ -119,19 +115,19 @@ class AWACAlgorithm(Algorithm[AWACParams, Batch]):
         return {"critics": self.model.critics, "target critics": self.target_critics}
 
     def update(self, batch: Batch) -> Metrics:
-        p = self.params
+        p: AWACParams = self.params
         policy, critics = self.model.policy, self.model.critics
-        rows = batch.reward.shape[0]
-        target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))
-        noise = action_noise(self, rows, 1)
+        shape = (batch.reward.shape[0], self.spaces.action_dim)
+        target, _ = policy_td_target(policy, self.target_critics, batch, self.normal(*shape))
+        noise = self.normal(1, *shape)
 
         def loss() -> Loss:
             td, q = td_loss(critics, batch, target)
-            own = data_and_policy(policy, critics, batch, noise)
+            log_prob, q_samples = data_and_policy(policy, critics, batch, noise)
             regression = awac_loss(
-                own.log_prob,
+                log_prob,
                 q.amin(0),
-                policy_mean(own.q, own.share),
+                q_samples[0],
                 beta=p.temperature,
                 weight_type=p.weight_type,
                 max_weight=p.max_weight,

@@ -12,12 +12,18 @@ network one step later. The authors' cosine decay of the policy's learning rate 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Networks
+from rl_training.algorithms.base import (
+    Algorithm,
+    CloningParams,
+    Networks,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
+)
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -28,14 +34,13 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
+    EnsembleCritic,
     MLPIQLModel,
     Policy,
-    critics_for,
     frozen_copy,
     orthogonal_init_,
     together,
@@ -112,17 +117,15 @@ def iql_loss(
     )
 
 
-class IQLAlgorithm(Algorithm[IQLParams, Batch]):
+class IQLAlgorithm(Algorithm):
     """Implicit Q-learning."""
 
-    Params = IQLParams
+    Params: ClassVar[Any] = IQLParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Kostrikov et al. 2021"
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
     losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
-    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature or dataset.rewards.scale"
 
     def __init__(
@@ -132,13 +135,13 @@ class IQLAlgorithm(Algorithm[IQLParams, Batch]):
         sizes = params.hidden_sizes
         self.model = MLPIQLModel(
             spaces.obs_dim,
-            spaces.action_kind,
+            "box",
             spaces.action_dim,
             sizes,
             params.action_distribution,
             state_dependent_std=False,
         )
-        self.critics = critics_for(spaces.action_kind, 2, spaces.obs_dim, spaces.action_dim, sizes)
+        self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes)
         orthogonal_init_(self)
         self.target_critics = frozen_copy(self.critics)
         self.add_optimizer("value", self.model.value.parameters(), params.value_lr)
@@ -157,7 +160,7 @@ class IQLAlgorithm(Algorithm[IQLParams, Batch]):
         }
 
     def update(self, batch: Batch) -> Metrics:
-        p = self.params
+        p: IQLParams = self.params
         policy, value = self.model.policy, self.model.value
 
         def loss() -> Loss:

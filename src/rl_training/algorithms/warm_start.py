@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import (
-    ActionValueCritic,
     CategoricalPolicy,
     EnsembleCritic,
     MeanPolicy,
@@ -21,13 +20,7 @@ from rl_training.models import (
     restate_inputs_,
 )
 
-READ_OBSERVATIONS = (
-    MeanPolicy,
-    CategoricalPolicy,
-    ValueNetwork,
-    EnsembleCritic,
-    ActionValueCritic,
-)
+READ_OBSERVATIONS = (MeanPolicy, CategoricalPolicy, ValueNetwork, EnsembleCritic)
 """Networks whose first layer takes normalised observations and can absorb other statistics."""
 
 

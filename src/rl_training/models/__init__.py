@@ -1,13 +1,10 @@
 """Networks and nothing else: no losses, no optimisers, no data."""
 
 from rl_training.models.actor_critic import (
-    ActionValueCritic,
-    Critics,
     EnsembleCritic,
     MLPIQLModel,
     MLPSACModel,
     ValueNetwork,
-    critics_for,
     frozen_copy,
     policy_for,
 )
@@ -42,12 +39,10 @@ from rl_training.models.value_networks import MLPFQFNetwork
 __all__ = [
     "MLP",
     "ActionDistribution",
-    "ActionValueCritic",
     "BoundedGaussianPolicy",
     "BoxPolicy",
     "Carry",
     "CategoricalPolicy",
-    "Critics",
     "DeterministicPolicy",
     "EnsembleCritic",
     "EnsembleMLP",
@@ -72,7 +67,6 @@ __all__ = [
     "TanhGaussianPolicy",
     "UnlikePolicyError",
     "ValueNetwork",
-    "critics_for",
     "frozen_copy",
     "orthogonal_init_",
     "policy_for",

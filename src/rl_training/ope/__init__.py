@@ -1,1 +1,0 @@
-"""Off-policy evaluation: what a policy is worth, from logged episodes alone."""
