@@ -19,6 +19,7 @@ import torch
 from rl_training import AWR, BC, DQN, RLPD, TrainConfig, load
 from rl_training.experiment.errors import CheckpointError, ConfigError, DataError, RLTrainingError
 from tests.conftest import QUICK, Command, Outcome
+from tests.envs.probe import PROBE_ID
 
 from .each import each
 
@@ -191,8 +192,9 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
     ("awr/pendulum", ["env_id=''"], ("env_id:",)),
     ("awr/pendulum", ["env_id=no_such_package:Task-v0"], ("env_id:", "no_such_package")),
     ("awr/pendulum", ["env_kwargs.gravty=1"], ("env_kwargs:", "gravty")),
-    ("awr/pendulum", ["env_id=CartPole-v1"], ("dataset.name:", "Pendulum-v1")),
-    ("crr/pendulum", ["env_id=CartPole-v1"], ("CRR", "box")),
+    ("awr/default", ["env_id=CartPole-v1"], ("dataset.name:", "Pendulum-v1")),
+    ("awr/pendulum", ["env_id=CartPole-v1"], ("action_distribution:", "Box", "Discrete(2)")),
+    ("td3_bc/pendulum", ["env_id=CartPole-v1"], ("TD3BC", "box")),
     ("awr/pendulum", ["device=abacus"], ("device:", "'abacus'")),
 ]
 
@@ -577,11 +579,6 @@ IMITATION_MISTAKES: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
         "gail/pendulum",
         ["algo_kwargs.ppo.lr=0.1"],
         ("algo_kwargs.ppo:", "generator is sac", "remove"),
-    ),
-    "Discrete actions for sac": (
-        "gail/cartpole",
-        ["algo_kwargs.ppo={}", "algo_kwargs.generator=sac"],
-        ("algo_kwargs.generator: sac takes Box", "ppo"),
     ),
     "rewards of demonstrations": (
         "gail/cartpole",
@@ -1340,7 +1337,7 @@ def test_an_environment_that_fails_in_training(
     broken.touch()
     common = (*ONLINE, *OFF_POLICY) if algo == "dqn" else (*ONLINE, "algo_kwargs.batch_size=8")
     overrides = [
-        "env_id=rl_training/Probe-v0",
+        f"env_id={PROBE_ID}",
         "env_kwargs={actions: discrete, truncate_at: 30, scaled: true}",
         f"train_env_kwargs={{{failure}: 29, only_while: '{broken}'}}",
         f"vectorization={mode}",
@@ -1365,7 +1362,7 @@ def test_an_environment_that_dies_in_its_trial_is_refused_before_the_run(
     cli: Command, tmp_path: Path
 ) -> None:
     overrides = [
-        "env_id=rl_training/Probe-v0",
+        f"env_id={PROBE_ID}",
         "env_kwargs={actions: discrete, truncate_at: 30, scaled: true}",
         "train_env_kwargs={die_at: 29}",
         "vectorization=async",
@@ -1374,5 +1371,5 @@ def test_an_environment_that_dies_in_its_trial_is_refused_before_the_run(
     outcome = cli(
         "train", "dqn/cartpole", *ONLINE, *OFF_POLICY, *overrides, "--output-dir", folder, "-q"
     )
-    assert_refused(outcome, "environment 0 of 'rl_training/Probe-v0'", "lost its worker process")
+    assert_refused(outcome, f"environment 0 of '{PROBE_ID}'", "lost its worker process")
     assert not folder.exists()

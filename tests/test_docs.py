@@ -16,7 +16,7 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from rl_training.algorithms.base import Params
+from rl_training.algorithms.params import Params
 from rl_training.cli import app
 from rl_training.experiment import registry
 from rl_training.experiment.config import (

@@ -17,6 +17,7 @@ ORDER = [
     "replay",
     "algorithms",
     "runtime",
+    "ope",
     "api",
     "export",
     "serve",

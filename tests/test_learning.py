@@ -16,9 +16,9 @@ import torch
 
 from rl_training import AWR, BC, DQN, GAIL, PPO, RLPD, SAC, Dreamer, load_transition_dataset
 from rl_training.data.demonstrations import demonstrations
-from rl_training.envs.catch import CATCH_ID
+from rl_training.envs.toys.catch import CATCH_ID
+from rl_training.experiment.seeding import derive_seed
 from rl_training.replay.sequences import SequenceBatch, SequenceReplay
-from rl_training.runtime.controls import derive_seed
 
 from .test_readme import EXAMPLES, run
 

@@ -152,7 +152,7 @@ def _shown(options: Options, config: Any) -> str:
 
     from rl_training import load_transition_dataset
     from rl_training.data.demonstrations import demonstrations
-    from rl_training.runtime.controls import derive_seed
+    from rl_training.experiment.seeding import derive_seed
 
     whole = load_transition_dataset(config.dataset, env_id=config.env_id)
     knobs, seed = config.params, derive_seed(config.seed, "demonstrations")

@@ -15,8 +15,8 @@ from benchmarks.process import Request, answer_job
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
 from rl_training.data.demonstrations import demonstrations
 from rl_training.experiment.config import DatasetConfig
+from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.tracking import METRICS_FILE
-from rl_training.runtime.controls import derive_seed
 
 
 def training_data(config: TrainConfig, spec: dict[str, Any]) -> TransitionDataset | None:

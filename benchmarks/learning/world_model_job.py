@@ -13,9 +13,9 @@ from torch import Tensor
 from benchmarks.learning.sabotage import sabotaged
 from benchmarks.process import Request, answer_job
 from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
-from rl_training.envs.catch import CATCH_ID
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
+from rl_training.envs.toys.catch import CATCH_ID
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.runtime.build import keep_freed_memory
 

@@ -13,7 +13,7 @@ from benchmarks.process import ROOT
 
 def register_fixed_cartpole() -> None:
     """Make `rl_training/FixedCartPole-v0` known; its module needs Gymnasium and NumPy alone."""
-    path = ROOT / "src" / "rl_training" / "envs" / "fixed_cartpole.py"
+    path = ROOT / "src" / "rl_training" / "envs" / "toys" / "fixed_cartpole.py"
     spec = importlib.util.spec_from_file_location("fixed_cartpole", path)
     assert spec is not None
     assert spec.loader is not None

@@ -171,6 +171,7 @@ def compare_runs(spec: dict[str, Any]) -> dict[str, Any]:
         config = load_config(spec["config"], ["device=cpu", "threads=1", "engine=eager"])
         start = config.algo_kwargs["learning_starts"]
         config = config.replace(total_timesteps=start + spec["env_steps"])
+        assert config.env_id is not None
         spaces = env_spaces(config.env_id)
         with run_scope(config, spaces):
             loop = build_loop(config, build_algorithm(config, spaces))

@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_training.algorithms.loops import LoopFamily as LoopFamily
+    from rl_training.algorithms.loops import register_loop as register_loop
     from rl_training.api.algorithms import AWAC as AWAC
     from rl_training.api.algorithms import AWR as AWR
     from rl_training.api.algorithms import BC as BC
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "algorithms.loops": ("LoopFamily", "register_loop"),
     "api.algorithms": (
         "AWAC",
         "AWR",

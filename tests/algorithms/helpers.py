@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.algorithms.loops import loop_family
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
@@ -280,16 +281,10 @@ def gradient_reaches(loss_fn, inputs, name, **knobs):
 
 def make_config(algo, env_id="Pendulum-v1", seed=0, **knobs):
     name = "pendulum-mixed" if env_id == "Pendulum-v1" else "cartpole-mixed"
-    offline = {"dataset": {"kind": "scripted", "name": name}, "total_updates": 10}
-    online = {"total_timesteps": 10_000}
-    both = {"dataset": offline["dataset"], **online}
-    families = {
-        "offline": offline,
-        "model_based_offline": offline,
-        "offline_to_online": both,
-        "imitation": both,
-    }
-    keys = families.get(algorithm_class(algo).loop, online)
+    loop = loop_family(algorithm_class(algo).loop)
+    keys = {"total_timesteps": 10_000} if loop.needs_env else {"total_updates": 10}
+    if loop.needs_data:
+        keys["dataset"] = {"kind": "scripted", "name": name}
     return TrainConfig(algo=algo, env_id=env_id, seed=seed, device="cpu", algo_kwargs=knobs, **keys)
 
 

@@ -18,7 +18,6 @@ from .helpers import (
     TARGET_BAD_KNOBS,
     as_double,
     assert_loss_equals,
-    assert_refuses_discrete,
     assert_rejects,
     assert_targets_follow,
     bad_rates,
@@ -352,10 +351,6 @@ def test_conservatism_lowers_unseen_actions(pendulum):
         return float(train(learner, pendulum, 150)["conservative_gap"])
 
     assert gap(10.0) < gap(0.0) - 0.1
-
-
-def test_discrete_actions_are_refused():
-    assert_refuses_discrete("cql")
 
 
 @each(

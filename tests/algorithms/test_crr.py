@@ -16,7 +16,6 @@ from .helpers import (
     TARGET_BAD_KNOBS,
     as_double,
     assert_loss_equals,
-    assert_refuses_discrete,
     assert_rejects,
     assert_targets_follow,
     bad_rates,
@@ -173,10 +172,6 @@ def test_terminal_rows_do_not_bootstrap():
 def test_trains_on_data(pendulum):
     metrics = train(make_learner("crr", pendulum.spaces), pendulum, 20)
     assert all(torch.isfinite(metric) for metric in metrics.values())
-
-
-def test_discrete_actions_are_refused():
-    assert_refuses_discrete("crr")
 
 
 @each(

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from rl_training import Dreamer
 from rl_training.algorithms.dreamer import TERMS, DreamerAlgorithm, DreamerParams, Imagination
-from rl_training.envs.catch import CatchEnv
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
+from rl_training.envs.toys.catch import CatchEnv
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import dreamer as networks
 from rl_training.models.dreamer import DreamerSize, LatentState

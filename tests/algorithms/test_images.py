@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rl_training import ManagedAlgorithm, TrainConfig
-from rl_training.envs.catch import CATCH_ID
 from rl_training.envs.spaces import Spaces
+from rl_training.envs.toys.catch import CATCH_ID
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, RLTrainingError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import ImageEncoder

@@ -17,7 +17,6 @@ from .helpers import (
     TARGET_BAD_KNOBS,
     as_double,
     assert_loss_equals,
-    assert_refuses_discrete,
     assert_rejects,
     bad_rates,
     capped_exp,
@@ -242,10 +241,6 @@ def test_starts_orthogonal_with_one_deviation_for_all_states():
         torch.testing.assert_close(member @ member.T, 2.0 * torch.eye(16), rtol=1e-4, atol=1e-4)
     assert learner.policy.log_std.shape == (2,)
     assert torch.equal(weights_of(learner.critics), weights_of(learner.target_critics))
-
-
-def test_discrete_actions_are_refused():
-    assert_refuses_discrete("iql")
 
 
 @each(

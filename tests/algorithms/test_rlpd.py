@@ -17,7 +17,6 @@ from .helpers import (
     COMMON_BAD_KNOBS,
     TARGET_BAD_KNOBS,
     as_double,
-    assert_refuses_discrete,
     assert_rejects,
     assert_targets_follow,
     bad_rates,
@@ -344,7 +343,3 @@ def test_a_plain_run_without_prior_rows_is_sacs(tmp_path, dataset):
 )
 def test_rejects(key, value):
     assert_rejects("rlpd", key, value)
-
-
-def test_refuses_discrete_actions():
-    assert_refuses_discrete("rlpd")

@@ -278,7 +278,8 @@ def test_td_target_is_the_least_critic_at_a_policy_action():
 def test_values_of_data_and_policy_actions():
     model = MLPSACModel(3, 2, (16,))
     batch, noise = random_batch(), torch.randn(4, 16, 2)
-    log_prob, q_samples = data_and_policy(model.policy, model.critics, batch, noise)
+    log_prob, q_samples, share = data_and_policy(model.policy, model.critics, batch, noise)
+    assert share is None
     samples, _ = tanh_gaussian_sample(model.policy, batch.obs, noise)
     np.testing.assert_allclose(
         f64(q_samples), critics_of(model.critics, batch.obs, samples).min(0), 1e-4, 1e-6

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.dreamer import DreamerAlgorithm
-from rl_training.algorithms.gail import GAILAlgorithm, ImitationBatch, Pairs
+from rl_training.algorithms.gail import GAILAlgorithm
+from rl_training.algorithms.loops import loop_family
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.replay.imitation import ImitationBatch, Pairs
 from rl_training.replay.rollout import RolloutBatch
 from rl_training.replay.sequences import SequenceBatch, SequenceReplay, StreamStep
 from rl_training.replay.table import TransitionTable
@@ -94,8 +96,8 @@ def small_config(
 ) -> TrainConfig:
     """A run of a few quick updates, on scripted data or in the environment."""
     kind = kind or default_kind(algo)
-    family = loop or algorithm_class(algo).loop
-    small = {"batch_size": 32, "hidden_sizes": [8, 8], **LOOP_KNOBS[family]}
+    family = loop_family(loop or algorithm_class(algo).loop)
+    small = {"batch_size": 32, "hidden_sizes": [8, 8], **LOOP_KNOBS[family.name]}
     knobs = known_knobs(algo, {**small, **changes.pop("algo_kwargs", {})})
     values: dict[str, Any] = {
         "algo": algo,
@@ -104,12 +106,10 @@ def small_config(
         "tensorboard": False,
         "device": "cpu",
     }
-    if "offline" in family:
-        values |= {"dataset": {**data_section(kind), "rewards": REWARDS}}
-    elif family == "imitation":
-        values |= {"dataset": data_section(kind)}
-    without_env = family in ("offline", "model_based_offline")
-    values |= {"total_updates": 10} if without_env else {"total_timesteps": 64}
+    if family.needs_data:
+        rewards = {"rewards": REWARDS} if algorithm_class(algo).needs_rewards else {}
+        values |= {"dataset": {**data_section(kind), **rewards}}
+    values |= {"total_timesteps": 64} if family.needs_env else {"total_updates": 10}
     return TrainConfig(**{**values, **changes, "algo_kwargs": knobs})
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import torch
 
-from rl_training.algorithms.base import ONLINE_KNOBS
+from rl_training.algorithms.loops import LOOPS
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.build import build_loop
 
@@ -135,6 +135,9 @@ def fingerprint(algo: str, knobs: dict[str, Any], loop: str | None = None) -> st
     return digest.hexdigest()
 
 
+ONLINE = LOOPS["offline_to_online"].online_knobs
+
+
 def knobs() -> list[tuple[str, str]]:
     return [
         (algo, name)
@@ -150,7 +153,7 @@ def test_every_knob_changes_the_result(algo: str) -> None:
     for name in (name for of, name in knobs() if of == algo):
         field = algorithm_class(algo).Params.model_fields[name]
         needed = NEEDS.get((algo, name), {})
-        loop = algorithm_class(algo).online_loop if name in ONLINE_KNOBS else None
+        loop = algorithm_class(algo).online_loop if name in ONLINE else None
         key = repr((needed, loop))
         if key not in unchanged:
             unchanged[key] = fingerprint(algo, needed, loop)

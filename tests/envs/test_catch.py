@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from rl_training.envs.catch import CATCH_ID
 from rl_training.envs.make import make_env
+from rl_training.envs.toys.catch import CATCH_ID
 
 
 def score(follow: bool, episodes: int = 200) -> float:

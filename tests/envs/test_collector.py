@@ -10,11 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.envs.collector import Collector, _ActionLog, episode_seed
-from rl_training.envs.probe import PROBE_ID, ProbeEnv
+from rl_training.envs.collector import Collector, _ActionLog
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import EnvironmentFailure
+from rl_training.experiment.seeding import episode_seed
 from tests.envs import streams
+from tests.envs.probe import PROBE_ID, ProbeEnv
 
 from ..each import each
 

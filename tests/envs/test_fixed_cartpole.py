@@ -11,9 +11,9 @@ from gymnasium.utils.env_checker import check_env
 from rl_training import load_transition_dataset
 from rl_training.data.scripted import cartpole_balance
 from rl_training.envs.episodes import roll_out, uniform_controller
-from rl_training.envs.fixed_cartpole import FIXED_CARTPOLE_ID
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
+from rl_training.envs.toys.fixed_cartpole import FIXED_CARTPOLE_ID
 
 
 def test_it_is_a_proper_environment() -> None:

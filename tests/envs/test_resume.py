@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.envs.collector import Collector, episode_seed
-from rl_training.envs.probe import PROBE_ID
+from rl_training.envs.collector import Collector
 from rl_training.experiment.errors import CheckpointError, EnvironmentFailure
+from rl_training.experiment.seeding import episode_seed
 from tests.envs import streams
+from tests.envs.probe import PROBE_ID
 
 SEED = 11
 CASES: list[tuple[str, dict[str, Any], int, Any, int, int, str | None]] = [

@@ -15,7 +15,7 @@ from rl_training.data.scripted import pendulum_swing_up
 from rl_training.envs.episodes import roll_out, uniform_controller
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
-from rl_training.envs.sparse_pendulum import SPARSE_PENDULUM_ID
+from rl_training.envs.toys.sparse_pendulum import SPARSE_PENDULUM_ID
 from rl_training.experiment.errors import EnvironmentSetupError
 
 

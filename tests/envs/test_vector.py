@@ -12,16 +12,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.envs import vector
-from rl_training.envs.probe import PROBE_ID, ProbeEnv
+from rl_training.envs import workers
+from rl_training.envs.collector import make_vector_env
 from rl_training.envs.spaces import Spaces
-from rl_training.envs.vector import VectorEnvs, make_vector_env
+from rl_training.envs.vector import VectorEnvs
 from rl_training.experiment.errors import (
     ConfigError,
     EnvironmentFailure,
     EnvironmentSetupError,
 )
 from tests.envs import streams
+from tests.envs.probe import PROBE_ID, ProbeEnv
 
 MODES = ("sync", "async")
 ALL = np.ones(3, np.bool_)
@@ -197,7 +198,7 @@ def test_a_worker_that_is_killed_from_outside_is_noticed() -> None:
 
 
 def test_a_worker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector, "ANSWER_LIMIT_S", 1)
+    monkeypatch.setattr(workers, "ANSWER_LIMIT_S", 1)
     envs = make("async")
     envs.reset(ALL, [1, 2, 3])
     processes = envs._vector.processes  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import yaml
 
 from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
-    RETURN_METRICS,
+    EVAL_METRICS,
     DatasetConfig,
     Schedule,
     TrainConfig,
@@ -150,7 +150,7 @@ def test_the_hash_covers_what_is_learned_and_nothing_else() -> None:
 def test_early_stopping_knows_the_metrics_of_an_evaluation() -> None:
     from rl_training.runtime.evaluation import EvalResult
 
-    assert tuple(EvalResult((1.0,), (1,)).metrics()) == tuple(RETURN_METRICS)
+    assert tuple(EvalResult((1.0,), (1,)).metrics()) == EVAL_METRICS
 
 
 def test_sections_given_as_objects() -> None:

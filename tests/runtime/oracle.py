@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.envs.collector import episode_seed
-from rl_training.runtime.controls import derive_seed
+from rl_training.experiment.seeding import derive_seed, episode_seed
 
 TERMINATE_AT, TRUNCATE_AT, JITTER = 4, 6, 2
 LOW, HIGH = -2.0, 3.0

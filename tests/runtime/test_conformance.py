@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from rl_training.algorithms import dqn
 from rl_training.algorithms.functional import bootstrapped_returns
 from rl_training.envs.make import env_spaces
-from rl_training.envs.probe import PROBE_ID, ProbeEnv
 from rl_training.experiment.config import TrainConfig
 from rl_training.replay.batch import Batch
 from rl_training.replay.rollout import RolloutBatch
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.on_policy import Minibatches
+from tests.envs.probe import PROBE_ID, ProbeEnv
 from tests.runtime import oracle
 from tests.runtime.oracle import Mistake, Row, Transition
 

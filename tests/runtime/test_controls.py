@@ -8,10 +8,10 @@ import math
 import pytest
 
 from rl_training.experiment.config import EarlyStoppingConfig, Schedule
+from rl_training.experiment.seeding import derive_seed
 from rl_training.runtime.controls import (
     EarlyStopping,
     crossed,
-    derive_seed,
     lr_grid_step,
     owed_updates,
     schedule_factor,

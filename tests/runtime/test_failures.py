@@ -20,16 +20,15 @@ import torch
 import yaml
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
-from rl_training.envs.collector import episode_seed
-from rl_training.envs.probe import PROBE_ID, ProbeEnv
 from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint
 from rl_training.experiment.errors import CheckpointError, EnvironmentFailure, TrainingDivergedError
+from rl_training.experiment.seeding import derive_seed, episode_seed
 from rl_training.runtime.callbacks import StepEvent
-from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.signals import TerminatedRun
 from tests.conftest import Command
 from tests.contract.small_runs import LOOP_KNOBS, known_knobs
 from tests.contract.test_updates import assert_same_state
+from tests.envs.probe import PROBE_ID, ProbeEnv
 
 SEED, NUM_ENVS, TOTAL, ROLLOUT = 5, 3, 120, 7
 SCHEDULE = {"terminate_at": 6, "truncate_at": 8, "jitter": 4}

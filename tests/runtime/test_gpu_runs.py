@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
-from rl_training.envs.catch import CATCH_ID
+from rl_training.envs.toys.catch import CATCH_ID
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.replay.replay import Priorities, ReplayBuffer
 from rl_training.runtime.build import build_loop

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rl_training import AWR, BC, GAIL, IQL, TrainConfig, load, load_transition_dataset
-from rl_training.algorithms.gail import ImitationBatch
 from rl_training.data.convert import save_dataset
 from rl_training.envs.make import env_spaces
 from rl_training.experiment.errors import CheckpointError, ConfigError, DataError
+from rl_training.replay.imitation import ImitationBatch
 from rl_training.replay.rollout import generalized_advantages
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.imitation import (

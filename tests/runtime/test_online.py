@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rl_training import DQN, PPO, SAC, ManagedAlgorithm, RLTrainingError
-from rl_training.envs.probe import PROBE_ID
 from rl_training.experiment import memory
 from rl_training.replay.replay import ReplayBuffer
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
+from tests.envs.probe import PROBE_ID
 
 SMALL: dict[str, Any] = {
     "eval_episodes": 1,

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
+from rl_training.algorithms.loops import loop_family
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.callbacks import StepEvent
@@ -64,7 +65,7 @@ def run(
 def config_for(algo: str, folder: Path, loop: str | None = None, **changes: Any) -> dict[str, Any]:
     """Ticks at which nothing else happens lie between all intervals; three environments."""
     kind = default_kind(algo)
-    family = loop or algorithm_class(algo).loop
+    family = loop_family(loop or algorithm_class(algo).loop)
     values: dict[str, Any] = {
         "algo": algo,
         "env_id": TASKS[kind][0],
@@ -80,23 +81,19 @@ def config_for(algo: str, folder: Path, loop: str | None = None, **changes: Any)
         "output_dir": str(folder),
         "algo_kwargs": {"hidden_sizes": [8, 8], "batch_size": 16},
     }
-    if family in ("offline", "model_based_offline"):
+    if family.needs_data:
         values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
-        values |= {"total_updates": 61}
-        values["algo_kwargs"] |= LOOP_KNOBS[family]
-    else:
-        values |= {"total_timesteps": 61, "num_envs": 3}
-        values["algo_kwargs"] |= LOOP_KNOBS[family]
-    if family == "offline_to_online":  # killed once in the pretraining and once after it
-        values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
+    in_env = {"total_timesteps": 61, "num_envs": 3}
+    values |= in_env if family.needs_env else {"total_updates": 61}
+    values["algo_kwargs"] |= LOOP_KNOBS[family.name]
+    if family.name == "offline_to_online":  # killed once in the pretraining and once after it
         values |= {"total_timesteps": 40}
         values["algo_kwargs"] |= {"offline_pretrain_updates": 21}
-    if family == "imitation":
-        values |= {"dataset": {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 8}}
+    if family.name == "imitation":
         ppo = {"rollout_length": 4, "batch_size": 6, "hidden_sizes": [8, 8]}
         moving = {"normalize_rewards": True, "normalize_observations": True}
         values["algo_kwargs"] |= {"demo_subsample": 3, "spectral_norm": True, "ppo": ppo | moving}
-    if family == "on_policy":
+    if family.name == "on_policy":
         values["algo_kwargs"] |= {"rollout_length": 4, "batch_size": 6, "normalize_rewards": True}
     values["algo_kwargs"] = known_knobs(algo, values["algo_kwargs"])
     return {**values, **changes}

@@ -26,7 +26,6 @@ from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.algorithms.fitting import Fitting
 from rl_training.api.seeds import learn_seeds, resume_seeds
 from rl_training.envs.collector import Collector
-from rl_training.envs.probe import ProbeEnv
 from rl_training.runtime import engine as engine_module
 from rl_training.runtime import seeds as seeds_module
 from rl_training.runtime import trainer as trainer_module
@@ -34,6 +33,7 @@ from rl_training.runtime.callbacks import StepEvent
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.signals import InterruptedRun, Pause, TerminatedRun
 from rl_training.runtime.trainer import Autosave
+from tests.envs.probe import ProbeEnv
 
 from ..contract.test_updates import assert_same_state
 from .test_resume import config_for, curve, final_state

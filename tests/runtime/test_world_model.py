@@ -14,10 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from rl_training import Dreamer, RLTrainingError, TrainConfig
 from rl_training.algorithms.dreamer import DreamerCarry
-from rl_training.envs.catch import CATCH_ID
 from rl_training.envs.collector import Step
 from rl_training.envs.make import env_spaces
-from rl_training.envs.probe import PROBE_ID
+from rl_training.envs.toys.catch import CATCH_ID
 from rl_training.experiment.errors import ConfigError
 from rl_training.models.carry import begun, rows_of
 from rl_training.runtime.build import build_algorithm, build_loop
@@ -25,6 +24,7 @@ from rl_training.runtime.collection import BehavingPolicy, Behaviour
 from rl_training.runtime.evaluation import start_seed
 from tests.conftest import Command
 from tests.contract.small_runs import LOOP_KNOBS
+from tests.envs.probe import PROBE_ID
 from tests.test_bad_input import assert_refused
 
 SMALL: dict[str, Any] = {**LOOP_KNOBS["world_model"], "lr": 1e-2}

@@ -40,7 +40,9 @@ _EXPORTS = {
         "lambda_return",
         "return_scale",
     ),
-    "base": ("Act", "Algorithm", "Params"),
+    "base": ("Act", "Algorithm"),
+    "loops": ("LoopFamily", "register_loop"),
+    "params": ("Params",),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

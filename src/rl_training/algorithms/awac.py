@@ -11,19 +11,19 @@ Left: the policy's weight decay.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    CloningParams,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
+from rl_training.algorithms.base import Algorithm, Networks
+from rl_training.algorithms.critics import (
+    action_noise,
+    data_and_policy,
+    policy_mean,
+    policy_td_target,
+    td_loss,
 )
-from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -32,6 +32,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
@@ -82,15 +83,17 @@ def awac_loss(
     )
 
 
-class AWACAlgorithm(Algorithm):
+class AWACAlgorithm(Algorithm[AWACParams, Batch]):
     """Advantage-weighted actor-critic."""
 
-    Params: ClassVar[Any] = AWACParams
+    Params = AWACParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(
@@ -102,6 +105,7 @@ class AWACAlgorithm(Algorithm):
             spaces.action_dim,
             params.hidden_sizes,
             distribution=params.action_distribution,
+            action_kind=spaces.action_kind,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
@@ -115,19 +119,19 @@ class AWACAlgorithm(Algorithm):
         return {"critics": self.model.critics, "target critics": self.target_critics}
 
     def update(self, batch: Batch) -> Metrics:
-        p: AWACParams = self.params
+        p = self.params
         policy, critics = self.model.policy, self.model.critics
-        shape = (batch.reward.shape[0], self.spaces.action_dim)
-        target, _ = policy_td_target(policy, self.target_critics, batch, self.normal(*shape))
-        noise = self.normal(1, *shape)
+        rows = batch.reward.shape[0]
+        target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))
+        noise = action_noise(self, rows, 1)
 
         def loss() -> Loss:
             td, q = td_loss(critics, batch, target)
-            log_prob, q_samples = data_and_policy(policy, critics, batch, noise)
+            own = data_and_policy(policy, critics, batch, noise)
             regression = awac_loss(
-                log_prob,
+                own.log_prob,
                 q.amin(0),
-                q_samples[0],
+                policy_mean(own.q, own.share),
                 beta=p.temperature,
                 weight_type=p.weight_type,
                 max_weight=p.max_weight,

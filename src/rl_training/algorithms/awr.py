@@ -13,11 +13,11 @@ network as the previous update left it, which is the paper's critic-first order.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams, Networks
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -26,6 +26,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, DiscountedParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive, Rate
 from rl_training.experiment.renames import Renamed
@@ -80,16 +81,17 @@ def awr_loss(
     )
 
 
-class AWRAlgorithm(Algorithm):
+class AWRAlgorithm(Algorithm[AWRParams, Batch]):
     """Advantage-weighted regression."""
 
-    Params: ClassVar[Any] = AWRParams
+    Params = AWRParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Peng et al. 2019"
     summary: ClassVar[str] = "clone good actions more, by return above the value"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     needs_returns: ClassVar[bool] = True
 
     def __init__(
@@ -115,7 +117,7 @@ class AWRAlgorithm(Algorithm):
         return {"value": self.model.value}
 
     def update(self, batch: Batch) -> Metrics:
-        p: AWRParams = self.params
+        p = self.params
         policy, value = self.model.policy, self.model.value
         returns = bootstrapped_returns(batch, value)
 

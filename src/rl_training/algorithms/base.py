@@ -4,191 +4,38 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self
 
 import torch
-from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
-from rl_training.algorithms.families import family
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
+from rl_training.algorithms.loops import check_keys
 from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer
+from rl_training.algorithms.params import AnyParams
+from rl_training.algorithms.swap import replaced
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import asking_is_free, is_batched
-from rl_training.experiment.config import (
-    Count,
-    Fraction,
-    HiddenSizes,
-    Interval,
-    Positive,
-    Rate,
-    Section,
-    TrainConfig,
-)
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.state import Stored
 from rl_training.models import (
-    ActionDistribution,
     Carry,
     ImageEncoder,
     ObservationNormalizer,
     Observed,
     Policy,
 )
-from rl_training.replay.batch import Batch
 
 Networks = dict[str, nn.Module | nn.Parameter]
 """What an algorithm has learned, by what it is."""
 
-MOST = {
-    "gradient_updates_per_step": 1_000,
-    "epochs": 1_000,
-    "discriminator_updates": 10_000,
-    "model_max_epochs": 100_000,
-    "model_patience": 10_000,
-    "rollout_length": 1_000_000,
-    "final_rollout_length": 1_000_000,
-    "batch_length": 100_000,
-    "n_step": 100_000,
-    "num_action_samples": 100_000,
-    "num_action_quantiles": 100_000,
-    "num_target_quantiles": 100_000,
-    "num_quantiles": 100_000,
-    "num_fractions": 100_000,
-    "num_cosines": 100_000,
-    "num_critics": 1_000,
-    "num_members": 1_000,
-    "batch_size": 10_000_000,
-    "model_batch_size": 10_000_000,
-    "hidden_sizes": 100_000,
-    "model_hidden_sizes": 100_000,
-}
-"""Ceilings of knobs that multiply the work of one step or update, far above any use of them:
-beyond, a run would look as if it hung, or die for want of memory."""
-
-
-class Params(Section):
-    """Knobs that every algorithm has; each algorithm adds its own."""
-
-    batch_size: Count = 256
-    """Transitions per update."""
-    hidden_sizes: HiddenSizes = (256, 256)
-    """Widths of the hidden layers of every network."""
-    grad_clip: Positive | None = None
-    """Largest gradient norm per network; none by default."""
-
-    @field_validator("*")
-    @classmethod
-    def _no_endless_work(cls, value: Any, info: ValidationInfo) -> Any:
-        most = MOST.get(info.field_name or "")
-        if most is not None and value is not None:
-            asked = max(value) if isinstance(value, tuple) else value
-            if asked > most:
-                raise ValueError(f"expected at most {most:,}, got {asked:g}; lower it")
-        return value
-
-    @property
-    def widest_layer(self) -> int:
-        """Units of the widest hidden layer of any network."""
-        return max(self.hidden_sizes)
-
-
-class CloningParams(Params):
-    """Knobs of algorithms whose policy is fitted to the data's actions."""
-
-    action_distribution: ActionDistribution = "gaussian"
-    """Density of Box actions: a Gaussian around a mean inside the box, or the tanh of one."""
-
-
-class DiscountedParams(Params):
-    """Knobs of algorithms that look at returns."""
-
-    gamma: Fraction = 0.99
-    """Discount per step; 1 only for tasks that end, because returns without an end grow forever."""
-
-
-class TargetNetworkParams(DiscountedParams):
-    """Knobs of algorithms that bootstrap from slowly moving critics."""
-
-    tau: Rate = 5e-3
-    """Share of the way that target networks move to the online ones at each update."""
-    policy_lr: Positive = 3e-4
-    """Learning rate of the policy."""
-    critic_lr: Positive = 3e-4
-    """Learning rate of the critics."""
-
-
-class ReplayParams(Section):
-    """Knobs of loops that learn from a replay of their own experience."""
-
-    buffer_capacity: Count = 1_000_000
-    """Transitions the replay holds; the oldest are overwritten."""
-    learning_starts: Interval = 1_000
-    """Environment steps with random actions before the first update."""
-    train_frequency: Count = 1
-    """Environment steps between two rounds of updates."""
-    gradient_updates_per_step: Positive = 1.0
-    """Updates per environment step; fractions are kept exactly over time."""
-
-    @property
-    def updates_at_once(self) -> int:
-        """Updates that one `step` of the algorithm makes, of `batch_size` rows each."""
-        return 1
-
-
-class OffPolicyParams(DiscountedParams, ReplayParams):
-    """Knobs of the loop that learns from transitions of its own experience."""
-
-
-class OfflineToOnlineParams(OffPolicyParams):
-    """Knobs of the loop that learns from prior data and its own experience together."""
-
-    learning_starts: Interval = 1_000
-    """Environment steps before the first update; random unless the policy has learned before."""
-    offline_pretrain_updates: Interval = 0
-    """Updates on the prior data alone, before the first environment step."""
-    offline_batch_ratio: Fraction = 0.5
-    """Share of every minibatch that is prior data, to the nearest whole row."""
-
-    @property
-    def offline_rows(self) -> int:
-        """Rows of prior data in every minibatch."""
-        return round(self.batch_size * self.offline_batch_ratio)
-
-    def refuse_missing_part(self) -> None:
-        """Refuse minibatches that cannot hold what the ratio says; a run from data has none."""
-        try:
-            refuse_missing_part(self.batch_size, self.offline_batch_ratio)
-        except ValueError as error:
-            raise ConfigError(f"algo_kwargs.offline_batch_ratio: {error}") from None
-
-
-ONLINE_KNOBS = sorted(
-    OfflineToOnlineParams.model_fields.keys() - DiscountedParams.model_fields.keys()
-)
-"""Knobs that only a run in the environment reads."""
-
-
-def _other_budget(config: TrainConfig) -> str:
-    """What to set for the other of two ways to learn, where the budget has chosen one."""
-    if config.total_timesteps is not None:
-        return ", or remove total_timesteps to learn from data alone"
-    if config.total_updates is not None or config.total_epochs is not None:
-        return ", or give total_timesteps instead of total_updates to go on in the environment"
-    return ""
-
-
-def refuse_missing_part(batch_size: int, ratio: float) -> None:
-    """Refuse a share of the minibatch that rounds to none or all of it; size 0 is not known."""
-    if batch_size and 0.0 < ratio < 1.0 and not 0 < round(batch_size * ratio) < batch_size:
-        least = math.floor(0.5 / min(ratio, 1.0 - ratio)) + 1
-        raise ValueError(
-            f"a batch_size of {batch_size} cannot hold both parts at the ratio {ratio:g}; raise "
-            f"batch_size to {least} or more, or take the ratio 0 or 1"
-        )
-
+P = TypeVar("P", bound=AnyParams, default=Any)
+"""The knobs of an algorithm."""
+B = TypeVar("B", default=Any)
+"""The batches that it learns from: those that its loop gives."""
 
 RandomRows = Callable[[torch.Generator | None, int], Tensor]
 """(generator, n) to n rows of random numbers on the device; without a generator, its default."""
@@ -207,8 +54,8 @@ class Act(NamedTuple):
     carry: Carry = ()
 
 
-class Algorithm(nn.Module):
-    """Base class.
+class Algorithm(nn.Module, Generic[P, B]):
+    """Base class; `class MyAlgorithm(Algorithm[MyParams, Batch])` names its knobs and batches.
 
     State is complete by construction: weights and targets are modules, counters and
     running statistics are buffers, optimisers sit in `optimizers`; `training_state`
@@ -217,9 +64,9 @@ class Algorithm(nn.Module):
     `uniform`.
     """
 
-    Params: ClassVar[Any]
+    Params: ClassVar[type[AnyParams]]
     loop: ClassVar[str]
-    """How a run learns, see `families`."""
+    """How a run learns: the name of one of `loops.LOOPS`."""
     online_loop: ClassVar[str | None] = None
     """How a run with `total_timesteps` learns, where that is another way."""
     paper: ClassVar[str]
@@ -227,6 +74,8 @@ class Algorithm(nn.Module):
     """One line for `rl-training list`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector"})
+    box_knobs: ClassVar[tuple[str, ...]] = ()
+    """Knobs that mean nothing where actions are Discrete."""
     needs_returns: ClassVar[bool] = False
     needs_next_actions: ClassVar[bool] = False
     """Whether batches of a data set hold the action that the data took next."""
@@ -251,13 +100,14 @@ class Algorithm(nn.Module):
     last_td_errors: Tensor
     """(B,) of the newest update, for prioritised replay; only value-based algorithms have it."""
 
-    def __init__(self, spaces: Spaces, params: Any, normalize_observations: bool = False) -> None:
+    def __init__(self, spaces: Spaces, params: P, normalize_observations: bool = False) -> None:
         super().__init__()
         if spaces.action_kind not in self.action_kinds:
             raise EnvironmentSetupError(
                 f"algo: {self.name()} takes {' or '.join(sorted(self.action_kinds))} actions, but "
                 f"the task has {spaces.describe()}; choose another algorithm ('rl-training list')"
             )
+        self._refuse_unread_knobs(spaces, params)
         if spaces.is_image and "image" not in self.observation_kinds:
             fitting = "dqn, ppo or dreamer" if spaces.is_discrete else "ppo or dreamer"
             raise EnvironmentSetupError(
@@ -271,7 +121,7 @@ class Algorithm(nn.Module):
                 "statistics; remove this key"
             )
         self.spaces = spaces
-        self.params = params
+        self.params: P = params
         width = 0 if spaces.is_image else spaces.obs_dim
         self.normalizer = ObservationNormalizer(width, normalize_observations)
         self.optimizers: dict[str, Optimizer] = {}
@@ -302,35 +152,17 @@ class Algorithm(nn.Module):
 
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
-        """Refuse keys that this algorithm's family would not read."""
-        chosen = family(cls.loop_of(config))
-        unread, instead = set(chosen.unread), ""
-        if cls.online_loop is not None:
-            instead = _other_budget(config)
-            if not instead:  # not decided before `learn`: what either reads may stand
-                unread &= set(family(cls.online_loop).unread)
-        for key, field in TrainConfig.model_fields.items():
-            if key in unread and getattr(config, key) != field.default:
-                null = f" ({key}=null)" if instead and field.default is None else ""
+        """Refuse what runs of this algorithm cannot have; subclasses add what is their own."""
+        check_keys(cls, config)
+
+    @classmethod
+    def _refuse_unread_knobs(cls, spaces: Spaces, params: Any) -> None:
+        for name in cls.box_knobs if spaces.is_discrete else ():
+            if getattr(params, name) != type(params).model_fields[name].default:
                 raise ConfigError(
-                    f"{key}: {cls.name()} {chosen.how}; remove this key{null}{instead}"
+                    f"algo_kwargs.{name}: {cls.name()} reads this key for Box actions alone, but "
+                    f"the task has {spaces.describe()}; remove this key"
                 )
-        chosen.check_environment(cls.name(), config)
-        if config.seeds is not None and chosen.name != "offline":
-            raise ConfigError(
-                f"seeds: {cls.name()} trains one seed per run, only offline algorithms without a "
-                "model train several at once; remove this key"
-            )
-        if chosen.name == "offline_to_online":
-            config.params.refuse_missing_part()
-        if chosen.name == "offline" and cls.online_loop is not None and instead:
-            params = config.params
-            for name in ONLINE_KNOBS:
-                if getattr(params, name) != cls.Params.model_fields[name].default:
-                    raise ConfigError(
-                        f"algo_kwargs.{name}: {cls.name()} reads this key only where it goes on in "
-                        f"the environment; remove this key{instead}"
-                    )
 
     def observed(self) -> Observed:
         """What one network of this task looks at; an encoder of its own for images."""
@@ -341,7 +173,7 @@ class Algorithm(nn.Module):
     @property
     def gamma(self) -> float:
         """Discount of the task; 1 for algorithms that look at no return."""
-        return float(getattr(self.params, "gamma", 1.0))
+        return self.params.discount
 
     @property
     @abstractmethod
@@ -363,10 +195,10 @@ class Algorithm(nn.Module):
         return text
 
     @abstractmethod
-    def update(self, batch: Batch) -> Metrics:
+    def update(self, batch: B) -> Metrics:
         """Learn from one batch; the metrics are detached 0-d tensors on the device."""
 
-    def step(self, batch: Batch) -> Metrics:
+    def step(self, batch: B) -> Metrics:
         """Count, update, and note the first loss that is not finite."""
         self.update_count += 1
         metrics = self.update(batch)
@@ -389,12 +221,9 @@ class Algorithm(nn.Module):
 
         `carry` is what the step before returned; without one every row begins an episode.
         """
-        obs = self.network_input(obs)
+        if self.normalizer.active:
+            obs = self.normalizer(obs)
         return Act(self.policy.sample(obs) if explore else self.policy.mode(obs))
-
-    def network_input(self, obs: Tensor) -> Tensor:
-        """Raw observations as the policy's network sees them."""
-        return self.normalizer(obs) if self.normalizer.active else obs
 
     def initial_carry(self, rows: int) -> Carry:
         """What the policy carries into the first step of an episode."""
@@ -403,48 +232,6 @@ class Algorithm(nn.Module):
     def took(self, carry: Carry, action: Tensor) -> Carry:
         """The carry where inner actions were taken that may differ from the policy's own."""
         return carry
-
-    # --- what it has learned ------------------------------------------------------------------
-    #
-    # Of observations as the networks see them and of inner actions, without gradients. None where
-    # an algorithm has nothing of the kind; one whose networks have other names overrides these.
-
-    def action_values(self, obs: Tensor, action: Tensor) -> Tensor | None:
-        """(B,) expected returns of given actions: the smallest of the critics' values."""
-        critics = self.other_networks().get("critics")
-        if not isinstance(critics, nn.Module):
-            return None
-        values: Tensor = critics(obs, action)
-        return values.amin(0)
-
-    def every_action_value(self, obs: Tensor) -> Tensor | None:
-        """(B, actions) expected returns of all Discrete actions."""
-        rows, count = obs.shape[0], self.spaces.action_dim
-        actions = torch.arange(count, device=obs.device).repeat(rows)
-        values = self.action_values(obs.repeat_interleave(count, 0), actions)
-        return None if values is None else values.view(rows, count)
-
-    def state_values(self, obs: Tensor) -> Tensor | None:
-        """(B,) expected returns of states, or of the policy's likeliest actions in them."""
-        value = self.other_networks().get("value")
-        if not isinstance(value, nn.Module):
-            return self.action_values(obs, self.policy.mode(obs))
-        values: Tensor = value(obs)
-        return values
-
-    def td_errors(self, batch: Batch) -> Tensor | None:
-        """(B,) r + discount * V(s') - Q(s, a), or with V(s) where there is no Q."""
-        following = self.state_values(batch.next_obs)
-        expected = self.action_values(batch.obs, batch.action)
-        if expected is None:
-            expected = self.state_values(batch.obs)
-        if expected is None or following is None:
-            return None
-        return batch.reward + batch.discount * following - expected
-
-    def log_probs(self, obs: Tensor, action: Tensor) -> Tensor | None:
-        """(B,) log-densities or log-probabilities of given actions."""
-        return self.policy.log_prob(obs, action) if self.policy.has_density else None
 
     # --- randomness ---------------------------------------------------------------------------
 
@@ -489,8 +276,8 @@ class Algorithm(nn.Module):
         for optimizer in optimizers:
             own = gradients[start : start + len(optimizer.parameters)]
             start += len(own)
-            if self.params.grad_clip is not None:
-                own = clipped_gradients(own, self.params.grad_clip)
+            if self.params.clip_norm is not None:
+                own = clipped_gradients(own, self.params.clip_norm)
             optimizer.step(own, due)
         return {key: value.detach() for key, value in metrics.items()}
 
@@ -517,24 +304,6 @@ class Algorithm(nn.Module):
         optimizers = self.optimizers.values()
         own = [*self.parameters(), *self.buffers()]
         return own + [x for optimizer in optimizers for x in optimizer.tensors()]
-
-    @contextmanager
-    def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, the algorithm works on `tensors` in the place of its `state_tensors()`."""
-        own = self.state_tensors()
-        by_identity = {id(before): after for before, after in zip(own, tensors, strict=True)}
-        optimizers = self.optimizers.values()
-        before = [(list(opt.parameters), opt.tensors()) for opt in optimizers]
-        for optimizer, (parameters, rest) in zip(optimizers, before, strict=True):
-            optimizer.parameters = [by_identity[id(x)] for x in parameters]
-            optimizer.replace_tensors([by_identity[id(x)] for x in rest])
-        try:
-            with replaced(self, own, tensors):
-                yield
-        finally:
-            for optimizer, (parameters, rest) in zip(optimizers, before, strict=True):
-                optimizer.parameters = parameters
-                optimizer.replace_tensors(rest)
 
     def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
         """Set each scheduled optimiser's learning rate to its base times `factor`."""
@@ -589,25 +358,3 @@ def load_module(module: nn.Module, stored: Stored) -> None:
     """
     own = module.state_dict()
     module.load_state_dict({name: stored.tensor_like(name, value) for name, value in own.items()})
-
-
-@contextmanager
-def replaced(module: nn.Module, old: Sequence[Tensor], new: Sequence[Tensor]) -> Iterator[None]:
-    """Inside, a module computes with `new` parameters and buffers in the place of `old` ones."""
-    by_identity = {id(before): after for before, after in zip(old, new, strict=True)}
-    tables: list[dict[str, Any]] = []
-    for part in module.modules():
-        tables += [part._parameters, part._buffers]
-    places = [
-        (table, name, tensor)
-        for table in tables
-        for name, tensor in table.items()
-        if id(tensor) in by_identity
-    ]
-    for table, name, tensor in places:
-        table[name] = by_identity[id(tensor)]
-    try:
-        yield
-    finally:
-        for table, name, tensor in places:
-            table[name] = tensor

@@ -9,12 +9,13 @@ form of most published continuous-control baselines.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams
+from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.algorithms.params import CloningParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
 from rl_training.experiment.errors import ConfigError
@@ -42,16 +43,17 @@ def bc_mse_loss(predicted: Tensor, action: Tensor) -> Loss:
     return Loss(loss, {"policy_loss": loss})
 
 
-class BCAlgorithm(Algorithm):
+class BCAlgorithm(Algorithm[BCParams, Batch]):
     """Behaviour cloning."""
 
-    Params: ClassVar[Any] = BCParams
+    Params = BCParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Pomerleau 1989"
     summary: ClassVar[str] = "clone the behaviour in the data"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss",)
     needs_rewards: ClassVar[bool] = False
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
 
     def __init__(
         self, spaces: Spaces, params: BCParams, normalize_observations: bool = False

@@ -13,19 +13,18 @@ updates of behaviour cloning for the policy, and their other objectives (docs/al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
+    action_noise,
+    entropy_target,
+    mode_choice,
+    policy_choice,
     policy_td_target,
     soft_networks,
     soft_policy_loss,
@@ -33,10 +32,11 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
+from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegative, Positive
 from rl_training.experiment.renames import Renamed, opposite
-from rl_training.models import MLPSACModel, Policy, frozen_copy
+from rl_training.models import ActionValueCritic, MLPSACModel, Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
@@ -73,7 +73,7 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams):
     backup_action: Literal["sampled", "mode"] = "sampled"
     """Which action of the policy at s' the TD target rates."""
     target_entropy: Finite | None = None
-    """Entropy the temperature aims at; minus the number of action components by default."""
+    """Entropy aimed at; default: minus the number of action components, or 10% of uniform."""
     temperature_lr: Positive = 1e-4
     """Learning rate of the temperature."""
 
@@ -112,6 +112,38 @@ def cql_loss(
     )
     # without the number of samples, as in the authors' code: a constant shift
     soft_max = torch.logsumexp(candidates, dim=1)
+    return _conservative(q_data, td_target, soft_max, min_q_weight, multiplier, lagrange_threshold)
+
+
+def cql_discrete_loss(
+    q: Tensor,
+    action: Tensor,
+    td_target: Tensor,
+    *,
+    min_q_weight: float,
+    multiplier: Tensor | float = 1.0,
+    lagrange_threshold: float = 0.0,
+) -> Loss:
+    """`cql_loss` with the exact logsumexp over Discrete actions.
+
+    `q` is (members, B, actions), `action`, the data's, and `td_target` (B,).
+    """
+    assert q.shape[1:-1] == action.shape == td_target.shape
+    index = action.view(1, -1, 1).expand(q.shape[0], -1, 1)
+    q_data = q.gather(-1, index).squeeze(-1)
+    return _conservative(
+        q_data, td_target, torch.logsumexp(q, -1), min_q_weight, multiplier, lagrange_threshold
+    )
+
+
+def _conservative(
+    q_data: Tensor,
+    td_target: Tensor,
+    soft_max: Tensor,
+    min_q_weight: float,
+    multiplier: Tensor | float,
+    lagrange_threshold: float,
+) -> Loss:
     gap = (soft_max - q_data).mean(-1)
     td = critic_loss(q_data, td_target.detach())
     conservative = (multiplier * (min_q_weight * gap - lagrange_threshold)).sum()
@@ -126,10 +158,10 @@ def cql_loss(
     )
 
 
-class CQLAlgorithm(Algorithm):
+class CQLAlgorithm(Algorithm[CQLParams, Batch]):
     """Conservative Q-learning."""
 
-    Params: ClassVar[Any] = CQLParams
+    Params = CQLParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Kumar et al. 2020"
@@ -141,17 +173,22 @@ class CQLAlgorithm(Algorithm):
         "conservative_loss",
         "multiplier_loss",
     )
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("num_action_samples",)
 
     def __init__(
         self, spaces: Spaces, params: CQLParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
+        self.model = MLPSACModel(
+            spaces.obs_dim,
+            spaces.action_dim,
+            params.hidden_sizes,
+            action_kind=spaces.action_kind,
+        )
         self.target_critics = frozen_copy(self.model.critics)
         self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.target_entropy = (
-            -float(spaces.action_dim) if params.target_entropy is None else params.target_entropy
-        )
+        self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.1)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
         self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
@@ -167,12 +204,12 @@ class CQLAlgorithm(Algorithm):
         return soft_networks(self.model.critics, self.target_critics, self.log_temperature)
 
     def update(self, batch: Batch) -> Metrics:
-        p: CQLParams = self.params
-        model, shape = self.model, (batch.reward.shape[0], self.spaces.action_dim)
+        p = self.params
+        model, rows = self.model, batch.reward.shape[0]
         temperature = self.log_temperature.detach().exp()
         metrics: Metrics = {"temperature": temperature}
 
-        noise = self.normal(*shape)
+        noise = action_noise(self, rows)
         metrics |= self.minimize(
             lambda: soft_policy_loss(model.policy, model.critics, batch.obs, noise, temperature),
             "policy",
@@ -182,43 +219,15 @@ class CQLAlgorithm(Algorithm):
             "temperature",
         )
         target, next_log_prob = policy_td_target(
-            model.policy, self.target_critics, batch, self.normal(*shape)
+            model.policy, self.target_critics, batch, action_noise(self, rows)
         )
         if p.backup_action == "mode":
             with torch.no_grad():
-                likeliest = model.policy.mode(batch.next_obs)
+                likeliest = mode_choice(model.policy, batch.next_obs)
             target = td_target(self.target_critics, batch, likeliest)
         if p.backup_entropy:
             target = target - batch.discount * temperature * next_log_prob
-        with torch.no_grad():
-            n = p.num_action_samples
-            random = self.uniform(n, *shape) * 2.0 - 1.0
-            current, log_prob = model.policy.rsample(batch.obs, self.normal(n, *shape))
-            following, log_prob_next = model.policy.rsample(batch.next_obs, self.normal(n, *shape))
-            actions = torch.cat([batch.action.unsqueeze(0), random, current, following])
-            multiplier: Tensor | float = 1.0
-            if p.lagrange_threshold is not None:
-                multiplier = self.log_multiplier.exp().clamp(max=1e6)
-
-        def conservative_loss() -> Loss:
-            # one pass of the critics over the data's action and all 3n samples
-            q = model.critics.of_samples(batch.obs, actions)
-            q_random, q_current, q_following = torch.split(q[:, 1:], n, dim=1)
-            return cql_loss(
-                q[:, 0],
-                target,
-                q_random,
-                q_current,
-                q_following,
-                log_prob,
-                log_prob_next,
-                action_dim=shape[1],
-                min_q_weight=p.min_q_weight,
-                multiplier=multiplier,
-                lagrange_threshold=p.lagrange_threshold or 0.0,
-            )
-
-        metrics |= self.minimize(conservative_loss, "critics")
+        metrics |= self.minimize(self._critics_loss(batch, target), "critics")
         if p.lagrange_threshold is not None:
             excess = p.min_q_weight * metrics["conservative_gap"] - p.lagrange_threshold
 
@@ -230,3 +239,44 @@ class CQLAlgorithm(Algorithm):
             metrics["multiplier"] = self.log_multiplier.detach().exp().clamp(max=1e6)
         soft_update(self.target_critics, model.critics, p.tau)
         return metrics
+
+    def _critics_loss(self, batch: Batch, target: Tensor) -> Callable[[], Loss]:
+        """What the critics minimise, with its actions drawn."""
+        p: CQLParams = self.params
+        policy, critics = self.model.policy, self.model.critics
+        multiplier: Tensor | float = 1.0
+        if p.lagrange_threshold is not None:
+            multiplier = self.log_multiplier.detach().exp().clamp(max=1e6)
+        weights: dict[str, Any] = {
+            "min_q_weight": p.min_q_weight,
+            "multiplier": multiplier,
+            "lagrange_threshold": p.lagrange_threshold or 0.0,
+        }
+        if isinstance(critics, ActionValueCritic):
+            return lambda: cql_discrete_loss(
+                critics.of_all(batch.obs), batch.action, target, **weights
+            )
+        n, shape = p.num_action_samples, (batch.reward.shape[0], self.spaces.action_dim)
+        with torch.no_grad():
+            random = self.uniform(n, *shape) * 2.0 - 1.0
+            current, log_prob = policy_choice(policy, batch.obs, self.normal(n, *shape))
+            following, log_prob_next = policy_choice(policy, batch.next_obs, self.normal(n, *shape))
+            actions = torch.cat([batch.action.unsqueeze(0), random, current, following])
+
+        def loss() -> Loss:
+            # one pass of the critics over the data's action and all 3n samples
+            q = critics.of_samples(batch.obs, actions)
+            q_random, q_current, q_following = torch.split(q[:, 1:], n, dim=1)
+            return cql_loss(
+                q[:, 0],
+                target,
+                q_random,
+                q_current,
+                q_following,
+                log_prob,
+                log_prob_next,
+                action_dim=shape[1],
+                **weights,
+            )
+
+        return loss

@@ -12,12 +12,18 @@ critics with a minimum, and soft instead of periodic target updates.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, Networks, TargetNetworkParams
-from rl_training.algorithms.critics import data_and_policy, policy_td_target, td_loss
+from rl_training.algorithms.base import Algorithm, Networks
+from rl_training.algorithms.critics import (
+    action_noise,
+    data_and_policy,
+    policy_mean,
+    policy_td_target,
+    td_loss,
+)
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -26,6 +32,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Positive
 from rl_training.experiment.renames import Renamed
@@ -55,6 +62,7 @@ def crr_loss(
     log_prob: Tensor,
     q_data: Tensor,
     q_samples: Tensor,
+    share: Tensor | None = None,
     *,
     advantage_type: str,
     weight_type: str,
@@ -64,7 +72,8 @@ def crr_loss(
     """-mean(w log pi) with A = q_data - mean or max over samples of q_samples.
 
     `log_prob` and `q_data` are (B,), `q_samples` is (samples, B); w is 1{A > 0} or
-    min(exp(A / beta), max_weight), without gradient.
+    min(exp(A / beta), max_weight), without gradient. For Discrete actions the samples are all
+    actions, and `share`, of their shape, has the policy's probabilities for the mean.
     """
     assert log_prob.shape == q_data.shape == q_samples.shape[1:], (
         log_prob.shape,
@@ -73,7 +82,7 @@ def crr_loss(
     )
     if advantage_type not in ("mean", "max") or weight_type not in ("binary", "exp"):
         raise ValueError(f"unknown advantage_type {advantage_type} or weight_type {weight_type}")
-    baseline = q_samples.mean(0) if advantage_type == "mean" else q_samples.amax(0)
+    baseline = policy_mean(q_samples, share) if advantage_type == "mean" else q_samples.amax(0)
     advantage = (q_data - baseline).detach()
     if weight_type == "binary":
         weight = (advantage > 0).to(log_prob.dtype)
@@ -90,14 +99,16 @@ def crr_loss(
     )
 
 
-class CRRAlgorithm(Algorithm):
+class CRRAlgorithm(Algorithm[CRRParams, Batch]):
     """Critic-regularized regression."""
 
-    Params: ClassVar[Any] = CRRParams
+    Params = CRRParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Wang et al. 2020"
     summary: ClassVar[str] = "clone actions that a critic rates above the policy's own"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution", "num_action_samples")
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(
@@ -109,6 +120,7 @@ class CRRAlgorithm(Algorithm):
             spaces.action_dim,
             params.hidden_sizes,
             distribution=params.action_distribution,
+            action_kind=spaces.action_kind,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
@@ -122,19 +134,20 @@ class CRRAlgorithm(Algorithm):
         return {"critics": self.model.critics, "target critics": self.target_critics}
 
     def update(self, batch: Batch) -> Metrics:
-        p: CRRParams = self.params
+        p = self.params
         policy, critics = self.model.policy, self.model.critics
-        shape = (batch.reward.shape[0], self.spaces.action_dim)
-        target, _ = policy_td_target(policy, self.target_critics, batch, self.normal(*shape))
-        noise = self.normal(p.num_action_samples, *shape)
+        rows = batch.reward.shape[0]
+        target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))
+        noise = action_noise(self, rows, p.num_action_samples)
 
         def loss() -> Loss:
             td, q = td_loss(critics, batch, target)
-            log_prob, q_samples = data_and_policy(policy, critics, batch, noise)
+            own = data_and_policy(policy, critics, batch, noise)
             regression = crr_loss(
-                log_prob,
+                own.log_prob,
                 q.amin(0),
-                q_samples,
+                own.q,
+                own.share,
                 advantage_type=p.advantage_type,
                 weight_type=p.weight_type,
                 beta=p.temperature,

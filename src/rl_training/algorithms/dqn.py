@@ -11,7 +11,7 @@ correction. Changed: Adam instead of RMSProp; vector observations as well as ima
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -47,10 +47,10 @@ def dqn_loss(q: Tensor, td_target: Tensor, weight: Tensor | None = None, *, kapp
     return Loss(loss, {"td_loss": loss, "q_mean": q.mean(), "td_errors": error.abs()})
 
 
-class DQNAlgorithm(ValueAlgorithm):
+class DQNAlgorithm(ValueAlgorithm[DQNParams]):
     """Deep Q-learning."""
 
-    Params: ClassVar[Any] = DQNParams
+    Params = DQNParams
     paper: ClassVar[str] = "Mnih et al. 2015"
     summary: ClassVar[str] = "Q-learning with replay and a target network"
     losses: ClassVar[tuple[str, ...]] = ("td_loss",)
@@ -65,11 +65,11 @@ class DQNAlgorithm(ValueAlgorithm):
         self.add_optimizer("q", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, observed: Observed) -> QNetwork:
-        p: DQNParams = self.params
+        p = self.params
         return QNetwork(observed, self.spaces.action_dim, p.hidden_sizes, p.dueling)
 
     def learn(self, batch: Batch) -> Metrics:
-        p: DQNParams = self.params
+        p = self.params
         with torch.no_grad():
             next_q = self.target_network(batch.next_obs)
             judge = self.network(batch.next_obs) if p.double else next_q

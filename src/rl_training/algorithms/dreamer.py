@@ -13,16 +13,17 @@ plain picture decoder (nearest neighbour and convolutions from one dense layer).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import Act, Algorithm, Networks, ReplayParams
+from rl_training.algorithms.base import Act, Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
 from rl_training.algorithms.optim import LaProp
+from rl_training.algorithms.params import ReplayParams
 from rl_training.algorithms.world_models import (
     imagination_weights,
     imagined_policy_loss,
@@ -101,8 +102,6 @@ class DreamerParams(ReplayParams):
     return_range_rate: Rate = 0.01
     """How fast the scale of returns follows them."""
 
-    grad_clip: ClassVar[None] = None  # gradients are clipped by `gradient_share` instead
-
     @property
     def widest_layer(self) -> int:
         """Units of the widest layer."""
@@ -148,10 +147,10 @@ TERMS = (
 """The terms of the loss; each has one weight."""
 
 
-class DreamerAlgorithm(Algorithm):
+class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     """A world model and the policy in it, one loss and one optimiser for all."""
 
-    Params: ClassVar[Any] = DreamerParams
+    Params = DreamerParams
     loop: ClassVar[str] = "world_model"
     paper: ClassVar[str] = "Hafner et al. 2023"
     summary: ClassVar[str] = "learns a model of the world and practises in it"
@@ -282,8 +281,8 @@ class DreamerAlgorithm(Algorithm):
         stoch = one_hot(context.stoch, self.rssm.size.classes)
         return LatentState(context.deter, stoch.to(context.deter.dtype))
 
-    def update(self, batch: SequenceBatch) -> Metrics:  # type: ignore[override]
-        p: DreamerParams = self.params
+    def update(self, batch: SequenceBatch) -> Metrics:
+        p = self.params
         size, (rows, steps) = self.rssm.size, batch.reward.shape
         noise = self.uniform(rows, steps, size.latents, size.classes)
         kept: dict[str, Tensor] = {}
@@ -356,7 +355,7 @@ class DreamerAlgorithm(Algorithm):
 
     def weights(self) -> dict[str, float]:
         """The weight of every term of the loss."""
-        p: DreamerParams = self.params
+        p = self.params
         return dict.fromkeys(TERMS, 1.0) | {
             "dynamics_loss": p.dynamics_scale,
             "representation_loss": p.representation_scale,
@@ -388,7 +387,7 @@ class DreamerAlgorithm(Algorithm):
 
     def _inside(self, dreamt: Imagination) -> tuple[Loss, Tensor]:
         """Losses of policy and value on what was imagined, and its returns."""
-        p: DreamerParams = self.params
+        p = self.params
         returns = lambda_return(dreamt.reward, dreamt.value, dreamt.continues, p.gae_lambda)
         weight = imagination_weights(dreamt.continues)[:-1]
         scale = return_scale(returns, self.return_range, p.return_range_rate)
@@ -420,7 +419,7 @@ class DreamerAlgorithm(Algorithm):
         self, features: Tensor, batch: SequenceBatch, goes_on: Tensor, imagined: Tensor
     ) -> Tensor:
         """The value's error on real rewards, which trust the imagined return of each state."""
-        p: DreamerParams = self.params
+        p = self.params
         alive = (~batch.last).to(features.dtype)
         trust = p.gae_lambda * alive
         returns = lambda_return(batch.reward.T, imagined.T, goes_on.T, trust.T).T

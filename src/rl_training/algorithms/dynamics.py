@@ -19,8 +19,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import DiscountedParams, refuse_missing_part
 from rl_training.algorithms.functional import Loss
+from rl_training.algorithms.params import DiscountedParams, refuse_missing_part
 from rl_training.experiment.config import (
     Count,
     Fraction,

@@ -21,7 +21,7 @@ Added as options: double, dueling (per quantile), prioritised and n-step replay.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -92,10 +92,10 @@ def fqf_fraction_loss(
     )
 
 
-class FQFAlgorithm(ValueAlgorithm):
+class FQFAlgorithm(ValueAlgorithm[FQFParams]):
     """Fully parameterised quantile function."""
 
-    Params: ClassVar[Any] = FQFParams
+    Params = FQFParams
     paper: ClassVar[str] = "Yang et al. 2019"
     summary: ClassVar[str] = "Q-learning of the return's quantiles at learned fractions"
     losses: ClassVar[tuple[str, ...]] = ("quantile_loss", "fraction_loss")
@@ -113,7 +113,7 @@ class FQFAlgorithm(ValueAlgorithm):
         self.add_optimizer("fractions", self.network.fractions.parameters(), params.fraction_lr)
 
     def make_network(self, observed: Observed) -> MLPFQFNetwork:
-        p: FQFParams = self.params
+        p = self.params
         return MLPFQFNetwork(
             observed,
             self.spaces.action_dim,
@@ -124,7 +124,7 @@ class FQFAlgorithm(ValueAlgorithm):
         )
 
     def learn(self, batch: Batch) -> Metrics:
-        p: FQFParams = self.params
+        p = self.params
         network, n = self.network, p.num_fractions
         with torch.no_grad():
             following: FQFOutput = self.target_network(batch.next_obs)

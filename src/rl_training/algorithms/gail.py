@@ -17,15 +17,16 @@ al. 2017 and spectral normalisation as options; there are no absorbing states.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import ValidationInfo, field_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import Act, Algorithm, Networks, Params
+from rl_training.algorithms.base import Act, Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.algorithms.params import Params
 from rl_training.algorithms.ppo import PPOAlgorithm, PPOParams
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
 from rl_training.envs.spaces import Spaces
@@ -40,7 +41,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Carry, MLPGAILDiscriminator, Policy
 from rl_training.replay.batch import Batch
-from rl_training.replay.rollout import RolloutBatch
+from rl_training.replay.imitation import ImitationBatch, Pairs
 
 RewardForm = Literal["softplus", "log_sigmoid", "logit"]
 
@@ -159,35 +160,14 @@ def input_gradient_penalty(
     return (norm - 1.0).square().mean()
 
 
-class Pairs(NamedTuple):
-    """Observations as the environment gives them, and inner actions."""
-
-    obs: Tensor  # (B, O)
-    action: Tensor  # (B, A) or (B,) int64
-
-    def cut(self, pieces: int) -> list[Pairs]:
-        """The pairs in so many equal pieces."""
-        parts = zip(self.obs.chunk(pieces), self.action.chunk(pieces), strict=True)
-        return [Pairs(obs, action) for obs, action in parts]
-
-
-class ImitationBatch(NamedTuple):
-    """What one update learns from: pairs for the discriminator, experience for the generator,
-    or both."""
-
-    expert: Pairs | None = None
-    policy: Pairs | None = None
-    experience: Batch | RolloutBatch | None = None
-
-
-class GAILAlgorithm(Algorithm):
+class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
     """Generative adversarial imitation learning.
 
     The policy is that of `generator`, a whole PPO or SAC with networks, optimisers and
     normaliser of its own, all of which are part of this algorithm's state.
     """
 
-    Params: ClassVar[Any] = GAILParams
+    Params = GAILParams
     loop: ClassVar[str] = "imitation"
     paper: ClassVar[str] = "Ho and Ermon 2016"
     summary: ClassVar[str] = "imitates demonstrations without any reward, in a simulator"
@@ -202,12 +182,7 @@ class GAILAlgorithm(Algorithm):
         kind = PPOAlgorithm if params.generator == "ppo" else SACAlgorithm
         self.losses = (*GAILAlgorithm.losses, *kind.losses)  # type: ignore[misc]
         super().__init__(spaces, params)
-        if spaces.action_kind not in kind.action_kinds:
-            raise ConfigError(
-                f"algo_kwargs.generator: {params.generator} takes Box actions, but the task has "
-                f"{spaces.describe()}; use algo_kwargs.generator=ppo"
-            )
-        self.generator: PPOAlgorithm | SACAlgorithm
+        self.generator: Algorithm
         if params.generator == "ppo":
             self.generator = PPOAlgorithm(spaces, params.ppo)
         else:
@@ -259,9 +234,6 @@ class GAILAlgorithm(Algorithm):
     def gamma(self) -> float:
         return self.generator.gamma
 
-    def network_input(self, obs: Tensor) -> Tensor:
-        return self.generator.network_input(obs)
-
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         return self.generator.act(obs, explore=explore, carry=carry)
 
@@ -270,7 +242,7 @@ class GAILAlgorithm(Algorithm):
         """(B,) rewards by the discriminator as it is now, for raw observations."""
         return gail_reward(self.discriminator(obs, action), self.params.reward_form)
 
-    def update(self, batch: ImitationBatch) -> Metrics:  # type: ignore[override]
+    def update(self, batch: ImitationBatch) -> Metrics:
         """Steps of the discriminator on equal cuts of the pairs, then one update of the
         generator on the experience, whose rewards are the new discriminator's where it holds
         any; either part may be missing."""
@@ -286,11 +258,11 @@ class GAILAlgorithm(Algorithm):
             reward = self.reward(experience.obs, experience.action)
             experience = experience._replace(reward=reward)
         if experience is not None:
-            metrics |= self.generator.update(experience)  # type: ignore[arg-type]
+            metrics |= self.generator.update(experience)
         return metrics
 
     def _discriminator_step(self, expert: Pairs, policy: Pairs) -> Metrics:
-        p: GAILParams = self.params
+        p = self.params
         judge = self.discriminator
         judge.observe(torch.cat([expert.obs, policy.obs]))
         judge.refresh()

@@ -12,18 +12,12 @@ network one step later. The authors' cosine decay of the policy's learning rate 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    CloningParams,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -34,13 +28,14 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
-    EnsembleCritic,
     MLPIQLModel,
     Policy,
+    critics_for,
     frozen_copy,
     orthogonal_init_,
     together,
@@ -117,15 +112,17 @@ def iql_loss(
     )
 
 
-class IQLAlgorithm(Algorithm):
+class IQLAlgorithm(Algorithm[IQLParams, Batch]):
     """Implicit Q-learning."""
 
-    Params: ClassVar[Any] = IQLParams
+    Params = IQLParams
     loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Kostrikov et al. 2021"
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
     losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature or dataset.rewards.scale"
 
     def __init__(
@@ -135,13 +132,13 @@ class IQLAlgorithm(Algorithm):
         sizes = params.hidden_sizes
         self.model = MLPIQLModel(
             spaces.obs_dim,
-            "box",
+            spaces.action_kind,
             spaces.action_dim,
             sizes,
             params.action_distribution,
             state_dependent_std=False,
         )
-        self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes)
+        self.critics = critics_for(spaces.action_kind, 2, spaces.obs_dim, spaces.action_dim, sizes)
         orthogonal_init_(self)
         self.target_critics = frozen_copy(self.critics)
         self.add_optimizer("value", self.model.value.parameters(), params.value_lr)
@@ -160,7 +157,7 @@ class IQLAlgorithm(Algorithm):
         }
 
     def update(self, batch: Batch) -> Metrics:
-        p: IQLParams = self.params
+        p = self.params
         policy, value = self.model.policy, self.model.value
 
         def loss() -> Loss:

@@ -13,7 +13,7 @@ The paper's risk-sensitive distortions are left out. Added as options: double, d
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -49,10 +49,10 @@ class IQNParams(ValueParams):
     """Cosines that embed a fraction."""
 
 
-class IQNAlgorithm(ValueAlgorithm):
+class IQNAlgorithm(ValueAlgorithm[IQNParams]):
     """Implicit quantile networks."""
 
-    Params: ClassVar[Any] = IQNParams
+    Params = IQNParams
     paper: ClassVar[str] = "Dabney et al. 2018"
     summary: ClassVar[str] = "Q-learning of the return's whole quantile function"
     losses: ClassVar[tuple[str, ...]] = ("quantile_loss",)
@@ -67,7 +67,7 @@ class IQNAlgorithm(ValueAlgorithm):
         self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, observed: Observed) -> ImplicitQuantileNetwork:
-        p: IQNParams = self.params
+        p = self.params
         return ImplicitQuantileNetwork(
             observed,
             self.spaces.action_dim,
@@ -78,7 +78,7 @@ class IQNAlgorithm(ValueAlgorithm):
         )
 
     def learn(self, batch: Batch) -> Metrics:
-        p: IQNParams = self.params
+        p = self.params
         network, target_network, size = self.network, self.target_network, batch.reward.shape[0]
         taus = self.uniform(size, p.num_quantiles)
         next_taus = self.uniform(size, p.num_target_quantiles)

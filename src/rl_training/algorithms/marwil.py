@@ -14,13 +14,13 @@ scales the value network's learning rate.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, CloningParams, DiscountedParams, Networks
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -28,6 +28,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import CloningParams, DiscountedParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive, Rate
 from rl_training.experiment.renames import Renamed
@@ -81,16 +82,17 @@ def marwil_loss(
     )
 
 
-class MARWILAlgorithm(Algorithm):
+class MARWILAlgorithm(Algorithm[MARWILParams, Batch]):
     """Monotonic advantage re-weighted imitation learning."""
 
-    Params: ClassVar[Any] = MARWILParams
+    Params = MARWILParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Wang et al. 2018"
     summary: ClassVar[str] = "clone good actions more, by self-scaled advantage"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     needs_returns: ClassVar[bool] = True
 
     def __init__(
@@ -116,7 +118,7 @@ class MARWILAlgorithm(Algorithm):
         return {"value": self.model.value}
 
     def update(self, batch: Batch) -> Metrics:
-        p: MARWILParams = self.params
+        p = self.params
         policy, value = self.model.policy, self.model.value
         returns = bootstrapped_returns(batch, value)
 

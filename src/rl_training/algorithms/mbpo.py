@@ -12,19 +12,24 @@ Deviates: see `dynamics.py` for the model. The update is this package's SAC, unc
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Networks
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
-from rl_training.algorithms.sac import SACAlgorithm, SACParams
+from rl_training.algorithms.sac import SACAlgorithm, SACParams, SoftParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Interval, Positive
 from rl_training.models.dynamics import Uncertainty
 
 
-class MBPOParams(SACParams, ModelParams):
+class SoftModelParams(SoftParams, ModelParams):
+    """Knobs of soft actor-critics that learn in a model."""
+
+
+class MBPOParams(SACParams, SoftModelParams):
     learning_starts: Interval = 5_000
     """Environment steps with random actions before the first fit and the first update."""
     gradient_updates_per_step: Positive = 20.0
@@ -33,18 +38,20 @@ class MBPOParams(SACParams, ModelParams):
     """Environment steps between two fits of the model, each followed by rollouts."""
 
 
-class MBPOAlgorithm(SACAlgorithm):
+M = TypeVar("M", bound=SoftModelParams, default=MBPOParams)
+
+
+class MBPOAlgorithm(SACAlgorithm[M]):
     """Soft actor-critic on what a learned model imagines."""
 
-    Params: ClassVar[Any] = MBPOParams
+    Params: ClassVar[type[SoftModelParams]] = MBPOParams
     loop: ClassVar[str] = "model_based"
     paper: ClassVar[str] = "Janner et al. 2019"
     summary: ClassVar[str] = "SAC in short rollouts of a learned model, where steps are expensive"
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     outside_update: ClassVar[tuple[str, ...]] = ("dynamics",)
 
-    def __init__(
-        self, spaces: Spaces, params: MBPOParams, normalize_observations: bool = False
-    ) -> None:
+    def __init__(self, spaces: Spaces, params: M, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.dynamics = ensemble_model(spaces.obs_dim, spaces.action_dim, params)
         parameters, decays = trained_parameters(self.dynamics, params)

@@ -20,14 +20,13 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from torch import Tensor
 
 from rl_training.algorithms.dynamics import ModelParams
-from rl_training.algorithms.mbpo import MBPOAlgorithm
-from rl_training.algorithms.sac import SoftParams
+from rl_training.algorithms.mbpo import MBPOAlgorithm, SoftModelParams
 from rl_training.experiment.config import Count, NonNegative, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models.dynamics import Uncertainty
 
 
-class MOPOParams(SoftParams, ModelParams):
+class MOPOParams(SoftModelParams):
     rollout_batch_size: Count = 50_000
     """Imagined rollouts that are begun at once, in states of the data."""
     rollout_length: Count = 5
@@ -79,10 +78,10 @@ def mopo_reward(reward: Tensor, uncertain: Tensor, *, penalty_coef: float) -> Te
     return reward - penalty_coef * uncertain
 
 
-class MOPOAlgorithm(MBPOAlgorithm):
+class MOPOAlgorithm(MBPOAlgorithm[MOPOParams]):
     """Soft actor-critic on what a cautious model of the data imagines."""
 
-    Params: ClassVar[Any] = MOPOParams
+    Params = MOPOParams
     loop: ClassVar[str] = "model_based_offline"
     paper: ClassVar[str] = "Yu et al. 2020"
     summary: ClassVar[str] = "SAC in a model of the data that pays for its uncertainty"

@@ -12,13 +12,14 @@ bootstraps with the value of the true final state.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, DiscountedParams, Networks
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.algorithms.params import DiscountedParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
@@ -128,10 +129,10 @@ def ppo_loss(
     )
 
 
-class PPOAlgorithm(Algorithm):
+class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
     """Proximal policy optimisation."""
 
-    Params: ClassVar[Any] = PPOParams
+    Params = PPOParams
     loop: ClassVar[str] = "on_policy"
     paper: ClassVar[str] = "Schulman et al. 2017"
     summary: ClassVar[str] = "robust policy gradients where steps are cheap"
@@ -183,12 +184,12 @@ class PPOAlgorithm(Algorithm):
     def follow_schedules(self, step: int, horizon: int) -> None:
         """Set clip range and entropy weight after `step` environment steps, for schedules over
         `horizon` of them unless they say otherwise."""
-        p: PPOParams = self.params
+        p = self.params
         self.clip.fill_(p.clip * p.clip_schedule.at(step, horizon))
         self.entropy_coef.fill_(p.entropy_coef * p.entropy_schedule.at(step, horizon))
 
-    def update(self, batch: RolloutBatch) -> Metrics:  # type: ignore[override]
-        p: PPOParams = self.params
+    def update(self, batch: RolloutBatch) -> Metrics:
+        p = self.params
         advantage = batch.advantage
         if p.normalize_advantages:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)

@@ -10,7 +10,7 @@ prioritised and n-step replay.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -37,10 +37,10 @@ class QRDQNParams(ValueParams):
     """Quantiles of the return per action."""
 
 
-class QRDQNAlgorithm(ValueAlgorithm):
+class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
     """Quantile-regression DQN."""
 
-    Params: ClassVar[Any] = QRDQNParams
+    Params = QRDQNParams
     paper: ClassVar[str] = "Dabney et al. 2018"
     summary: ClassVar[str] = "Q-learning of the return's distribution at fixed quantiles"
     losses: ClassVar[tuple[str, ...]] = ("quantile_loss",)
@@ -55,13 +55,13 @@ class QRDQNAlgorithm(ValueAlgorithm):
         self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, observed: Observed) -> QuantileNetwork:
-        p: QRDQNParams = self.params
+        p = self.params
         return QuantileNetwork(
             observed, self.spaces.action_dim, p.num_quantiles, p.hidden_sizes, p.dueling
         )
 
     def learn(self, batch: Batch) -> Metrics:
-        p: QRDQNParams = self.params
+        p = self.params
         with torch.no_grad():
             next_quantiles = self.target_network(batch.next_obs)
             judge = self.network(batch.next_obs) if p.double else next_quantiles

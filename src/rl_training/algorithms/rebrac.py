@@ -11,7 +11,7 @@ penalty.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -59,10 +59,10 @@ def penalised_next_value(
     return next_q.amin(0) - penalty * known * distance
 
 
-class ReBRACAlgorithm(DeterministicActorCritic):
+class ReBRACAlgorithm(DeterministicActorCritic[ReBRACParams]):
     """Revisited behaviour-regularised actor-critic."""
 
-    Params: ClassVar[Any] = ReBRACParams
+    Params = ReBRACParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Tarasov et al. 2023"
     summary: ClassVar[str] = "deterministic actor-critic with penalties on policy and target"

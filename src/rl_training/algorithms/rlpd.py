@@ -20,20 +20,18 @@ temperature.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import (
-    Algorithm,
-    Networks,
-    OfflineToOnlineParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     SoftLosses,
+    action_noise,
+    entropy_target,
+    policy_choice,
     soft_losses,
     soft_networks,
     soft_policy_loss,
@@ -42,6 +40,7 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
+from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, Interval, Positive
 from rl_training.experiment.renames import Renamed
@@ -67,7 +66,7 @@ class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
     fixed_temperature: Positive | None = None
     """Weight of the entropy, held constant; tuned automatically by default."""
     target_entropy: Finite | None = None
-    """Entropy aimed at; minus half the number of action components by default."""
+    """Entropy aimed at; default: minus half the action components, or 30% of uniform."""
     temperature_lr: Positive = 3e-4
     """Learning rate of the temperature."""
     backup_entropy: bool = True
@@ -126,14 +125,15 @@ def rlpd_loss(
     )
 
 
-class RLPDAlgorithm(Algorithm):
+class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
     """Reinforcement learning with prior data."""
 
-    Params: ClassVar[Any] = RLPDParams
+    Params = RLPDParams
     loop: ClassVar[str] = "offline_to_online"
     paper: ClassVar[str] = "Ball et al. 2023"
     summary: ClassVar[str] = "from prior data to online improvement in few steps"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     pieces: ClassVar[tuple[str, ...]] = ("_critic_step", "_policy_step")
 
     def __init__(
@@ -146,10 +146,10 @@ class RLPDAlgorithm(Algorithm):
             params.hidden_sizes,
             params.num_critics,
             layer_norm=params.layer_norm,
+            action_kind=spaces.action_kind,
         )
         self.target_critics = frozen_copy(self.model.critics)
-        half = -0.5 * spaces.action_dim
-        self.target_entropy = half if params.target_entropy is None else params.target_entropy
+        self.target_entropy = entropy_target(spaces, params.target_entropy, -0.5, 0.3)
         start = torch.tensor(params.fixed_temperature or 1.0).log()
         self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
@@ -169,38 +169,38 @@ class RLPDAlgorithm(Algorithm):
 
         A batch of fewer rows is one cut. Every cut counts as an update.
         """
-        p: RLPDParams = self.params
-        rows, action_dim = batch.reward.shape[0], self.spaces.action_dim
+        p = self.params
+        rows = batch.reward.shape[0]
         slices = max(1, rows // p.batch_size)
         assert rows % slices == 0, (rows, slices)
         self.update_count += slices - 1  # `step` has counted the first
         temperature = self.log_temperature.detach().exp()
         with torch.no_grad():  # the policy waits for all critic updates: one pass for them all
-            next_action, next_log_prob = self.model.policy.rsample(
-                batch.next_obs, self.normal(rows, action_dim)
+            next_choice, next_log_prob = policy_choice(
+                self.model.policy, batch.next_obs, action_noise(self, rows)
             )
             next_entropy = -batch.discount * temperature * next_log_prob
         members = self._drawn_members(slices)
-        next_actions, next_entropies = next_action.chunk(slices), next_entropy.chunk(slices)
+        next_choices, next_entropies = next_choice.chunk(slices), next_entropy.chunk(slices)
         for i, part in enumerate(cut(batch, slices)):
             drawn = None if members is None else members[i]
-            metrics = self._critic_step(part, next_actions[i], next_entropies[i], drawn)
-        noise = self.normal(part.reward.shape[0], action_dim)
+            metrics = self._critic_step(part, next_choices[i], next_entropies[i], drawn)
+        noise = action_noise(self, part.reward.shape[0])
         metrics |= self._policy_step(part.obs, noise, temperature)
         return metrics | {"temperature": temperature}
 
     def _critic_step(
-        self, batch: Batch, next_action: Tensor, next_entropy: Tensor, members: Tensor | None
+        self, batch: Batch, next_choice: Tensor, next_entropy: Tensor, members: Tensor | None
     ) -> Metrics:
         p, critics = self.params, self.model.critics
-        target = td_target(self.target_critics, batch, next_action, members)
+        target = td_target(self.target_critics, batch, next_choice, members)
         if p.backup_entropy:
             target = target + next_entropy
         metrics = self.minimize(lambda: td_loss(critics, batch, target)[0], "critics")
         soft_update(self.target_critics, critics, p.tau)
         return metrics
 
-    def _policy_step(self, obs: Tensor, noise: Tensor, temperature: Tensor) -> Metrics:
+    def _policy_step(self, obs: Tensor, noise: Tensor | None, temperature: Tensor) -> Metrics:
         p, model = self.params, self.model
         metrics = self.minimize(
             lambda: soft_policy_loss(
@@ -219,7 +219,7 @@ class RLPDAlgorithm(Algorithm):
 
     def _drawn_members(self, slices: int) -> Tensor | None:
         """(slices, Z) numbers of critics, without repetition in a row; None means all."""
-        p: RLPDParams = self.params
+        p = self.params
         if p.num_min_critics == p.num_critics:
             return None
         return self.uniform(slices, p.num_critics).topk(p.num_min_critics).indices

@@ -12,14 +12,17 @@ the new critics, temperature, targets. Changed: the log standard deviation is cl
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
-from rl_training.algorithms.base import Algorithm, Networks, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     SoftLosses,
+    action_noise,
+    entropy_target,
     policy_td_target,
     soft_losses,
     soft_networks,
@@ -28,6 +31,7 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
+from rl_training.algorithms.params import OffPolicyParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Finite, Positive
 from rl_training.models import MLPSACModel, Policy, frozen_copy
@@ -40,7 +44,7 @@ class SoftParams(TargetNetworkParams):
     fixed_temperature: Positive | None = None
     """Weight of the entropy, held constant; tuned automatically by default."""
     target_entropy: Finite | None = None
-    """Entropy the temperature aims at; minus the number of action components by default."""
+    """Entropy aimed at; default: minus the number of action components, or 30% of uniform."""
     temperature_lr: Positive = 3e-4
     """Learning rate of the temperature."""
 
@@ -80,24 +84,29 @@ def sac_loss(
     )
 
 
-class SACAlgorithm(Algorithm):
+S = TypeVar("S", bound=SoftParams, default=SACParams)
+
+
+class SACAlgorithm(Algorithm[S, Batch]):
     """Soft actor-critic."""
 
-    Params: ClassVar[Any] = SACParams
+    Params: ClassVar[type[SoftParams]] = SACParams
     loop: ClassVar[str] = "off_policy"
     paper: ClassVar[str] = "Haarnoja et al. 2018"
     summary: ClassVar[str] = "sample-efficient continuous control with an entropy bonus"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
 
-    def __init__(
-        self, spaces: Spaces, params: SoftParams, normalize_observations: bool = False
-    ) -> None:
+    def __init__(self, spaces: Spaces, params: S, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(spaces.obs_dim, spaces.action_dim, params.hidden_sizes)
-        self.target_critics = frozen_copy(self.model.critics)
-        self.target_entropy = (
-            -float(spaces.action_dim) if params.target_entropy is None else params.target_entropy
+        self.model = MLPSACModel(
+            spaces.obs_dim,
+            spaces.action_dim,
+            params.hidden_sizes,
+            action_kind=spaces.action_kind,
         )
+        self.target_critics = frozen_copy(self.model.critics)
+        self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.3)
         start = torch.tensor(params.fixed_temperature or 1.0).log()
         self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
@@ -114,14 +123,14 @@ class SACAlgorithm(Algorithm):
 
     def update(self, batch: Batch) -> Metrics:
         policy, critics = self.model.policy, self.model.critics
-        shape = (batch.reward.shape[0], self.spaces.action_dim)
+        rows = batch.reward.shape[0]
         temperature = self.log_temperature.detach().exp()
         target, next_log_prob = policy_td_target(
-            policy, self.target_critics, batch, self.normal(*shape)
+            policy, self.target_critics, batch, action_noise(self, rows)
         )
         target = target - batch.discount * temperature * next_log_prob
         metrics = self.minimize(lambda: td_loss(critics, batch, target)[0], "critics")
-        noise = self.normal(*shape)
+        noise = action_noise(self, rows)
         metrics |= self.minimize(
             lambda: soft_policy_loss(policy, critics, batch.obs, noise, temperature), "policy"
         )

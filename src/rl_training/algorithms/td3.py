@@ -10,14 +10,16 @@ the authors' later code.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
-from rl_training.algorithms.base import Algorithm, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.critics import td_loss
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
+from rl_training.algorithms.params import OffPolicyParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative
 from rl_training.models import DeterministicPolicy, EnsembleCritic, Policy, frozen_copy
@@ -34,10 +36,19 @@ class DeterministicParams(TargetNetworkParams):
     target_noise_clip: NonNegative = 0.5
     """Largest size of that noise, per component."""
 
+    @property
+    def acting_noise(self) -> float:
+        """Standard deviation of the noise on actions in training; runs from data draw none."""
+        return 0.0
+
 
 class TD3Params(OffPolicyParams, DeterministicParams):
     exploration_noise: NonNegative = 0.1
     """Standard deviation of the noise on actions in training."""
+
+    @property
+    def acting_noise(self) -> float:
+        return self.exploration_noise
 
 
 def smoothed_action(action: Tensor, noise: Tensor, std: float, clip: float) -> Tensor:
@@ -51,18 +62,19 @@ def td3_policy_loss(q: Tensor) -> Loss:
     return Loss(loss, {"policy_loss": loss})
 
 
-class DeterministicActorCritic(Algorithm):
+D = TypeVar("D", bound=DeterministicParams, default=DeterministicParams)
+
+
+class DeterministicActorCritic(Algorithm[D, Batch]):
     """What TD3 and its relatives for data share: networks, smoothed targets, delayed steps."""
 
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
     layer_norm: ClassVar[bool] = False
     """Whether the critics' hidden layers are normalised."""
 
-    def __init__(
-        self, spaces: Spaces, params: DeterministicParams, normalize_observations: bool = False
-    ) -> None:
+    def __init__(self, spaces: Spaces, params: D, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
-        sizes, noise = params.hidden_sizes, float(getattr(params, "exploration_noise", 0.0))
+        sizes, noise = params.hidden_sizes, params.acting_noise
         self.actor = DeterministicPolicy(spaces.obs_dim, spaces.action_dim, sizes, noise)
         self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes, self.layer_norm)
         self.target_actor = frozen_copy(self.actor)
@@ -74,10 +86,6 @@ class DeterministicActorCritic(Algorithm):
     def policy(self) -> Policy:
         return self.actor
 
-    def action_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        values: Tensor = self.critics(obs, action)
-        return values.amin(0)
-
     def policy_loss(self, batch: Batch) -> Loss:
         """What the policy minimises."""
         raise NotImplementedError
@@ -88,7 +96,7 @@ class DeterministicActorCritic(Algorithm):
         return q.amin(0)
 
     def update(self, batch: Batch) -> Metrics:
-        p: DeterministicParams = self.params
+        p = self.params
         with torch.no_grad():
             next_action = smoothed_action(
                 self.target_actor.mode(batch.next_obs),
@@ -105,10 +113,10 @@ class DeterministicActorCritic(Algorithm):
         return metrics
 
 
-class TD3Algorithm(DeterministicActorCritic):
+class TD3Algorithm(DeterministicActorCritic[TD3Params]):
     """Twin delayed deep deterministic policy gradient."""
 
-    Params: ClassVar[Any] = TD3Params
+    Params = TD3Params
     loop: ClassVar[str] = "off_policy"
     paper: ClassVar[str] = "Fujimoto et al. 2018"
     summary: ClassVar[str] = "continuous control with a deterministic policy and twin critics"

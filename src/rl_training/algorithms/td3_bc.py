@@ -9,7 +9,7 @@ lambda = alpha / mean |Q|. Standardised observations are an option of the data s
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -35,10 +35,10 @@ def td3_bc_policy_loss(q: Tensor, action: Tensor, data_action: Tensor, *, alpha:
     return Loss(loss, {"policy_loss": loss, "cloning_error": cloning})
 
 
-class TD3BCAlgorithm(DeterministicActorCritic):
+class TD3BCAlgorithm(DeterministicActorCritic[TD3BCParams]):
     """TD3 with behaviour cloning."""
 
-    Params: ClassVar[Any] = TD3BCParams
+    Params = TD3BCParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Fujimoto and Gu 2021"
     summary: ClassVar[str] = "deterministic actor-critic that stays near the data"

@@ -8,9 +8,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
-from rl_training.algorithms.base import Act, Algorithm, OffPolicyParams
+from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
+from rl_training.algorithms.params import OffPolicyParams, PriorityExponents
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import asking_is_free
 from rl_training.experiment.config import Count, Fraction, Positive, Rate
@@ -54,6 +56,16 @@ class ValueParams(OffPolicyParams):
     """Share of random actions once it has fallen."""
     epsilon_fraction: Rate = 0.1
     """Share of the budget over which the share of random actions falls, linearly."""
+
+    @property
+    def return_steps(self) -> int:
+        return self.n_step
+
+    @property
+    def priority_exponents(self) -> PriorityExponents | None:
+        if not self.prioritized:
+            return None
+        return PriorityExponents(self.priority_alpha, self.priority_beta)
 
 
 def epsilon(fraction: float, params: ValueParams) -> float:
@@ -135,7 +147,10 @@ def quantile_huber_loss(
     return Loss(total, {"quantile_loss": total, "td_errors": td_errors})
 
 
-class ValueAlgorithm(Algorithm):
+V = TypeVar("V", bound=ValueParams, default=ValueParams)
+
+
+class ValueAlgorithm(Algorithm[V, Batch]):
     """An online network, its copy for targets, and epsilon-greedy exploration."""
 
     loop: ClassVar[str] = "off_policy"
@@ -146,9 +161,7 @@ class ValueAlgorithm(Algorithm):
     network: GreedyPolicy
     target_network: GreedyPolicy
 
-    def __init__(
-        self, spaces: Spaces, params: ValueParams, normalize_observations: bool = False
-    ) -> None:
+    def __init__(self, spaces: Spaces, params: V, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.network = self.make_network(self.observed())
         self.target_network = frozen_copy(self.network)
@@ -178,12 +191,6 @@ class ValueAlgorithm(Algorithm):
             share = epsilon(self.fraction, self.params)
             action = epsilon_greedy(action, self.spaces.action_dim, share)
         return Act(action)
-
-    def every_action_value(self, obs: Tensor) -> Tensor:
-        return self.network.q_values(obs)
-
-    def action_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.network.q_values(obs).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def update(self, batch: Batch) -> Metrics:
         metrics = self.learn(batch)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import (
+    ActionValueCritic,
     CategoricalPolicy,
     EnsembleCritic,
     MeanPolicy,
@@ -20,7 +21,13 @@ from rl_training.models import (
     restate_inputs_,
 )
 
-READ_OBSERVATIONS = (MeanPolicy, CategoricalPolicy, ValueNetwork, EnsembleCritic)
+READ_OBSERVATIONS = (
+    MeanPolicy,
+    CategoricalPolicy,
+    ValueNetwork,
+    EnsembleCritic,
+    ActionValueCritic,
+)
 """Networks whose first layer takes normalised observations and can absorb other statistics."""
 
 

@@ -11,7 +11,7 @@ from rl_training.algorithms.warm_start import start_from
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import RewardProcessing, TrainConfig
 from rl_training.replay.table import observation_statistics
-from rl_training.runtime.build import raw_data
+from rl_training.runtime.loops.data import raw_data
 
 
 def start_policy(

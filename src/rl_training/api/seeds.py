@@ -35,7 +35,8 @@ from rl_training.experiment.tracking import (
     written_or_said,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
-from rl_training.runtime.build import build_algorithm, run_scope, task_spaces, training_data
+from rl_training.runtime.build import build_algorithm, run_scope, task_spaces
+from rl_training.runtime.loops.data import training_data
 from rl_training.runtime.loops.offline import offline_loops
 from rl_training.runtime.seeds import SeedsResult, SeedsTrainer, seed_config, seed_folder
 

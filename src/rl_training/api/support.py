@@ -48,9 +48,7 @@ Array = np.ndarray[Any, Any]
 def preparation(dataset: Mapping[str, Any] | None, same_data: bool = False) -> dict[str, Any]:
     """The keys of a data section that say what is done to the data, wherever they come from;
     with `same_data`, also what is known of these data."""
-    keys = ["keep", "split", "rewards", "returns", "normalize_observations"]
-    if same_data:
-        keys.append("spaces")
+    keys = ("rewards", "returns", "normalize_observations", *(("spaces",) if same_data else ()))
     return {key: dataset[key] for key in keys if dataset and key in dataset}
 
 

@@ -28,7 +28,7 @@ def inspect(
     env: EnvOption = None,
 ) -> None:
     """Say what a data set is and what can be trained on it."""
-    from rl_training.algorithms.families import family
+    from rl_training.algorithms.loops import loop_family
     from rl_training.data.sources import load_transition_dataset
     from rl_training.data.summary import (
         Requirements,
@@ -43,7 +43,7 @@ def inspect(
     requirements = {}
     for name in algorithm_names():
         cls = algorithm_class(name)
-        if family(cls.loop).reads_data:
+        if loop_family(cls.loop).needs_data:
             requirements[name] = Requirements(
                 cls.action_kinds, cls.needs_returns, cls.needs_rewards, cls.summary
             )

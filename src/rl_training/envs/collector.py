@@ -6,19 +6,22 @@ to be pickled, and a checkpoint holds a few kilobytes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rl_training.envs.spaces import Spaces
-from rl_training.envs.vector import Vectorization, make_vector_env
-from rl_training.experiment.errors import CheckpointError
+from rl_training.envs.vector import SyncEnvs, VectorEnvs
+from rl_training.envs.workers import AsyncEnvs
+from rl_training.experiment.errors import CheckpointError, ConfigError
+from rl_training.experiment.seeding import episode_seed
 from rl_training.experiment.state import Stored
+
+Vectorization = Literal["sync", "async"]
 
 
 class Step(NamedTuple):
@@ -45,13 +48,21 @@ class EpisodeRecord(NamedTuple):
     seed: int
 
 
-def episode_seed(seed: int, env: int, episode: int) -> int:
-    """The seed of an episode of an environment in a run.
-
-    31 bits, because some simulators hand it to a C `int`, or to NumPy's old generator.
-    """
-    text = f"{seed}/env/{env}/episode/{episode}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
+def make_vector_env(
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None,
+    num_envs: int,
+    vectorization: Vectorization = "sync",
+) -> VectorEnvs:
+    """`num_envs` copies of a Gymnasium environment, in this process ("sync", the faster one
+    for light environments) or in one process each ("async")."""
+    if num_envs < 1:
+        raise ConfigError(f"num_envs: {num_envs} environments cannot be stepped; use 1 or more")
+    if vectorization == "sync":
+        return SyncEnvs(env_id, env_kwargs, num_envs)
+    if vectorization == "async":
+        return AsyncEnvs(env_id, env_kwargs, num_envs)
+    raise ConfigError(f"vectorization: '{vectorization}' is unknown; use 'sync' or 'async'")
 
 
 class Collector:

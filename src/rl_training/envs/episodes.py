@@ -13,6 +13,7 @@ from rl_training.envs.contract import CheckedEnv, EnvContract
 from rl_training.envs.global_random import seed_global_generators, untouched_randomness
 from rl_training.envs.make import spaces_of
 from rl_training.envs.spaces import Spaces
+from rl_training.experiment.seeding import data_episode_seeds
 
 Controller = Callable[[NDArray[Any], np.random.Generator], Any]
 """Observation and a random generator to an action in the environment's units."""
@@ -60,10 +61,10 @@ def roll_out(
     index, last = first_episode, first_episode + (episodes or 0)
     with untouched_randomness():
         while len(rewards) < steps if steps is not None else index < last:
-            env_seed, controller_seed = np.random.SeedSequence([seed, index]).generate_state(2)
-            generator = np.random.default_rng(int(controller_seed))
-            seed_global_generators(int(env_seed))
-            observation = checked.reset(int(env_seed), f"episode {index} of the data")
+            env_seed, controller_seed = data_episode_seeds(seed, index)
+            generator = np.random.default_rng(controller_seed)
+            seed_global_generators(env_seed)
+            observation = checked.reset(env_seed, f"episode {index} of the data")
             if on_reset is not None:
                 on_reset()
             done = False

@@ -1,10 +1,13 @@
 """Networks and nothing else: no losses, no optimisers, no data."""
 
 from rl_training.models.actor_critic import (
+    ActionValueCritic,
+    Critics,
     EnsembleCritic,
     MLPIQLModel,
     MLPSACModel,
     ValueNetwork,
+    critics_for,
     frozen_copy,
     policy_for,
 )
@@ -39,10 +42,12 @@ from rl_training.models.value_networks import MLPFQFNetwork
 __all__ = [
     "MLP",
     "ActionDistribution",
+    "ActionValueCritic",
     "BoundedGaussianPolicy",
     "BoxPolicy",
     "Carry",
     "CategoricalPolicy",
+    "Critics",
     "DeterministicPolicy",
     "EnsembleCritic",
     "EnsembleMLP",
@@ -67,6 +72,7 @@ __all__ = [
     "TanhGaussianPolicy",
     "UnlikePolicyError",
     "ValueNetwork",
+    "critics_for",
     "frozen_copy",
     "orthogonal_init_",
     "policy_for",

@@ -68,6 +68,55 @@ class EnsembleCritic(nn.Module):
         return values.view(-1, samples, batch)
 
 
+class ActionValueCritic(nn.Module):
+    """Q_i(s, a) of Discrete actions: one output per action, for all members at once."""
+
+    def __init__(
+        self,
+        num_critics: int,
+        obs_dim: int,
+        num_actions: int,
+        hidden_sizes: Sequence[int],
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.net = EnsembleMLP(num_critics, obs_dim, hidden_sizes, num_actions, layer_norm)
+
+    def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
+        return Question(self.net, obs, lambda out: _of_action(out, action))
+
+    def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """(members, B) values of (B,) actions."""
+        return _of_action(self.of_all(obs, members), action)
+
+    def of_all(self, obs: Tensor, members: Tensor | None = None) -> Tensor:
+        """(members, B, actions), of all members or of those whose numbers are in `members`."""
+        out: Tensor = self.net(obs, members)
+        return out
+
+
+def _of_action(values: Tensor, action: Tensor) -> Tensor:
+    index = action.view(1, -1, 1).expand(values.shape[0], -1, 1)
+    return values.gather(-1, index).squeeze(-1)
+
+
+Critics = EnsembleCritic | ActionValueCritic
+"""Critics of either kind of actions."""
+
+
+def critics_for(
+    action_kind: str,
+    num_critics: int,
+    obs_dim: int,
+    action_dim: int,
+    hidden_sizes: Sequence[int],
+    layer_norm: bool = False,
+) -> Critics:
+    """The critics that fit the action space."""
+    kind = ActionValueCritic if action_kind == "discrete" else EnsembleCritic
+    return kind(num_critics, obs_dim, action_dim, hidden_sizes, layer_norm)
+
+
 def policy_for(
     obs_dim: int,
     action_kind: str,
@@ -118,7 +167,7 @@ class MLPIQLModel(nn.Module):
 
 
 class MLPSACModel(nn.Module):
-    """A policy over Box actions and an ensemble of critics, which alone may have LayerNorm."""
+    """A policy and an ensemble of critics, which alone may have LayerNorm."""
 
     def __init__(
         self,
@@ -128,10 +177,13 @@ class MLPSACModel(nn.Module):
         num_critics: int = 2,
         layer_norm: bool = False,
         distribution: ActionDistribution = "tanh_gaussian",
+        action_kind: str = "box",
     ) -> None:
         super().__init__()
-        self.policy = box_policy(obs_dim, action_dim, hidden_sizes, distribution)
-        self.critics = EnsembleCritic(num_critics, obs_dim, action_dim, hidden_sizes, layer_norm)
+        self.policy = policy_for(obs_dim, action_kind, action_dim, hidden_sizes, distribution)
+        self.critics = critics_for(
+            action_kind, num_critics, obs_dim, action_dim, hidden_sizes, layer_norm
+        )
 
 
 def frozen_copy(module: ModuleT) -> ModuleT:

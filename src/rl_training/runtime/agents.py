@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.algorithms.swap import holding
 from rl_training.execution import batching
 from rl_training.models import Carry
 from rl_training.runtime.randomness import RandomBlocks, kinds_of
@@ -133,7 +134,7 @@ class AgentStack:
 
     def _update_all(self) -> Metrics:
         def one(tensors: list[Tensor], numbers: list[Tensor]) -> Metrics:
-            with self.template.holding(tensors), self.random.row_of(numbers):
+            with holding(self.template, tensors), self.random.row_of(numbers):
                 return self.template.step(self.draw(self.template))
 
         with batching(len(self.agents)):
@@ -147,7 +148,7 @@ class AgentStack:
             carry = tree_map(lambda x: x.expand(len(self.agents), *x.shape), first)
 
         def one(tensors: list[Tensor], own: Tensor, kept: Carry) -> Act:
-            with self.template.holding(tensors):
+            with holding(self.template, tensors):
                 return self.template.act(own, explore=False, carry=kept)
 
         with batching(len(self.agents)), torch.no_grad():

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.dreamer import DreamerAlgorithm
-from rl_training.algorithms.families import family
+from rl_training.algorithms.loops import loop_family
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.episodes import chosen_episodes
 from rl_training.data.inference import stored_spaces
-from rl_training.data.rewards import apply_reward_processing
-from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.global_random import (
     seed_global_generators,
     sole_learner,
@@ -25,18 +21,12 @@ from rl_training.envs.global_random import (
 from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import usual_torch
-from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
-from rl_training.runtime.controls import derive_seed
+from rl_training.experiment.seeding import derive_seed
 from rl_training.runtime.loops import Loop
-from rl_training.runtime.loops.imitation import imitation_loop
-from rl_training.runtime.loops.model_based import ModelBasedLoop, OfflineModelLoop
-from rl_training.runtime.loops.off_policy import OffPolicyLoop
-from rl_training.runtime.loops.offline import OfflineLoop, offline_loop
-from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop, refuse_missing_data
-from rl_training.runtime.loops.on_policy import OnPolicyLoop
-from rl_training.runtime.loops.world_model import WorldModelLoop
+from rl_training.runtime.loops.data import read_data
 
 ONE_THREAD_UP_TO_WIDTH = 512
 """Layers this narrow are fastest on one core: threads cost more than they save."""
@@ -80,99 +70,14 @@ def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
 def build_loop(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None = None
 ) -> Loop:
-    """The loop of the run's family, with what it needs made and checked.
+    """The run's loop, with what it needs made and checked.
 
     `dataset` is data that are in memory already; the config's processing applies to them.
     """
-    return LOOPS[family(algorithm.loop_of(config)).name](config, algorithm, dataset)
-
-
-def _offline(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> OfflineLoop:
-    return offline_loop(config, algorithm, training_data(config, algorithm, dataset))
-
-
-def _model_based_offline(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> OfflineModelLoop:
-    return OfflineModelLoop(config, algorithm, training_data(config, algorithm, dataset))
-
-
-def _offline_to_online(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> OfflineToOnlineLoop:
-    refuse_missing_data(config)
-    prior = None if config.dataset is None else raw_data(config, algorithm, dataset)
-    return OfflineToOnlineLoop(config, algorithm, prior)
-
-
-def _imitation(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> Loop:
-    _require_dataset(config, "demonstrations")
-    return imitation_loop(config, algorithm, raw_data(config, algorithm, dataset))
-
-
-def _world_model(config: TrainConfig, algorithm: Algorithm, _: object) -> WorldModelLoop:
-    assert isinstance(algorithm, DreamerAlgorithm)
-    return WorldModelLoop(config, algorithm)
-
-
-LOOPS: dict[str, Callable[[TrainConfig, Algorithm, TransitionDataset | None], Loop]] = {
-    "offline": _offline,
-    "model_based_offline": _model_based_offline,
-    "offline_to_online": _offline_to_online,
-    "imitation": _imitation,
-    "off_policy": lambda config, algorithm, _: OffPolicyLoop(config, algorithm),
-    "on_policy": lambda config, algorithm, _: OnPolicyLoop(config, algorithm),
-    "model_based": lambda config, algorithm, _: ModelBasedLoop(config, algorithm),
-    "world_model": _world_model,
-}
-"""The loop of each family."""
-
-
-def training_data(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> TransitionDataset:
-    """What an offline run learns from, processed as its config says."""
-    if config.total_updates is None and config.total_epochs is None:
-        online = "" if algorithm.online_loop is None else ", or total_timesteps to go on online"
-        raise ConfigError(f"total_updates: give a budget, total_updates or total_epochs{online}")
-    processing = _require_dataset(config, "data").rewards
-    return apply_reward_processing(raw_data(config, algorithm, dataset), processing)
-
-
-def _require_dataset(config: TrainConfig, what: str) -> DatasetConfig:
-    if config.dataset is None:
-        raise ConfigError(
-            f"dataset: {config.algo} learns from {what}; add for example "
-            "'dataset: {kind: npz, path: data.npz}'"
-        )
-    return config.dataset
-
-
-def raw_data(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> TransitionDataset:
-    """The run's data with their rewards as they are."""
-    if dataset is None:
-        dataset = read_data(config, algorithm.spaces)
-    return chosen_episodes(dataset, _require_dataset(config, "data"))
-
-
-def read_data(config: TrainConfig, spaces: Spaces | None) -> TransitionDataset:
-    """All data that a config names, with their rewards as they are; without `spaces`, those of
-    its environment or else of the data."""
-    as_they_are = {"rewards": RewardProcessing(), "keep": None, "split": None}
-    return load_transition_dataset(
-        _require_dataset(config, "data").model_copy(update=as_they_are),
-        env_id=config.env_id,
-        env_kwargs=config.env_kwargs,
-        spaces=spaces,
-        needs_rewards=algorithm_class(config.algo).needs_rewards,
-        widen_constants=False,
-    )
+    family = loop_family(algorithm.loop_of(config))
+    family.refuse_unfit(algorithm)
+    loop: Loop = family.builder()(config, algorithm, dataset)
+    return loop
 
 
 def task_spaces(config: TrainConfig) -> Spaces:

@@ -5,7 +5,6 @@ Early stopping alone remembers something, and is therefore part of the checkpoin
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -73,12 +72,6 @@ def lr_grid_step(schedule: Schedule, total: int) -> int:
     if schedule.is_constant:
         return 0
     return max(1, (schedule.over or total) // LR_GRID)
-
-
-def derive_seed(seed: int, *purpose: str | int) -> int:
-    """A seed of its own for each purpose, far from those of neighbouring run seeds."""
-    text = "/".join(str(part) for part in (seed, *purpose))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 class EarlyStopping:

@@ -15,8 +15,8 @@ from rl_training.envs.make import make_env, spaces_of
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import usual_torch
 from rl_training.experiment.errors import RLTrainingError
+from rl_training.experiment.seeding import derive_seed
 from rl_training.models.carry import Carry, rows_of
-from rl_training.runtime.controls import derive_seed
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rl_training.algorithms.dreamer import DreamerAlgorithm
+from rl_training.algorithms.roles import SequenceLearner
 from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.tracking import Film
 from rl_training.replay.sequences import SequenceReplay
@@ -20,14 +20,17 @@ LEAST_HEIGHT = 48
 
 
 def predictions(
-    algorithm: DreamerAlgorithm, replay: SequenceReplay, seed: int
+    algorithm: SequenceLearner, replay: SequenceReplay, length: int, seed: int
 ) -> dict[str, float | Film]:
     """The squared error of stretches that are stored, per number seen, and a film of images.
+
+    `length` is that of the sequences that updates learn from; shorter ones are taken where the
+    replay has none of it yet.
 
     The film's rows are truth, model and error; a frame at its left ends while the model is still
     shown the truth. Random streams are left as they were.
     """
-    steps = min(algorithm.params.batch_length, replay.shortest - 1)
+    steps = min(length, replay.shortest - 1)
     with untouched_randomness():
         chance = torch.rand(2, STRETCHES, generator=torch.Generator().manual_seed(seed))
         device = algorithm.update_count.device
@@ -36,7 +39,7 @@ def predictions(
     truth = algorithm.seen(batch.obs)
     error = (expected - truth)[:, min(SHOWN, steps - 1) :].square().mean()
     report: dict[str, float | Film] = {"model/open_loop_error": float(error)}
-    if algorithm.spaces.is_image:
+    if replay.spaces.is_image:
         report["model/open_loop"] = film_of(truth.cpu(), expected.cpu(), min(SHOWN, steps - 1))
     return report
 

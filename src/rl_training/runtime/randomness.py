@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import RandomRows
+from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
-from rl_training.runtime.controls import derive_seed
 
 BLOCK = 200
 """Updates whose random numbers are drawn at once."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import torch
@@ -18,18 +17,21 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.algorithms.gail import GAILAlgorithm, ImitationBatch, Pairs
+from rl_training.algorithms.loops import batch_of
+from rl_training.algorithms.roles import ImitationKnobs, Imitator
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.demonstrations import demonstrations
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.seeding import derive_seed
+from rl_training.replay.imitation import ImitationBatch, Pairs
 from rl_training.replay.rollout import RolloutBatch
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.agents import OneAgent
-from rl_training.runtime.controls import derive_seed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops.data import raw_data, require_dataset
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import DataFingerprint
 from rl_training.runtime.loops.on_policy import OnPolicyLoop, Taken
@@ -40,9 +42,9 @@ class Demonstrations:
     """What the policy should do, on the training device."""
 
     def __init__(
-        self, config: TrainConfig, algorithm: GAILAlgorithm, dataset: TransitionDataset
+        self, config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
     ) -> None:
-        p = algorithm.params
+        p: ImitationKnobs = algorithm.params
         seed = derive_seed(config.seed, "demonstrations")
         kept = demonstrations(dataset, p.demo_episodes, p.demo_subsample, seed)
         shown = dataset.terminations[dataset.episode_ends[: p.demo_episodes]]
@@ -67,11 +69,12 @@ class PPOImitationLoop(OnPolicyLoop):
     """After each rollout the discriminator learns to tell it from the demonstrations; then its
     rewards take the place of the environment's, and PPO goes on as ever."""
 
-    def __init__(
-        self, config: TrainConfig, algorithm: GAILAlgorithm, demos: Demonstrations
-    ) -> None:
-        self.imitator, self.demos, self.data_notes = algorithm, demos, demos.notes
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, demos: Demonstrations) -> None:
+        assert isinstance(algorithm, Imitator)
+        self.imitator: Algorithm = algorithm
+        self.demos, self.data_notes = demos, demos.notes
         super().__init__(config, algorithm.generator)
+        self.reward_of = algorithm.reward
         rollouts = self.total // self.rollout_size
         self.samples = Samples(self.rollout_size, algorithm)
         learner = OneAgent(algorithm, lambda _: self._discriminator_batch())
@@ -100,7 +103,7 @@ class PPOImitationLoop(OnPolicyLoop):
         self.samples.take(obs, taken.action.flatten(0, 1))
         self._verdict = self.discriminating.run(1)
         every = self.samples.pairs
-        return self.imitator.reward(every.obs, every.action).view(taken.value.shape)
+        return self.reward_of(every.obs, every.action).view(taken.value.shape)
 
     def _learn(self, rollout: RolloutBatch) -> Metrics:
         return self._verdict | super()._learn(rollout)
@@ -119,10 +122,10 @@ class SACImitationLoop(OffPolicyLoop):
     """Every update is one of the discriminator, on pairs of the whole replay, and one of SAC, on
     a minibatch with the rewards of the discriminator as it is then."""
 
-    def __init__(
-        self, config: TrainConfig, algorithm: GAILAlgorithm, demos: Demonstrations
-    ) -> None:
-        self.imitator, self.demos, self.data_notes = algorithm, demos, demos.notes
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, demos: Demonstrations) -> None:
+        assert isinstance(algorithm, Imitator)
+        self.imitator: Algorithm = algorithm
+        self.demos, self.data_notes = demos, demos.notes
         super().__init__(config, algorithm.generator)
         self.bias = TerminationBias(algorithm.params.reward_form, demos.reach_an_end)
 
@@ -145,25 +148,26 @@ class SACImitationLoop(OffPolicyLoop):
         return {"demonstrations": self.demos.fingerprint, **super().components()}
 
 
-def imitation_loop(
-    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
+def build(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> PPOImitationLoop | SACImitationLoop:
-    """The loop of the chosen generator, with demonstrations from `dataset`."""
-    imitator = cast(GAILAlgorithm, algorithm)
-    generator = imitator.params.generator
-    loop = PPOImitationLoop if generator == "ppo" else SACImitationLoop
-    demos = Demonstrations(config, imitator, dataset)
+    """The loop of the chosen generator."""
+    require_dataset(config, "demonstrations")
+    assert isinstance(algorithm, Imitator)
+    learns_from = batch_of(type(algorithm.generator))
+    loop = PPOImitationLoop if learns_from is RolloutBatch else SACImitationLoop
+    demos = Demonstrations(config, algorithm, raw_data(config, algorithm, dataset))
     try:
-        return loop(config, imitator, demos)
+        return loop(config, algorithm, demos)
     except ConfigError as error:
         # the loops refuse knobs of the generator, which lie in a section of their own here
-        raise ConfigError(imitator.own_knobs(str(error))) from None
+        raise ConfigError(algorithm.own_knobs(str(error))) from None
 
 
 class Samples:
     """The pairs of the newest rollout, always in the same place."""
 
-    def __init__(self, size: int, algorithm: GAILAlgorithm) -> None:
+    def __init__(self, size: int, algorithm: Algorithm) -> None:
         spaces, device = algorithm.spaces, algorithm.update_count.device
         shape, kind = (
             ((size,), torch.int64)

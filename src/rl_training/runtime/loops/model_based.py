@@ -19,6 +19,8 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dynamics import rollouts
 from rl_training.algorithms.fitting import FitEpoch, Fitting
 from rl_training.algorithms.functional import Metrics
+from rl_training.algorithms.optim import FusedAdam
+from rl_training.algorithms.roles import ModelKnobs, ModelLearner
 from rl_training.data.dataset import TransitionDataset
 from rl_training.envs.terminations import termination_for
 from rl_training.experiment.config import TrainConfig
@@ -31,6 +33,7 @@ from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops.data import training_data
 from rl_training.runtime.loops.off_policy import OffPolicyLoop, refuse_idle_learning, replay_claim
 from rl_training.runtime.loops.offline import OfflineData, OfflineLoop
 from rl_training.runtime.profile import Part
@@ -66,8 +69,11 @@ class Imagination:
     def __init__(
         self, config: TrainConfig, algorithm: Algorithm, interval: int, *beside: Claim
     ) -> None:
-        self.algorithm: Any = algorithm
-        self.params = p = algorithm.params
+        assert isinstance(algorithm, ModelLearner)
+        self.learner: ModelLearner = algorithm
+        self.algorithm: Algorithm = algorithm
+        self.params: ModelKnobs = algorithm.params
+        p = self.params
         self.rounds_per_epoch = math.ceil(p.epoch_length / interval)
         self.device = device = algorithm.update_count.device
         self.ends = self._termination(config)
@@ -99,7 +105,8 @@ class Imagination:
         """
         algorithm = self.algorithm
         optimizer = algorithm.optimizers["dynamics"]
-        self.fitting = Fitting(algorithm.dynamics, optimizer, self.params, capacity)
+        assert isinstance(optimizer, FusedAdam)
+        self.fitting = Fitting(self.learner.dynamics, optimizer, algorithm.params, capacity)
         mode = engine.mode if "graph" in engine.mode else "eager"
         self.fit_engine = Engine(self.fitting, mode, 0, beside=engine)
 
@@ -107,8 +114,7 @@ class Imagination:
         """Of next observations as the networks see them."""
         choice = self.params.termination
         if choice == "learned":
-            learned: Callable[[Tensor], Tensor] = self.algorithm.dynamics.ends
-            return learned
+            return self.learner.dynamics.ends
         known = termination_for(choice, config.env_id, config.env_kwargs, config.train_env_kwargs)
         normalizer = self.algorithm.normalizer
         if not normalizer.active:
@@ -169,23 +175,23 @@ class Imagination:
     @torch.no_grad()
     def imagine(self, starts: Callable[[], Tensor], epoch: int) -> None:
         """Rollouts of the current policy from (B, O) real states, into the model replay."""
-        algorithm, length = self.algorithm, self.params.length_at(epoch)
+        learner, length = self.learner, self.params.length_at(epoch)
         self.replay.set_limit(self._limit(length))
         if self.round is None:
             sums = torch.zeros(3, dtype=torch.float64, device=self.device)
             self.round = Round(starts(), length, 0, sums)
         made = self.round
         steps = rollouts(
-            algorithm.dynamics,
-            algorithm.policy.sample,
+            learner.dynamics,
+            self.algorithm.policy.sample,
             self.ends,
             made.obs,
             made.steps_left,
             self.params.gamma,
-            algorithm.uncertainty,
+            learner.uncertainty,
         )
         for batch, uncertain in steps:
-            reward = algorithm.imagined_reward(batch.reward, uncertain)
+            reward = learner.imagined_reward(batch.reward, uncertain)
             self.replay.extend(batch._replace(reward=reward))
             penalty = (batch.reward - reward).sum()
             made.rows, made.steps_left = made.rows + len(reward), made.steps_left - 1
@@ -201,7 +207,7 @@ class Imagination:
             "imagined/reward_mean": reward_mean,
             "imagined/ended": ended,
         }
-        if algorithm.uncertainty is not None:
+        if learner.uncertainty is not None:
             self.newest["imagined/penalty_mean"] = penalty_mean
 
     def mixed(self, real: Callable[[int], Batch]) -> Batch:
@@ -244,7 +250,8 @@ class Imagination:
         return [Part(self, "fit", "model"), Part(self, "imagine", "rollouts")]
 
 
-def _fit_claim(algorithm: Any, capacity: int, key: str) -> Claim:
+def _fit_claim(algorithm: Algorithm, capacity: int, key: str) -> Claim:
+    assert isinstance(algorithm, ModelLearner)
     needed = Fitting.memory_needed(algorithm.dynamics, capacity)
     return Claim("a model's fit to data", capacity, needed, key)
 
@@ -343,3 +350,13 @@ class OfflineModelLoop(OfflineLoop):
 
     def parts(self) -> list[Part]:
         return [*super().parts(), *self.imagination.parts()]
+
+
+def build(config: TrainConfig, algorithm: Algorithm, _: object) -> ModelBasedLoop:
+    return ModelBasedLoop(config, algorithm)
+
+
+def build_offline(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> OfflineModelLoop:
+    return OfflineModelLoop(config, algorithm, training_data(config, algorithm, dataset))

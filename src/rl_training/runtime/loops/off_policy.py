@@ -9,6 +9,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.algorithms.roles import ReplayKnobs
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
@@ -31,9 +32,10 @@ class OffPolicyLoop:
     data_notes: tuple[str, ...] = ()
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        self.algorithm, self.params, self.total = algorithm, algorithm.params, step_budget(config)
+        self.algorithm, self.total = algorithm, step_budget(config)
+        self.params: Any = algorithm.params
         self.horizon = self.total
-        p = self.params
+        p: ReplayKnobs = self.params
         refuse_idle_learning(config, p)
         # a policy that has learned before acts from the first step on
         self.random_steps: int = 0 if config.init_from is not None else p.learning_starts
@@ -92,8 +94,9 @@ class OffPolicyLoop:
         fraction = self.tick / self.horizon
         self.algorithm.fraction = fraction
         self.replay.add(*self._stored(self.experience.draw_and_step(self._actions)))
-        if self.replay.priorities is not None:  # the correction is full at the end of the run
-            beta = self.params.priority_beta
+        exponents = self.params.priority_exponents
+        if exponents is not None:  # the correction is full at the end of the run
+            beta = exponents.beta
             self.replay.priorities.set_beta(beta + (1.0 - beta) * min(fraction, 1.0))
 
     def _stored(self, step: Step) -> Step:
@@ -153,10 +156,14 @@ class OffPolicyLoop:
         self.experience.close()
 
 
-def refuse_idle_learning(config: TrainConfig, params: Any) -> None:
-    """Refuse knobs of `OffPolicyParams` with which a run could not learn from its replay."""
+def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop:
+    return OffPolicyLoop(config, algorithm)
+
+
+def refuse_idle_learning(config: TrainConfig, params: ReplayKnobs) -> None:
+    """Refuse knobs with which a run could not learn from its replay."""
     p, total, num_envs = params, step_budget(config), config.num_envs
-    n_step = getattr(p, "n_step", 1)
+    n_step = p.return_steps
     starts, key = p.learning_starts, "algo_kwargs.learning_starts"
     if starts >= total:
         raise ConfigError(
@@ -198,29 +205,30 @@ def refuse_idle_learning(config: TrainConfig, params: Any) -> None:
 
 def replay_claim(config: TrainConfig, algorithm: Algorithm) -> Claim:
     """The memory of the replay that a run is going to have, with its priorities."""
-    p, num_envs = algorithm.params, config.num_envs
-    n_step, prioritized = getattr(p, "n_step", 1), getattr(p, "prioritized", False)
+    p: ReplayKnobs = algorithm.params
+    num_envs, n_step = config.num_envs, p.return_steps
+    prioritized = p.priority_exponents is not None
     capacity = p.buffer_capacity // num_envs * num_envs
     needed = ReplayBuffer.memory_needed(capacity, algorithm.spaces, num_envs, n_step, prioritized)
     return Claim("a replay", capacity, needed)
 
 
 def _replay(config: TrainConfig, algorithm: Algorithm) -> ReplayBuffer:
-    p, spaces, num_envs = algorithm.params, algorithm.spaces, config.num_envs
-    n_step, device = getattr(p, "n_step", 1), algorithm.update_count.device
+    p: ReplayKnobs = algorithm.params
+    spaces, num_envs, device = algorithm.spaces, config.num_envs, algorithm.update_count.device
     claim = replay_claim(config, algorithm)
     # Rows and priorities at once: what would fit is then true for both.
     require_memory(device, claim)
     priorities = None
-    if getattr(p, "prioritized", False):
-        capacity = claim.rows
-        priorities = Priorities(capacity, device, alpha=p.priority_alpha, beta=p.priority_beta)
+    exponents = p.priority_exponents
+    if exponents is not None:
+        priorities = Priorities(claim.rows, device, **exponents._asdict())
     return ReplayBuffer(
         p.buffer_capacity,
         num_envs,
         spaces,
         device,
-        gamma=p.gamma,
-        n_step=n_step,
+        gamma=p.discount,
+        n_step=p.return_steps,
         priorities=priorities,
     )

@@ -17,6 +17,7 @@ from rl_training.replay.batch import Batch, interleaved, normalized
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops.data import raw_data
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.offline import OfflineData
 from rl_training.runtime.profile import Part
@@ -115,6 +116,15 @@ class OfflineToOnlineLoop(OffPolicyLoop):
 
     def parts(self) -> list[Part]:
         return [Part(self.pretraining, "run_until_due", "pretraining"), *super().parts()]
+
+
+def build(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> OfflineToOnlineLoop:
+    """The loop with the data that its config names, if any."""
+    refuse_missing_data(config)
+    prior = None if config.dataset is None else raw_data(config, algorithm, dataset)
+    return OfflineToOnlineLoop(config, algorithm, prior)
 
 
 def refuse_missing_data(config: TrainConfig) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, load_module
 from rl_training.algorithms.functional import Metrics
-from rl_training.algorithms.ppo import PPOAlgorithm
+from rl_training.algorithms.roles import RolloutKnobs, RolloutLearner
 from rl_training.envs.collector import Step
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
@@ -114,8 +114,11 @@ class OnPolicyLoop:
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
         self.total = self.horizon = step_budget(config)
-        p = algorithm.params
-        self.algorithm, self.params = cast(PPOAlgorithm, algorithm), p
+        p: RolloutKnobs = algorithm.params
+        assert isinstance(algorithm, RolloutLearner)
+        self.actor_critic: RolloutLearner = algorithm
+        self.algorithm: Algorithm = algorithm
+        self.params = p
         self.rollout_size = p.rollout_length * config.num_envs
         self._refuse_unfit_sizes(config)
         self.device = algorithm.update_count.device
@@ -166,7 +169,7 @@ class OnPolicyLoop:
     def advance(self, ticks: int) -> Metrics:
         until, metrics = self.tick + ticks, {}
         while self.tick < until:
-            self.algorithm.follow_schedules(self.tick, self.horizon)
+            self.actor_critic.follow_schedules(self.tick, self.horizon)
             self._collect()
             if self.rollout.is_full:
                 # Of learning only the whole can be kept: the steps are, and are learned from anew.
@@ -197,7 +200,7 @@ class OnPolicyLoop:
             step, (action, log_prob, value) = self._step(obs)
             final = torch.zeros_like(value)
             if step.truncated.any():  # the state after a cut is not the next row's
-                final = self.algorithm.value(self._seen(step.next_obs, observe=False))
+                final = self.actor_critic.value(self._seen(step.next_obs, observe=False))
             reward, terminated, truncated = (
                 torch.from_numpy(x) for x in (step.reward, step.terminated, step.truncated)
             )
@@ -210,7 +213,7 @@ class OnPolicyLoop:
                 break
 
     def _step(self, obs: Tensor) -> tuple[Step, tuple[Tensor, Tensor, Tensor]]:
-        """One step with actions that are drawn now, and what `PPOAlgorithm.collect` says."""
+        """One step with actions that are drawn now, and what `RolloutLearner.collect` says."""
         drawn: Any = ()
 
         def draw() -> Any:
@@ -222,9 +225,9 @@ class OnPolicyLoop:
 
     def _drawn(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         try:
-            return self.algorithm.collect(obs)
+            return self.actor_critic.collect(obs)
         except RuntimeError:  # drawing refuses probabilities that are no numbers
-            head = self.algorithm.actor
+            head = self.actor_critic.actor
             if not self.algorithm.spaces.is_discrete or bool(torch.isfinite(head(obs).exp()).all()):
                 raise
         raise TrainingDivergedError(
@@ -238,7 +241,8 @@ class OnPolicyLoop:
         obs = torch.from_numpy(raw).to(self.device, copy=True)
         if observe:
             self.algorithm.normalizer.observe(obs)
-        return cast(Tensor, self.algorithm.normalizer(obs))
+        seen: Tensor = self.algorithm.normalizer(obs)
+        return seen
 
     def _rewards(self, taken: Taken) -> Tensor:
         """(T, E) what the policy learns to collect."""
@@ -249,7 +253,7 @@ class OnPolicyLoop:
         """The steps with their advantages, flattened to (T * E) rows."""
         p = self.params
         terminated, truncated = taken.terminated, taken.truncated
-        last = self.algorithm.value(self._seen(self.experience.obs, observe=False))
+        last = self.actor_critic.value(self._seen(self.experience.obs, observe=False))
         next_value = torch.cat([taken.value[1:], last.unsqueeze(0)])
         next_value = torch.where(truncated, taken.final_value, next_value)
         if p.normalize_rewards:
@@ -298,6 +302,10 @@ class OnPolicyLoop:
 
     def close(self) -> None:
         self.experience.close()
+
+
+def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OnPolicyLoop:
+    return OnPolicyLoop(config, algorithm)
 
 
 class Minibatches:

@@ -15,8 +15,9 @@ from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentFailure, EnvironmentSetupError
+from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
-from rl_training.runtime.controls import Progress, derive_seed
+from rl_training.runtime.controls import Progress
 from rl_training.runtime.loops import Component
 from rl_training.runtime.signals import Pause, StepInterrupted
 

@@ -12,16 +12,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerCarry
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.dreamer import DreamerCarry
+from rl_training.algorithms.roles import SequenceKnobs, SequenceLearner
 from rl_training.envs.collector import Step
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import Film
 from rl_training.models.carry import begun
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.runtime.agents import OneAgent
-from rl_training.runtime.controls import crossed, derive_seed
+from rl_training.runtime.controls import crossed
 from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.predictions import predictions
@@ -39,18 +43,19 @@ class WorldModelLoop(OffPolicyLoop):
     policy has acted on it.
     """
 
-    algorithm: DreamerAlgorithm
     replay: SequenceReplay
 
-    def __init__(self, config: TrainConfig, algorithm: DreamerAlgorithm) -> None:
+    def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
         refuse_short_streams(config, algorithm.params)
+        assert isinstance(algorithm, SequenceLearner)
+        self.learner: SequenceLearner = algorithm
         super().__init__(config, algorithm)
-        self.stream = Stream(algorithm, config.num_envs)
+        self.stream = Stream(algorithm.initial_carry(config.num_envs), algorithm.spaces)
         self._films_every = max(1, self.total // FILMS) if config.tensorboard else 0
         self._film_seed = derive_seed(config.seed, "film")
 
     def _make_replay(self, config: TrainConfig) -> SequenceReplay:
-        algorithm, size = self.algorithm, self.algorithm.rssm.size
+        algorithm, size = self.algorithm, self.learner.rssm.size
         return SequenceReplay(
             self.params.buffer_capacity,
             config.num_envs,
@@ -89,7 +94,7 @@ class WorldModelLoop(OffPolicyLoop):
     def _store(self, obs: NDArray[Any], step: Step) -> None:
         """The moments that were acted on, and those with which episodes have ended."""
         every = np.arange(self.experience.num_envs)
-        context = self.algorithm.context(self.stream.carry)
+        context = self.learner.context(self.stream.carry)
         self.replay.add(self.stream.moments(obs), every, context)
         ended = step.terminated | step.truncated
         due = np.flatnonzero(ended)
@@ -112,7 +117,7 @@ class WorldModelLoop(OffPolicyLoop):
         return self.replay.sample(p.batch_size, p.batch_length, chance, newest=1)
 
     def _learned(self, batch: Any) -> None:
-        context = Context(self.algorithm.last_deter, self.algorithm.last_stoch)
+        context = Context(self.learner.last_deter, self.learner.last_stoch)
         self.replay.refresh(batch.places, context)
 
     def report(self) -> Report:
@@ -123,7 +128,7 @@ class WorldModelLoop(OffPolicyLoop):
         before, self.stream.reported_at = self.stream.reported_at, self.tick
         if not (self.progress.updates and crossed(before, self.tick, self._films_every)):
             return {}
-        return predictions(self.algorithm, self.replay, self._film_seed)
+        return predictions(self.learner, self.replay, self.params.batch_length, self._film_seed)
 
     def components(self) -> dict[str, Component]:
         return {**super().components(), "stream": self.stream}
@@ -132,10 +137,11 @@ class WorldModelLoop(OffPolicyLoop):
 class Stream:
     """What every environment has shown last, and what the policy carries into it."""
 
-    def __init__(self, algorithm: DreamerAlgorithm, num_envs: int) -> None:
-        actions = np.zeros((num_envs, algorithm.spaces.action_dim), np.float32)
-        self.carry: DreamerCarry = algorithm.initial_carry(num_envs)
-        self.action: NDArray[Any] = actions[:, 0] if algorithm.spaces.is_discrete else actions
+    def __init__(self, carry: DreamerCarry, spaces: Spaces) -> None:
+        num_envs = carry.deter.shape[0]
+        actions = np.zeros((num_envs, spaces.action_dim), np.float32)
+        self.carry = carry
+        self.action: NDArray[Any] = actions[:, 0] if spaces.is_discrete else actions
         self.reward: NDArray[Any] = np.zeros(num_envs, np.float32)
         self.first: NDArray[Any] = np.ones(num_envs, np.bool_)
         self.reported_at = 0
@@ -173,7 +179,11 @@ class Stream:
         self.reported_at = stored.whole("reported_at", least=-1)
 
 
-def refuse_short_streams(config: TrainConfig, params: Any) -> None:
+def build(config: TrainConfig, algorithm: Algorithm, _: object) -> WorldModelLoop:
+    return WorldModelLoop(config, algorithm)
+
+
+def refuse_short_streams(config: TrainConfig, params: SequenceKnobs) -> None:
     """Refuse knobs with which no stretch could be drawn when the first update is due."""
     num_envs, moments = config.num_envs, params.batch_length + 1
     needed = f"sequences of {params.batch_length} moments and the one before them"

@@ -117,6 +117,9 @@ class ProbeEnv(gym.Env[NDArray[Any], Any]):
 
 
 def register_probe() -> None:
-    """Make `rl_training/Probe-v0` known to Gymnasium, once."""
+    """Register `rl_training/Probe-v0` with Gymnasium, once."""
     if PROBE_ID not in gym.registry:
         gym.register(id=PROBE_ID, entry_point=f"{__name__}:ProbeEnv")
+
+
+register_probe()

@@ -1,16 +1,20 @@
-"""Keys of one family are refused by the other, and online runs say what they need."""
+"""Loops as objects: keys of one are refused by another, what does not fit is said in a sentence."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rl_training import AWAC, BC, CQL, DQN, IQL, PPO, SAC, RLTrainingError
+from rl_training.algorithms import loops
 from rl_training.algorithms.bc import BCAlgorithm
-from rl_training.algorithms.families import FAMILIES
-from rl_training.runtime.build import LOOPS
+from rl_training.algorithms.dqn import DQNAlgorithm
+from rl_training.algorithms.loops import LOOPS, LoopFamily, register_loop
+from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.runtime.build import build_loop
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,7 @@ from rl_training.runtime.build import LOOPS
         (BC, {"train_env_kwargs": {"g": 1.0}}, "train_env_kwargs: BC learns from data alone"),
     ],
 )
-def test_keys_of_the_other_family(cls: Any, options: dict[str, Any], message: str) -> None:
+def test_keys_of_the_other_loop(cls: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(RLTrainingError, match=message):
         cls("Pendulum-v1", **options)
 
@@ -126,4 +130,78 @@ def test_an_unknown_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         RLTrainingError, match=r"loop 'ofline' is not known \(did you mean 'offline'"
     ):
         BC("Pendulum-v1")
-    assert set(FAMILIES) == set(LOOPS)
+
+
+def refusal(loop: LoopFamily, cls: Any) -> str:
+    try:
+        loop.refuse_unfit(cls)
+    except RLTrainingError as error:
+        return str(error)
+    return ""
+
+
+def test_an_algorithm_that_does_not_fit_its_loop_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every algorithm in every loop that is not its own: fitting, or one sentence and no run."""
+    refused = set()
+    for name in algorithm_names():
+        cls = algorithm_class(name)
+        for loop in LOOPS.values():
+            if loop.name in cls.loops():
+                loop.refuse_unfit(cls)
+                continue
+            said = refusal(loop, cls)
+            if said:
+                assert said.startswith(f"algo: {cls.name()} asks for the loop '{loop.name}'")
+                assert "\n" not in said
+                refused.add((name, loop.name))
+    others = set(LOOPS) - {"offline", "off_policy", "offline_to_online"}
+    assert {("bc", loop) for loop in others} <= refused
+    assert ("ppo", "offline") in refused, "its batches are others"
+    for loop, message in (
+        ("on_policy", "no collect, follow_schedules; add what .*RolloutLearner"),
+        ("off_policy", "its Params have no buffer_capacity, "),
+    ):
+        monkeypatch.setattr(BCAlgorithm, "loop", loop)
+        with pytest.raises(RLTrainingError, match=message):
+            BC("Pendulum-v1")
+    monkeypatch.setattr(DQNAlgorithm, "loop", "on_policy")
+    with pytest.raises(RLTrainingError, match="DQN asks for the loop 'on_policy'"):
+        DQN("CartPole-v1", total_timesteps=9)
+
+
+def test_what_an_object_lacks_is_refused_when_its_loop_is_built() -> None:
+    agent = PPO("CartPole-v1", total_timesteps=64, rollout_length=32, batch_size=32)
+    del agent.algorithm.actor
+    with pytest.raises(RLTrainingError, match=r"PPO asks for the loop .* no actor"):
+        build_loop(agent.config, agent.algorithm)
+
+
+BUILT: list[str] = []
+
+
+def build_own(config: Any, algorithm: Any, dataset: Any) -> Any:
+    """A third party's loop: the offline one, and a note of what was built."""
+    BUILT.append(config.algo)
+    return LOOPS["offline"].builder()(config, algorithm, dataset)
+
+
+def test_a_third_party_registers_a_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(loops, "LOOPS", dict(LOOPS))
+    own = replace(LOOPS["offline"], name="own", build=f"{__name__}:build_own")
+    with pytest.raises(RLTrainingError, match="there is a loop 'offline' already"):
+        register_loop(replace(own, name="offline"))
+    with pytest.raises(RLTrainingError, match="build 'here' must have the form"):
+        register_loop(replace(own, build="here"))
+    with pytest.raises(RLTrainingError, match="unread names 'envs', which is no key"):
+        register_loop(replace(own, unread=("envs",)))
+    own = replace(own, unread=(*own.unread, "lr_schedule"))
+    register_loop(own)
+    monkeypatch.setattr(BCAlgorithm, "loop", "own")
+    options: dict[str, Any] = {"dataset": "pendulum-mixed", "output_dir": str(tmp_path)}
+    small = {"hidden_sizes": [8], "eval_episodes": 1, "tensorboard": False, "device": "cpu"}
+    with pytest.raises(RLTrainingError, match="lr_schedule: BC learns from data alone"):
+        BC("Pendulum-v1", lr_schedule={"kind": "cosine"}, **options)
+    result = BC("Pendulum-v1", **options, **small).learn(total_updates=3, progress=False)
+    assert (result.updates, BUILT) == (3, ["bc"])

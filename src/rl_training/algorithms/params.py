@@ -1,0 +1,195 @@
+"""Knobs that algorithms share; each algorithm adds its own in its own file."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from pydantic import ValidationInfo, field_validator
+
+from rl_training.experiment.config import (
+    Count,
+    Fraction,
+    HiddenSizes,
+    Interval,
+    Positive,
+    Rate,
+    Section,
+)
+from rl_training.experiment.errors import ConfigError
+from rl_training.models import ActionDistribution
+
+MOST = {
+    "gradient_updates_per_step": 1_000,
+    "epochs": 1_000,
+    "discriminator_updates": 10_000,
+    "model_max_epochs": 100_000,
+    "model_patience": 10_000,
+    "rollout_length": 1_000_000,
+    "final_rollout_length": 1_000_000,
+    "batch_length": 100_000,
+    "n_step": 100_000,
+    "num_action_samples": 100_000,
+    "num_action_quantiles": 100_000,
+    "num_target_quantiles": 100_000,
+    "num_quantiles": 100_000,
+    "num_fractions": 100_000,
+    "num_cosines": 100_000,
+    "num_critics": 1_000,
+    "num_members": 1_000,
+    "batch_size": 10_000_000,
+    "model_batch_size": 10_000_000,
+    "hidden_sizes": 100_000,
+    "model_hidden_sizes": 100_000,
+}
+"""Ceilings of knobs that multiply the work of one step or update, far above any use of them:
+beyond, a run would look as if it hung, or die for want of memory."""
+
+
+class AnyParams(Section):
+    """What the package asks the knobs of any algorithm."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """Largest gradient norm per optimiser."""
+        return None
+
+    @property
+    def discount(self) -> float:
+        """Discount of the task; 1 for algorithms that look at no return."""
+        return 1.0
+
+    @property
+    def widest_layer(self) -> int:
+        """Units of the widest hidden layer of any network."""
+        raise NotImplementedError
+
+
+class Params(AnyParams):
+    """Knobs that almost every algorithm has; each algorithm adds its own."""
+
+    batch_size: Count = 256
+    """Transitions per update."""
+    hidden_sizes: HiddenSizes = (256, 256)
+    """Widths of the hidden layers of every network."""
+    grad_clip: Positive | None = None
+    """Largest gradient norm per network; none by default."""
+
+    @field_validator("*")
+    @classmethod
+    def _no_endless_work(cls, value: Any, info: ValidationInfo) -> Any:
+        most = MOST.get(info.field_name or "")
+        if most is not None and value is not None:
+            asked = max(value) if isinstance(value, tuple) else value
+            if asked > most:
+                raise ValueError(f"expected at most {most:,}, got {asked:g}; lower it")
+        return value
+
+    @property
+    def clip_norm(self) -> float | None:
+        return self.grad_clip
+
+    @property
+    def widest_layer(self) -> int:
+        return max(self.hidden_sizes)
+
+
+class CloningParams(Params):
+    """Knobs of algorithms whose policy is fitted to the data's actions."""
+
+    action_distribution: ActionDistribution = "gaussian"
+    """Density of Box actions: a Gaussian around a mean inside the box, or the tanh of one."""
+
+
+class DiscountedParams(Params):
+    """Knobs of algorithms that look at returns."""
+
+    gamma: Fraction = 0.99
+    """Discount per step; 1 only for tasks that end, because returns without an end grow forever."""
+
+    @property
+    def discount(self) -> float:
+        return self.gamma
+
+
+class TargetNetworkParams(DiscountedParams):
+    """Knobs of algorithms that bootstrap from slowly moving critics."""
+
+    tau: Rate = 5e-3
+    """Share of the way that target networks move to the online ones at each update."""
+    policy_lr: Positive = 3e-4
+    """Learning rate of the policy."""
+    critic_lr: Positive = 3e-4
+    """Learning rate of the critics."""
+
+
+class PriorityExponents(NamedTuple):
+    """Of prioritised replay: of the priorities, and of the importance weights at the beginning."""
+
+    alpha: float
+    beta: float
+
+
+class ReplayParams(AnyParams):
+    """Knobs of loops that learn from a replay of their own experience."""
+
+    buffer_capacity: Count = 1_000_000
+    """Transitions the replay holds; the oldest are overwritten."""
+    learning_starts: Interval = 1_000
+    """Environment steps with random actions before the first update."""
+    train_frequency: Count = 1
+    """Environment steps between two rounds of updates."""
+    gradient_updates_per_step: Positive = 1.0
+    """Updates per environment step; fractions are kept exactly over time."""
+
+    @property
+    def updates_at_once(self) -> int:
+        """Updates that one `step` of the algorithm makes, of `batch_size` rows each."""
+        return 1
+
+    @property
+    def return_steps(self) -> int:
+        """Steps of the returns that the replay gives."""
+        return 1
+
+    @property
+    def priority_exponents(self) -> PriorityExponents | None:
+        """Of a prioritised replay; None where rows are drawn evenly."""
+        return None
+
+
+class OffPolicyParams(DiscountedParams, ReplayParams):
+    """Knobs of the loop that learns from transitions of its own experience."""
+
+
+class OfflineToOnlineParams(OffPolicyParams):
+    """Knobs of the loop that learns from prior data and its own experience together."""
+
+    learning_starts: Interval = 1_000
+    """Environment steps before the first update; random unless the policy has learned before."""
+    offline_pretrain_updates: Interval = 0
+    """Updates on the prior data alone, before the first environment step."""
+    offline_batch_ratio: Fraction = 0.5
+    """Share of every minibatch that is prior data, to the nearest whole row."""
+
+    @property
+    def offline_rows(self) -> int:
+        """Rows of prior data in every minibatch."""
+        return round(self.batch_size * self.offline_batch_ratio)
+
+    def refuse_missing_part(self) -> None:
+        """Refuse minibatches that cannot hold what the ratio says; a run from data has none."""
+        try:
+            refuse_missing_part(self.batch_size, self.offline_batch_ratio)
+        except ValueError as error:
+            raise ConfigError(f"algo_kwargs.offline_batch_ratio: {error}") from None
+
+
+def refuse_missing_part(batch_size: int, ratio: float) -> None:
+    """Refuse a share of the minibatch that rounds to none or all of it; size 0 is not known."""
+    if batch_size and 0.0 < ratio < 1.0 and not 0 < round(batch_size * ratio) < batch_size:
+        least = math.floor(0.5 / min(ratio, 1.0 - ratio)) + 1
+        raise ValueError(
+            f"a batch_size of {batch_size} cannot hold both parts at the ratio {ratio:g}; raise "
+            f"batch_size to {least} or more, or take the ratio 0 or 1"
+        )

@@ -1,0 +1,175 @@
+"""What each loop asks of an algorithm and of its knobs, beyond what every `Algorithm` is.
+
+Structural: an algorithm plays a role by having its members, whatever it derives from. Members
+that a role declares as methods or properties are looked for on the class, when a configuration
+names the algorithm; the others on the object, when its loop is built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.base import Algorithm
+    from rl_training.algorithms.dreamer import DreamerCarry, OpenLoop
+    from rl_training.algorithms.params import PriorityExponents
+    from rl_training.models import MLPMOPOEnsembleModel
+    from rl_training.models.dreamer.rssm import RSSM
+    from rl_training.models.dynamics import Uncertainty
+    from rl_training.replay.sequences import Context, SequenceBatch
+
+
+class BatchKnobs(Protocol):
+    """Of any loop."""
+
+    batch_size: int
+
+
+class ReplayKnobs(BatchKnobs, Protocol):
+    """Of a loop that learns from a replay of its own experience."""
+
+    buffer_capacity: int
+    learning_starts: int
+    train_frequency: int
+    gradient_updates_per_step: float
+
+    @property
+    def updates_at_once(self) -> int: ...
+    @property
+    def return_steps(self) -> int: ...
+    @property
+    def priority_exponents(self) -> PriorityExponents | None: ...
+    @property
+    def discount(self) -> float: ...
+
+
+class PriorDataKnobs(ReplayKnobs, Protocol):
+    """Of a loop that goes on from data to the environment."""
+
+    offline_pretrain_updates: int
+    offline_batch_ratio: float
+
+    @property
+    def offline_rows(self) -> int: ...
+    def refuse_missing_part(self) -> None: ...
+
+
+class RolloutKnobs(BatchKnobs, Protocol):
+    """Of a loop that learns from rollouts of the current policy."""
+
+    rollout_length: int
+    epochs: int
+    gae_lambda: float
+    gamma: float
+    normalize_advantages: bool
+    normalize_rewards: bool
+    target_kl: float | None
+
+
+class ModelKnobs(BatchKnobs, Protocol):
+    """Of a loop that imagines in a learned model."""
+
+    gamma: float
+    termination: str
+    rollout_batch_size: int
+    epoch_length: int
+    retain_epochs: int
+    model_buffer_capacity: int | None
+
+    @property
+    def real_rows(self) -> int: ...
+    @property
+    def longest(self) -> int: ...
+    def length_at(self, epoch: int) -> int: ...
+    def refuse_small_data(self, rows: int, key: str) -> None: ...
+
+
+class OnlineModelKnobs(ReplayKnobs, ModelKnobs, Protocol):
+    model_interval: int
+
+
+class OfflineModelKnobs(ModelKnobs, Protocol):
+    rollout_interval: int
+
+
+class SequenceKnobs(ReplayKnobs, Protocol):
+    """Of a loop that learns from sequences of its own experience."""
+
+    batch_length: int
+
+
+class ImitationKnobs(BatchKnobs, Protocol):
+    """Of a loop that imitates demonstrations."""
+
+    generator: Any
+    demo_episodes: int | None
+    demo_subsample: int
+    reward_form: Any
+
+    @property
+    def discriminator_steps(self) -> int: ...
+
+
+@runtime_checkable
+class Role(Protocol):
+    """What any loop needs."""
+
+    update_count: Tensor
+
+    def update(self, batch: Any) -> dict[str, Tensor]: ...
+
+
+@runtime_checkable
+class RolloutLearner(Role, Protocol):
+    """Learns from rollouts of its own policy."""
+
+    actor: Any
+    """The network of the policy; its exponential is checked where drawing an action fails."""
+    value: Any
+    """(B,) values of (B, ...) observations as the networks see them."""
+
+    def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, ...) actions for such observations, their log-probabilities and the values."""
+
+    def follow_schedules(self, step: int, horizon: int) -> None:
+        """Set what changes over the run."""
+
+
+@runtime_checkable
+class ModelLearner(Role, Protocol):
+    """Learns from what its model of the environment imagines; the loop fits the model."""
+
+    dynamics: MLPMOPOEnsembleModel
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """How sure the model is of an imagined step, where the reward depends on it."""
+
+    def imagined_reward(self, reward: Tensor, uncertain: Tensor | None) -> Tensor:
+        """What imagined steps are worth, (B,)."""
+
+
+@runtime_checkable
+class SequenceLearner(Role, Protocol):
+    """Learns from sequences, and acts with a latent state that the replay keeps, too."""
+
+    rssm: RSSM
+    last_deter: Tensor
+    last_stoch: Tensor
+
+    def initial_carry(self, rows: int) -> DreamerCarry: ...
+    def context(self, carry: DreamerCarry) -> Context: ...
+    def seen(self, obs: Tensor) -> Tensor: ...
+    def open_loop(self, batch: SequenceBatch, shown: int) -> OpenLoop: ...
+
+
+@runtime_checkable
+class Imitator(Role, Protocol):
+    """Rewards an inner algorithm, the generator, for what looks like demonstrations."""
+
+    generator: Algorithm
+
+    def reward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """(B,) rewards of raw observations and actions, as the discriminator is now."""

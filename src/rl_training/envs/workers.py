@@ -1,0 +1,300 @@
+"""Environments in worker processes, one each."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from numpy.typing import NDArray
+
+from rl_training.envs.contract import EnvContract, all_finite, close_env, what_it_did
+from rl_training.envs.global_random import seed_global_generators
+from rl_training.envs.make import env_spaces, make_env, spaces_of
+from rl_training.envs.repeatability import Repeatability, repeatability
+from rl_training.envs.spaces import Spaces
+from rl_training.envs.vector import (
+    Replayed,
+    StepArrays,
+    VectorEnvs,
+    check_same_spaces,
+    replay_episode,
+)
+from rl_training.experiment.errors import EnvironmentSetupError
+
+ANSWER_LIMIT_S = 600
+"""Seconds without an answer to a step or a reset after which a worker counts as stuck."""
+
+
+_open_workers: weakref.WeakSet[AsyncEnvs] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_workers() -> None:
+    for envs in list(_open_workers):
+        envs.close()
+
+
+class AsyncEnvs(VectorEnvs):
+    """Gymnasium's worker processes, with shared memory and without autoreset."""
+
+    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
+        self._vector: AsyncVectorEnv[Any, Any] | None = None
+        super().__init__(env_id, env_spaces(env_id, env_kwargs), num_envs)
+        make = _WorkerFactory(env_id, dict(env_kwargs or {}), self.spaces)
+        try:
+            self._vector = AsyncVectorEnv(
+                [make] * num_envs,
+                shared_memory=True,
+                copy=False,
+                context=_start_method(),
+                autoreset_mode=AutoresetMode.DISABLED,
+            )
+        except (EOFError, OSError) as error:
+            raise EnvironmentSetupError(
+                f"vectorization: a worker process of '{env_id}' ended while it made the "
+                f"environment ({type(error).__name__}); look above for its message, or use "
+                "vectorization=sync"
+            ) from error
+        # At its exit the interpreter sends SIGTERM, which workers ignore, and waits for them.
+        _open_workers.add(self)
+        # One poll object each: `Connection.poll` builds a selector at every call.
+        self._pollers = []
+        for pipe in self._vector.parent_pipes:
+            poller = select.poll()
+            poller.register(pipe.fileno(), select.POLLIN)
+            self._pollers.append(poller)
+        self.repeatability = self._tried()
+
+    def _tried(self) -> Repeatability:
+        """Tried by one of the workers, because the environment may not live through it."""
+        vector = self._workers
+
+        def ask() -> None:
+            vector.set_attr("tries", [i == 0 for i in range(self.num_envs)])
+            vector.call_async("repeatability")
+
+        found: Repeatability = self._answers(ask, vector.call_wait, steps=1)[0]
+        return found
+
+    @property
+    def _workers(self) -> AsyncVectorEnv[Any, Any]:
+        if self._vector is None:
+            raise RuntimeError("these environments are closed")
+        return self._vector
+
+    def step(self, actions: NDArray[Any]) -> StepArrays:
+        self._clock += 1
+        vector = self._workers
+
+        def ask() -> None:
+            vector.step_async(actions)
+
+        shared, rewards, terminated, truncated, infos = self._answers(ask, vector.step_wait)
+        self._raise_reported(infos)
+        obs, reward = shared.copy(), rewards.astype(np.float32)
+        if not (all_finite(obs) and all_finite(reward)):
+            self._fail_not_finite(obs, reward, actions)
+        self.obs = obs
+        return obs, reward, terminated, truncated & ~terminated
+
+    def _reset(self, mask: NDArray[Any], obs: NDArray[Any]) -> None:
+        vector = self._workers
+
+        def ask() -> None:
+            vector.reset_async(seed=list(self._seeds), options={"reset_mask": mask})
+
+        shared, infos = self._answers(ask, vector.reset_wait)
+        self._raise_reported(infos)
+        obs[mask] = shared[mask]
+
+    def _replay(self, actions: Sequence[NDArray[Any]]) -> list[Replayed | None]:
+        vector = self._workers
+
+        def ask() -> None:
+            vector.set_attr("episode", list(zip(self._seeds, actions, strict=True)))
+            vector.call_async("replay_episode")
+
+        longest = max(len(taken) for taken in actions)
+        return list(self._answers(ask, vector.call_wait, steps=longest))
+
+    def _answers(self, ask: Callable[[], None], answer: Callable[[], Any], steps: int = 1) -> Any:
+        """What the workers answer, or a failure that names the one that cannot."""
+        vector, limit = self._workers, ANSWER_LIMIT_S * max(1, steps)
+        try:
+            ask()
+            for i, poller in enumerate(self._pollers):
+                # Counted in polls, not by a clock, which runs on while the process is stopped.
+                if not any(poller.poll(1000) for _ in range(limit)):
+                    self._fail(i, f"has not answered for {limit} s")
+            return answer()
+        except (EOFError, OSError) as error:
+            sentinels = [process.sentinel for process in vector.processes]
+            ended = wait(sentinels, timeout=5.0)
+            i = next((i for i, s in enumerate(sentinels) if s in ended), 0)
+            vector.processes[i].join(5.0)  # the exit code comes a moment after the end
+            what = f"lost its worker process ({_end_of(vector.processes[i].exitcode)})"
+            mend = "correct the environment, or give the machine more memory"
+            self._fail(i, what, mend, error)
+
+    def _raise_reported(self, infos: Mapping[str, Any]) -> None:
+        if "failure" in infos:
+            i = int(np.flatnonzero(infos["_failure"])[0])
+            self._fail(i, str(infos["failure"][i]))
+
+    def close(self) -> None:
+        vector, self._vector = self._vector, None
+        if vector is None:
+            return
+        # Gymnasium's close waits for answers that a failed worker never gives.
+        for pipe in vector.parent_pipes:
+            with suppress(OSError):
+                pipe.send(("close", None))
+        # Workers in the middle of a long step are not waited for, and ignore other signals.
+        deadline = time.monotonic() + 1.0
+        for process in vector.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in vector.processes:
+            if process.is_alive():
+                process.kill()
+        for process in vector.processes:
+            process.join()
+        for pipe in vector.parent_pipes:
+            pipe.close()
+        vector.error_queue.close()
+        vector.closed = True
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+
+class _WorkerFactory:
+    """Makes the environment of one worker."""
+
+    def __init__(self, env_id: str, env_kwargs: dict[str, Any], spaces: Spaces) -> None:
+        self._env_id, self._env_kwargs, self._spaces = env_id, env_kwargs, spaces
+        self._parent = os.getpid()
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        if os.getpid() == self._parent:  # Gymnasium makes one here as well, for its spaces
+            return _WorkerEnv(_Absent(), self._spaces)
+        # Signals reach the whole process group, but it is the parent that saves, ends and
+        # closes the pipe, at which a worker ends.
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+        if "torch" in sys.modules:
+            # The thread pool does not survive a fork: with one thread it is not asked.
+            sys.modules["torch"].set_num_threads(1)
+        env: gym.Env[Any, Any]
+        try:
+            env = make_env(self._env_id, self._env_kwargs)
+            check_same_spaces(spaces_of(env, self._env_id), self._spaces, self._env_id)
+        except BaseException as error:  # noqa: BLE001  (told at the first reset)
+            env = _Absent(error)
+        return _WorkerEnv(env, self._spaces, (self._env_id, self._env_kwargs))
+
+
+class _Absent(gym.Env[Any, Any]):
+    """Stands where no environment could be made, or is needed."""
+
+    def __init__(self, why: BaseException | None = None) -> None:
+        self._why = why or RuntimeError("there is no environment in this process")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        raise self._why
+
+
+class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment in a worker: float32 observations of one shape, failures as words.
+
+    Gymnasium would broadcast an observation of another shape into its shared memory, and
+    would not say which environment raised.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        spaces: Spaces,
+        task: tuple[str, dict[str, Any]] = ("", {}),
+    ) -> None:
+        super().__init__(env)
+        self._contract, self._task = EnvContract(spaces), task
+        low, high = (0, 255) if spaces.is_image else (-np.inf, np.inf)
+        self.observation_space = gym.spaces.Box(low, high, spaces.obs_shape, spaces.obs_dtype)
+        self.action_space = _action_space(spaces)
+        self._discrete = spaces.is_discrete
+        self._nothing = np.zeros(spaces.obs_shape, spaces.obs_dtype)
+        self.episode: tuple[int, NDArray[Any]] = (0, np.zeros(0))
+        self.tries = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        seed = seed or 0
+        # A fork begins with its parent's state: all workers would draw the same numbers.
+        seed_global_generators(seed)
+        try:
+            return self._contract.reset(self.env, seed), {}
+        except BaseException as error:  # noqa: BLE001  (Ctrl-C does not reach a worker)
+            return self._nothing, {"failure": what_it_did(error)}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        try:
+            obs, reward, terminated, truncated = self._contract.step(
+                self.env.step, int(action) if self._discrete else action
+            )
+        except BaseException as error:  # noqa: BLE001
+            return self._nothing, 0.0, False, False, {"failure": what_it_did(error)}
+        # infos are not looked at
+        return obs, float(reward), bool(terminated), bool(truncated), {}
+
+    def replay_episode(self) -> Replayed | None:
+        """`episode` is set just before: Gymnasium can set a value in each worker, but calls
+        all of them with the same arguments."""
+        seed_global_generators(self.episode[0])
+        return replay_episode(self.env, *self.episode, self._contract)
+
+    def repeatability(self) -> Repeatability:
+        """Tried where `tries` was set."""
+        try:
+            return repeatability(*self._task) if self.tries else Repeatability()
+        except BaseException:  # noqa: BLE001  (told when training meets it)
+            return Repeatability()
+
+    def close(self) -> None:
+        close_env(self.env)
+
+
+def _action_space(spaces: Spaces) -> gym.Space[Any]:
+    if spaces.is_discrete:
+        return gym.spaces.Discrete(spaces.action_dim, start=spaces.action_start)
+    low, high = (np.asarray(x, np.float32) for x in (spaces.action_low, spaces.action_high))
+    return gym.spaces.Box(low, high, dtype=np.float32)
+
+
+def _end_of(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "without an exit code"
+    if exit_code < 0:
+        return f"killed by signal {signal.Signals(-exit_code).name}"
+    return f"exit code {exit_code}"
+
+
+def _start_method() -> str | None:
+    """Fork where there is one: environments that a script or a notebook has registered
+    exist in the workers, and no script needs a `__main__` guard."""
+    return "fork" if "fork" in multiprocessing.get_all_start_methods() else None

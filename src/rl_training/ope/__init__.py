@@ -1,0 +1,1 @@
+"""Off-policy evaluation: what a policy is worth, from logged episodes alone."""

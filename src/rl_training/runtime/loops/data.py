@@ -1,0 +1,55 @@
+"""The data set of a run: read, checked and processed as its config says."""
+
+from __future__ import annotations
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.rewards import apply_reward_processing
+from rl_training.data.sources import load_transition_dataset
+from rl_training.envs.spaces import Spaces
+from rl_training.experiment.config import DatasetConfig, RewardProcessing, TrainConfig
+from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.registry import algorithm_class
+
+
+def training_data(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> TransitionDataset:
+    """What an offline run learns from, processed as its config says."""
+    if config.total_updates is None and config.total_epochs is None:
+        online = "" if algorithm.online_loop is None else ", or total_timesteps to go on online"
+        raise ConfigError(f"total_updates: give a budget, total_updates or total_epochs{online}")
+    processing = require_dataset(config, "data").rewards
+    return apply_reward_processing(raw_data(config, algorithm, dataset), processing)
+
+
+def require_dataset(config: TrainConfig, what: str) -> DatasetConfig:
+    """The data section of a run that learns from `what`; refused where there is none."""
+    if config.dataset is None:
+        raise ConfigError(
+            f"dataset: {config.algo} learns from {what}; add for example "
+            "'dataset: {kind: npz, path: data.npz}'"
+        )
+    return config.dataset
+
+
+def raw_data(
+    config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
+) -> TransitionDataset:
+    """The run's data with their rewards as they are."""
+    if dataset is not None:
+        return dataset
+    return read_data(config, algorithm.spaces)
+
+
+def read_data(config: TrainConfig, spaces: Spaces | None) -> TransitionDataset:
+    """The data that a config names, with their rewards as they are; without `spaces`, those of
+    its environment or else of the data."""
+    return load_transition_dataset(
+        require_dataset(config, "data").model_copy(update={"rewards": RewardProcessing()}),
+        env_id=config.env_id,
+        env_kwargs=config.env_kwargs,
+        spaces=spaces,
+        needs_rewards=algorithm_class(config.algo).needs_rewards,
+        widen_constants=False,
+    )
