@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.process import serve, versions
 from benchmarks.speed.our_agent import make_agent, make_dataset
 from rl_training import ManagedAlgorithm, TrainConfig
-from rl_training.runtime.build import build_loop, run_scope
+from rl_training.runtime.build import build_loop, keep_freed_memory, run_scope
 from rl_training.runtime.loops import Loop
 
 
@@ -49,4 +49,5 @@ class Worker:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as `rl-training train` does
     serve(Worker().handle)

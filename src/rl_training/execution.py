@@ -1,15 +1,19 @@
-"""How an update is being executed, for the few places whose quickest form depends on it."""
+"""How an update is being executed, for the few places whose quickest form depends on it.
+
+Of the current context alone: what one thread does is not seen by another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
 
-_traced = False
-_agents: int | None = None
+_traced: ContextVar[bool] = ContextVar("traced", default=False)
+_agents: ContextVar[int | None] = ContextVar("agents", default=None)
 
 
 @contextmanager
@@ -27,38 +31,37 @@ def usual_torch() -> Iterator[None]:
 @contextmanager
 def tracing() -> Iterator[None]:
     """Inside, an update is recorded for a compiler: only what it can fuse, nothing that asks."""
-    global _traced
-    before, _traced = _traced, True
+    before = _traced.set(True)
     try:
         yield
     finally:
-        _traced = before
+        _traced.reset(before)
 
 
 @contextmanager
 def batching(agents: int) -> Iterator[None]:
     """Inside, an update is that of many agents at once: every tensor hides an axis of agents."""
-    global _agents
-    before, _agents = _agents, agents
+    before = _agents.set(agents)
     try:
         yield
     finally:
-        _agents = before
+        _agents.reset(before)
 
 
 def is_traced() -> bool:
-    return _traced
+    return _traced.get()
 
 
 def is_batched() -> bool:
-    return _agents is not None
+    return _agents.get() is not None
 
 
 def num_agents() -> int:
     """How many agents an update is for."""
-    return 1 if _agents is None else _agents
+    agents = _agents.get()
+    return 1 if agents is None else agents
 
 
 def asking_is_free(tensor: Tensor) -> bool:
     """Whether a branch on a tensor's value is possible and costs nothing."""
-    return tensor.device.type == "cpu" and not (_traced or is_batched())
+    return tensor.device.type == "cpu" and not (_traced.get() or is_batched())

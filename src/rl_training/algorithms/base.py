@@ -126,6 +126,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         self.normalizer = ObservationNormalizer(width, normalize_observations)
         self.optimizers: dict[str, Optimizer] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
+        # Set while a run makes updates, and at no other time: see `runtime.agents`.
         self.drawn_ahead: DrawnAhead | None = None
         # Share of the budget spent; online loops set it before acting, for schedules.
         self.fraction = 0.0

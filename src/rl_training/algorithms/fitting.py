@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,6 +246,9 @@ class Fitting:
         self.failed.copy_(torch.where(self.failed.any(), self.failed, ~torch.isfinite(losses)))
 
     # --- for an engine ------------------------------------------------------------------------
+
+    def attached(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def prepare(self) -> None:
         return None

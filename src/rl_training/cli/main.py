@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +16,9 @@ import typer
 from rl_training.cli import data, look, train, use
 from rl_training.cli.options import out
 from rl_training.experiment.errors import RenamedKeyWarning, RLTrainingError, printable
+
+DEBUG = "RL_TRAINING_DEBUG"
+"""Environment variable that shows tracebacks."""
 
 app = typer.Typer(
     name="rl-training",
@@ -38,6 +45,13 @@ def _version(value: bool) -> None:
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug",
+            help=f"Show the traceback of an error, after any command, too; so does {DEBUG}=1.",
+        ),
     ] = False,
 ) -> None:
     pass
@@ -89,12 +103,30 @@ def _one_line(
 as_python_writes_it = warnings.formatwarning
 
 
-def main() -> None:
-    """Entry point: user errors become one line each and exit code 2."""
-    warnings.formatwarning = _one_line
+@contextmanager
+def _shown_traceback() -> Iterator[None]:
+    """Print where an exception comes from, with what it was raised from, and pass it on."""
     try:
-        # typer's own reports of a wrong flag take many lines; asked so, it hands over the exit code
-        sys.exit(app(prog_name="rl-training", standalone_mode=False))
+        yield
+    except Exception:
+        traceback.print_exc()
+        raise
+
+
+def main() -> None:
+    """Entry point: user errors become one line each and exit code 2.
+
+    With `--debug` anywhere among the arguments, or RL_TRAINING_DEBUG set, the traceback of an
+    error stands above its line.
+    """
+    warnings.formatwarning = _one_line
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1 or os.environ.get(DEBUG, "") not in ("", "0")
+    try:
+        with _shown_traceback() if debug else nullcontext():
+            # typer's own reports of a wrong flag take many lines; asked so, it hands over the exit
+            # code
+            sys.exit(app(arguments, prog_name="rl-training", standalone_mode=False))
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # known to newer versions only
             error.show()

@@ -93,8 +93,10 @@ def resume(
 def _run(learn: Callable[[], Any], report: Callable[[Any], None]) -> None:
     """Train and report how it ended; a signal is passed on as the exit code."""
     from rl_training.experiment.tracking import resume_command
+    from rl_training.runtime.build import keep_freed_memory
     from rl_training.runtime.signals import InterruptedRun, TerminatedRun
 
+    keep_freed_memory()  # this process is a run and nothing else
     code = 0
     try:
         result = learn()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +28,10 @@ class Learner(Protocol):
     device: torch.device
     slow_to_compile: bool
 
+    def attached(self) -> AbstractContextManager[None]:
+        """Inside, the algorithm takes what belongs to the run: numbers that were drawn ahead,
+        compiled pieces. Outside it is as it was built, apart from what it has learned."""
+
     def prepare(self) -> int | None:
         """Get ready on the host; the number of updates for which that lasts, None for any."""
 
@@ -38,6 +43,26 @@ class Learner(Protocol):
 
     def tensors(self) -> list[Tensor]:
         """Everything `update` writes to."""
+
+
+class Attached:
+    """A context in which an algorithm has other attributes; those of before return after it."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._own = vars(algorithm)
+        self.values: dict[str, Any] = {}
+        self._before: list[dict[str, Any]] = []
+
+    def __enter__(self) -> None:
+        if self.values:
+            self._before.append({k: self._own[k] for k in self.values if k in self._own})
+            self._own.update(self.values)
+
+    def __exit__(self, *_: object) -> None:
+        if self.values:
+            for name in self.values:
+                self._own.pop(name, None)
+            self._own.update(self._before.pop())
 
 
 class OneAgent:
@@ -58,12 +83,15 @@ class OneAgent:
         self.algorithm, self.draw, self.learned, self.touched = algorithm, draw, learned, touched
         self.device = algorithm.update_count.device
         self.slow_to_compile = algorithm.slow_to_compile
-        for name in algorithm.pieces:  # a learner before may have compiled them
-            vars(algorithm).pop(name, None)
         self.random = None if seed is None else random_blocks(algorithm, draw, [seed])
-        algorithm.drawn_ahead = self.random
+        self._attached = Attached(algorithm)
+        if self.random is not None:
+            self._attached.values["drawn_ahead"] = self.random
         self._step: Callable[..., Metrics] = algorithm.step
         self._whole: Callable[[], Metrics] = self._draw_and_step
+
+    def attached(self) -> Attached:
+        return self._attached
 
     def prepare(self) -> int | None:
         if self.random is None:
@@ -72,7 +100,7 @@ class OneAgent:
 
     def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
         for name in self.algorithm.pieces:
-            setattr(self.algorithm, name, compiled(getattr(self.algorithm, name)))
+            self._attached.values[name] = compiled(getattr(self.algorithm, name))
         if self.algorithm.pieces:
             return
         if self.random is None:
@@ -121,6 +149,9 @@ class AgentStack:
             for tensor, own in zip(tensors, together, strict=True):
                 tensor.data = own
         self._whole: Callable[[], Metrics] = self._update_all
+
+    def attached(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the template is the stack's own
 
     def prepare(self) -> int | None:
         return self.random.prepare(int(self.agents[0].update_count))

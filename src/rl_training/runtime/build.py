@@ -107,6 +107,9 @@ def keep_freed_memory() -> None:
 
     By default glibc maps each large tensor anew, and clearing its pages costs more than
     the arithmetic on it: a CQL update takes a third less time without. Elsewhere a no-op.
+
+    For the whole process and for good, so that the command line does it, and a program that is
+    not ours decides for itself.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -138,7 +141,6 @@ def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     torch.set_num_threads(choose_threads(config, spaces.is_image))
     # Otherwise gradients of convolutions differ in the last bit from run to run.
     torch.backends.cudnn.deterministic = True
-    keep_freed_memory()
     flushed = flushes_denormals()
     # Adam's moments of weights without a gradient fade into numbers so small that the CPU takes
     # many times as long for each: a fifth of a DQN update on CartPole.

@@ -82,19 +82,21 @@ class Engine:
         Raises `StepInterrupted` between two of them where the run is to end.
         """
         metrics: Metrics = {}
-        while updates:
-            self.pause.check()
-            metrics, done = self._run_chunk(updates)
-            updates -= done
+        with self.learner.attached():
+            while updates:
+                self.pause.check()
+                metrics, done = self._run_chunk(updates)
+                updates -= done
         return metrics
 
     def run_until_due(self, updates: int) -> tuple[Metrics, int]:
         """Up to `updates` updates, fewer once the pause is due; the metrics of the last one,
         and how many were made."""
-        metrics, done = self._run_chunk(updates)
-        while done < updates and not self.pause.due():
-            metrics, more = self._run_chunk(updates - done)
-            done += more
+        with self.learner.attached():
+            metrics, done = self._run_chunk(updates)
+            while done < updates and not self.pause.due():
+                metrics, more = self._run_chunk(updates - done)
+                done += more
         return metrics, done
 
     def _run_chunk(self, most: int) -> tuple[Metrics, int]:

@@ -153,6 +153,7 @@ class OffPolicyLoop:
         ]
 
     def close(self) -> None:
+        self.algorithm.fraction = 0.0  # of this run alone
         self.experience.close()
 
 
