@@ -16,11 +16,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from rl_training import Callback, Dreamer
+from rl_training import Callback, Dreamer, EvalEvent
 from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.replay.sequences import SequenceReplay
-from rl_training.runtime.callbacks import EvalEvent
 
 SHOWN, STRETCHES = 5, 64
 

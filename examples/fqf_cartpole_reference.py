@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from rl_training import FQF, Callback
+from rl_training import FQF, Callback, EvalEvent
 from rl_training.models.value_networks import MLPFQFNetwork
-from rl_training.runtime.callbacks import EvalEvent
 
 SOLVED_RETURN = 475.0
 """The mean return at which Gymnasium calls CartPole-v1 solved."""

@@ -30,6 +30,10 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--game", "catch", "--timesteps", "2540"),
         ("Return of the policy", "steps ahead", "error of the model", "--video"),
     ),
+    "own_callback_and_logger.py": (
+        ("--timesteps", "1024"),
+        ("ppo in", "512 steps  return", "ended: ", "finished", "metrics.csv"),
+    ),
     "offline_to_online.py": (
         ("--timesteps", "1500", "--total-updates", "20"),
         ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),

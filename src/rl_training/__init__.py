@@ -42,7 +42,16 @@ if TYPE_CHECKING:
     from rl_training.experiment.config import TrainConfig as TrainConfig
     from rl_training.experiment.errors import RLTrainingError as RLTrainingError
     from rl_training.experiment.registry import register as register
+    from rl_training.experiment.sinks import MetricsEvent as MetricsEvent
+    from rl_training.experiment.sinks import MetricsSink as MetricsSink
+    from rl_training.experiment.sinks import RunInfo as RunInfo
+    from rl_training.experiment.sinks import SinkFailure as SinkFailure
     from rl_training.runtime.callbacks import Callback as Callback
+    from rl_training.runtime.callbacks import EvalEvent as EvalEvent
+    from rl_training.runtime.callbacks import LogEvent as LogEvent
+    from rl_training.runtime.callbacks import SaveEvent as SaveEvent
+    from rl_training.runtime.callbacks import StartEvent as StartEvent
+    from rl_training.runtime.callbacks import StepEvent as StepEvent
     from rl_training.runtime.callbacks import TrainResult as TrainResult
     from rl_training.runtime.evaluation import EvalResult as EvalResult
     from rl_training.runtime.seeds import SeedsResult as SeedsResult
@@ -81,7 +90,16 @@ _EXPORTS = {
     "experiment.config": ("TrainConfig",),
     "experiment.errors": ("RLTrainingError",),
     "experiment.registry": ("register",),
-    "runtime.callbacks": ("Callback", "TrainResult"),
+    "experiment.sinks": ("MetricsEvent", "MetricsSink", "RunInfo", "SinkFailure"),
+    "runtime.callbacks": (
+        "Callback",
+        "EvalEvent",
+        "LogEvent",
+        "SaveEvent",
+        "StartEvent",
+        "StepEvent",
+        "TrainResult",
+    ),
     "runtime.evaluation": ("EvalResult",),
     "runtime.seeds": ("SeedsResult",),
 }

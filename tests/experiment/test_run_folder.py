@@ -155,13 +155,16 @@ def test_no_planted_link_is_written_through(cli: Command, bc_run: Path, tmp_path
 
 
 def test_metrics_are_never_appended_through_a_link(tmp_path: Path) -> None:
-    from rl_training.experiment.tracking import MetricsLog
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.sinks import MetricsLog
 
+    values = {"dataset": {"kind": "random"}, "total_updates": 1, "tensorboard": False}
+    config = TrainConfig(algo="bc", env_id="Pendulum-v1", **values)
     target = tmp_path / "precious"
     target.write_text(PRECIOUS)
     (tmp_path / "metrics.jsonl").symlink_to(target)
     with pytest.raises(RLTrainingError, match="a link is in its place"):
-        MetricsLog(tmp_path, None, tensorboard=False)
+        MetricsLog(tmp_path, config)
     assert target.read_text() == PRECIOUS
 
 

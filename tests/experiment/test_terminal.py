@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from rl_training.experiment.console import ProgressConsole
 from rl_training.experiment.terminal import terminal
-from rl_training.experiment.tracking import ProgressConsole
 
 
 def ascii_stream(errors: str) -> io.TextIOWrapper:
@@ -92,9 +92,9 @@ def test_the_bar_ends_with_the_last_evaluation(monkeypatch: pytest.MonkeyPatch) 
     console = ProgressConsole()
     console.start("BC", 10, 0, "updates")
     console.evaluated(5, -1504.0, "return -1,504.0", best=True)
-    console.advance(10)
+    console.advance(10, "return -1,200.5, length 200")
     console.evaluated(10, -1340.0, "return -1,340.0", best=True)
     console.stop()
     *_, last = (line for line in stream.getvalue().splitlines() if "updates/s" in line)
-    assert "return -1,340.0" in last
-    assert "return -1,504.0" not in last
+    assert "return -1,200.5, length 200, evaluation -1,340.0" in last
+    assert "-1,504.0" not in last

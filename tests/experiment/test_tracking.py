@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.console import ProgressConsole
 from rl_training.experiment.errors import ConfigError, RLTrainingError
+from rl_training.experiment.sinks import MetricsLog
 from rl_training.experiment.tracking import (
-    MetricsLog,
-    ProgressConsole,
     create_run_folder,
     read_run_config,
     write_json,
@@ -72,7 +72,7 @@ def test_a_full_disk_keeps_the_old_files(tmp_path: Path) -> None:
     write_json(tmp_path / "result.json", {"a": 1})
     write_run_config(tmp_path, config(tmp_path))
     before = (tmp_path / "config.yaml").read_bytes()
-    log = MetricsLog(tmp_path, None, tensorboard=False)
+    log = MetricsLog(tmp_path, config(tmp_path, tensorboard=False))
     log.write("train", 1, {})
     with full_disk():
         with pytest.raises(RLTrainingError, match=r"result\.json' cannot be written: .*resume"):
@@ -81,7 +81,7 @@ def test_a_full_disk_keeps_the_old_files(tmp_path: Path) -> None:
             log.write("train", 2, {})
         with pytest.raises(OSError, match="too large"):
             write_run_config(tmp_path, config(tmp_path, seed=9))
-        log.close()
+        log.close("finished")
     assert ticks(tmp_path) == [1]
     assert json.loads((tmp_path / "result.json").read_text(encoding="utf-8")) == {"a": 1}
     assert (tmp_path / "config.yaml").read_bytes() == before
@@ -89,26 +89,26 @@ def test_a_full_disk_keeps_the_old_files(tmp_path: Path) -> None:
 
 
 def test_metrics_after_the_resumed_tick_are_dropped(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path, None, tensorboard=False)
+    log = MetricsLog(tmp_path, config(tmp_path, tensorboard=False))
     for tick in (5, 10, 10, 15, 20):
         log.write("train", tick, {"x": tick / 2})
-    log.close()
+    log.close("finished")
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'3\n"text"\n{"no": "tick"}\n{"tick": null}\n\xff\xfe\n{"event": "tra')
-    log = MetricsLog(tmp_path, 10, tensorboard=False)
+    log = MetricsLog(tmp_path, config(tmp_path, tensorboard=False), 10)
     assert ticks(tmp_path) == [5, 10, 10]
     log.write("train", 11, {})
-    log.close()
+    log.close("finished")
     assert ticks(tmp_path) == [5, 10, 10, 11]
-    MetricsLog(tmp_path, -1, tensorboard=False).close()
+    MetricsLog(tmp_path, config(tmp_path, tensorboard=False), -1).close("finished")
     assert ticks(tmp_path) == []
 
 
 def test_a_new_log_needs_no_file_and_an_old_one_is_continued(tmp_path: Path) -> None:
     for tick in (1, 2):
-        log = MetricsLog(tmp_path, None if tick == 1 else 1, tensorboard=False)
+        log = MetricsLog(tmp_path, config(tmp_path, tensorboard=False), None if tick == 1 else 1)
         log.write("train", tick, {"y": [1.0]})
-        log.close()
+        log.close("finished")
     assert ticks(tmp_path) == [1, 2]
 
 
@@ -116,9 +116,9 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator"
     )
-    log = MetricsLog(tmp_path, None, tensorboard=True)
+    log = MetricsLog(tmp_path, config(tmp_path))
     log.write("train", 1, {"loss": 0.5, "list": [1.0], "flag": True, "text": "x"})
-    log.close()
+    log.close("finished")
     events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert events.Tags()["scalars"] == ["loss"]
     assert events.Scalars("loss")[0].value == 0.5
@@ -130,7 +130,7 @@ def test_the_console_says_plain_lines_where_there_is_no_terminal(
     monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
     console = ProgressConsole()
     console.start("BC", 100, 10, "updates")
-    console.advance(60)
+    console.advance(60, "return -3.0, length 20")
     console.evaluated(60, -1.0, "return -1.0", best=True)
     console.say("run folder: a[/b]:smile:")
     console.advance(100)
@@ -140,4 +140,5 @@ def test_the_console_says_plain_lines_where_there_is_no_terminal(
     assert "60/100 updates" in captured.err
     assert "updates 60: return -1.0 (best so far)" in captured.err
     assert "a[/b]:smile:" in captured.err
-    assert "return -1.0" in captured.err.splitlines()[-1]
+    assert "s left, return -3.0, length 20\n" in captured.err
+    assert "evaluation -1.0" in captured.err.splitlines()[-1]

@@ -25,7 +25,7 @@ from rl_training import (
 from rl_training.algorithms.fitting import FitReport, Fitting
 from rl_training.envs.make import env_spaces
 from rl_training.experiment import memory
-from rl_training.experiment.tracking import ProgressConsole
+from rl_training.experiment.console import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
 from rl_training.runtime.loops import model_based

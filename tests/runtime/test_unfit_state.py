@@ -15,8 +15,8 @@ from rl_training import ManagedAlgorithm
 from rl_training.api.support import refused_if_unfit
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.console import SilentConsole
 from rl_training.experiment.errors import CheckpointError, RLTrainingError, UnfitStateError
-from rl_training.experiment.tracking import SilentConsole
 from rl_training.runtime import trainer as trainer_module
 from rl_training.runtime.build import build_loop, run_scope
 from rl_training.runtime.trainer import Trainer

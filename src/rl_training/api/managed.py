@@ -53,6 +53,7 @@ from rl_training.experiment.config import (
     load_config,
     whole_number,
 )
+from rl_training.experiment.console import Console, ProgressConsole, SilentConsole
 from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
@@ -61,14 +62,12 @@ from rl_training.experiment.errors import (
 )
 from rl_training.experiment.lock import working_in
 from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.sinks import make_sinks
 from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
     DATASET_FILE,
-    Console,
-    ProgressConsole,
-    SilentConsole,
     create_run_folder,
     read_run_config,
     resume_command,
@@ -86,6 +85,7 @@ from rl_training.runtime.build import (
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.collection import Behaviour, StepWatcher, collect
 from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluator
+from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.data import read_data
 from rl_training.runtime.policy import ActingPolicy
 from rl_training.runtime.trainer import Trainer, checkpoint_header
@@ -280,6 +280,7 @@ class ManagedAlgorithm:
         console = ProgressConsole() if progress else SilentConsole()
         with run_scope(config, self.algorithm.spaces):
             # everything that can be refused is refused before the folder exists
+            make_sinks(config)
             loop = build_loop(config, self.algorithm, self.data_in_memory)
             self._read = None  # the loop has what it needs of them
             # kept, whatever a resume changes, and wherever it is made
@@ -296,7 +297,17 @@ class ManagedAlgorithm:
             if self._beginning is not None:
                 console.say(self._beginning)
             with working_in(run_dir):
-                return Trainer(config, self.algorithm, loop, run_dir, console, callbacks).run()
+                return self._trainer(config, loop, run_dir, console, callbacks).run()
+
+    def _trainer(
+        self,
+        config: TrainConfig,
+        loop: Loop,
+        run_dir: Path,
+        console: Console,
+        callbacks: Sequence[Callback],
+    ) -> Trainer:
+        return Trainer(config, self.algorithm, loop, run_dir, console, callbacks, agent=self)
 
     def _budget(self, unit: str, total: int | None, more: int | None) -> int | None:
         """A budget in total, given as such or as what to add to what the run has done."""
@@ -373,8 +384,9 @@ class ManagedAlgorithm:
             config = config.replace(engine="auto")
         config = with_paths_found(config, run_dir)
         with working_in(run_dir), run_scope(config, self.algorithm.spaces):
+            make_sinks(config)
             loop = build_loop(config, self.algorithm)
-            trainer = Trainer(config, self.algorithm, loop, run_dir, console, callbacks)
+            trainer = self._trainer(config, loop, run_dir, console, callbacks)
             check_checkpoints(trainer.store, config, self.algorithm.spaces, console)
             with refused_if_unfit(run_dir):
                 trainer.restore()

@@ -22,13 +22,12 @@ from rl_training.api.support import (
 )
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
+from rl_training.experiment.console import Console, ProgressConsole, SilentConsole
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import working_in
+from rl_training.experiment.sinks import make_sinks
 from rl_training.experiment.tracking import (
     CONFIG_FILE,
-    Console,
-    ProgressConsole,
-    SilentConsole,
     create_run_folder,
     read_run_config,
     write_run_config,
@@ -66,6 +65,7 @@ def learn_seeds(
     spaces = first.algorithm.spaces
     console: Console = ProgressConsole() if progress else SilentConsole()
     with run_scope(config, spaces):
+        make_sinks(config)
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in config.seeds or ()]
         beginning = begin(config, agents, first.data_in_memory)
         data = training_data(config, agents[0], first.data_in_memory)
@@ -103,6 +103,7 @@ def resume_seeds(
     config = with_paths_found(config, run_dir)
     spaces = task_spaces(config)
     with working_in(run_dir, *_parts(run_dir, config)), run_scope(config, spaces):
+        make_sinks(config)
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")

@@ -20,6 +20,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo, CheckpointStore
 from rl_training.experiment.config import CHANGEABLE_ON_RESUME, TrainConfig
 from rl_training.experiment.config_errors import shortened
+from rl_training.experiment.console import Console
 from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
@@ -35,7 +36,6 @@ from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
     DATASET_FILE,
-    Console,
     resume_command,
     versions,
 )

@@ -46,6 +46,8 @@ class EpisodeRecord(NamedTuple):
     episode_return: float
     length: int
     seed: int
+    success: bool | None = None
+    """What `info["is_success"]` said at its end; None where the environment does not report it."""
 
 
 def make_vector_env(
@@ -236,7 +238,8 @@ class Collector:
     def _note_finished(self, ended: NDArray[Any]) -> None:
         for i in np.flatnonzero(ended).tolist():
             episode_return, length = float(self._returns[i]), self._log.length(i)
-            self._finished.append(EpisodeRecord(i, episode_return, length, self._seeds[i]))
+            success = self._envs.successes[i]
+            self._finished.append(EpisodeRecord(i, episode_return, length, self._seeds[i], success))
 
     def _note_begun(self, begun: NDArray[Any], seeds: list[int]) -> None:
         self._seeds = seeds
@@ -247,8 +250,11 @@ class Collector:
 
 
 def _record(entry: Any) -> EpisodeRecord:
-    env, total, length, seed = Stored({"finished": entry}, "collector").numbers("finished", 4)
-    return EpisodeRecord(int(env), total, int(length), int(seed))
+    *known, success = [*entry, None][:5] if isinstance(entry, list) else [entry, None]
+    stored = Stored({"finished": known, "success": success}, "collector")
+    env, total, length, seed = stored.numbers("finished", 4)
+    flag = None if success is None else stored.flag("success")
+    return EpisodeRecord(int(env), total, int(length), int(seed), flag)
 
 
 class _ActionLog:

@@ -15,8 +15,8 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config_errors import shortened
 from rl_training.experiment.errors import EnvironmentFailure, RLTrainingError, told
 
-Answer = tuple[NDArray[Any], float, bool, bool]
-"""Observation, reward, terminated and truncated."""
+Answer = tuple[NDArray[Any], float, bool, bool, Any]
+"""Observation, reward, terminated, truncated and info."""
 
 FINITE = "every number has to be finite; correct the environment"
 CORRECT = "correct the environment, or env_kwargs"
@@ -58,7 +58,7 @@ class EnvContract:
         """What `take`, the step of an environment, answers to an action."""
         answer = take(action)
         try:
-            obs, reward, terminated, truncated, _ = answer
+            obs, reward, terminated, truncated, info = answer
         except (TypeError, ValueError):
             raise WrongAnswerError(
                 f"returned {_kind(answer)} from step, expected (observation, reward, terminated, "
@@ -77,7 +77,7 @@ class EnvContract:
             terminated = _flag(terminated, "terminated")
         if type(truncated) is not bool and type(truncated) is not np.bool_:
             truncated = _flag(truncated, "truncated")
-        return obs, reward, terminated, truncated
+        return obs, reward, terminated, truncated, info
 
     def observation(self, obs: Any) -> NDArray[Any]:
         """As an array of the task's shape and type."""
@@ -149,6 +149,18 @@ class CheckedEnv:
             f"env_id: environment '{self.env_id}' {what} in {self._episode} (seed {self._seed}, "
             f"step {self.length}); {mend}"
         )
+
+
+def success_in(info: Any) -> bool | None:
+    """What the last step of an episode says of its success, in `info["is_success"]`; None where
+    it says nothing that is true or false."""
+    value = info.get("is_success") if isinstance(info, dict) else None
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        return None
+    return bool(array.reshape(()))
 
 
 def close_env(env: gym.Env[Any, Any]) -> None:

@@ -70,7 +70,7 @@ def roll_out(
             done = False
             while not done and (steps is None or len(rewards) < steps):
                 action = controller(observation, generator)
-                successor, reward, terminated, truncated = checked.step(action)
+                successor, reward, terminated, truncated, _ = checked.step(action)
                 observations.append(np.array(observation, dtype=np.float32))
                 actions.append(action)
                 rewards.append(float(reward))

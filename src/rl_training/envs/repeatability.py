@@ -110,7 +110,7 @@ class _Trial:
             if until is not None and time.monotonic() > until:
                 break
             answer = self.contract.step(self.env.step, self.controller(obs, generator))
-            obs, reward, terminated, truncated = answer
+            obs, reward, terminated, truncated, _ = answer
             answers.append(obs.tobytes() + np.array([reward, terminated, truncated]).tobytes())
             if terminated or truncated:
                 break

@@ -23,6 +23,7 @@ from rl_training.envs.contract import (
     all_finite,
     close_env,
     numbers,
+    success_in,
     what_it_did,
 )
 from rl_training.envs.global_random import OwnGenerators
@@ -60,6 +61,8 @@ class VectorEnvs(ABC):
         self.contract = EnvContract(spaces)
         self.repeatability = Repeatability()
         self.obs: NDArray[Any] = np.zeros((num_envs, *spaces.obs_shape), spaces.obs_dtype)
+        self.successes: list[bool | None] = [None] * num_envs
+        """Of the episode that ended last in each, where the environment reports it."""
         # For sentences about failures: one shared clock costs less than E counters.
         self._clock = 0
         self._began = [0] * num_envs
@@ -160,7 +163,7 @@ def replay_episode(
         for action in rows:
             if ended:
                 return None
-            obs, reward, terminated, truncated = contract.step(env.step, action)
+            obs, reward, terminated, truncated, _ = contract.step(env.step, action)
             total += float(np.float32(reward))  # as the collector adds them up
             ended = bool(terminated or truncated)
         return None if ended else Replayed(obs.astype(contract.dtype), total)
@@ -205,11 +208,13 @@ class SyncEnvs(VectorEnvs):
         i = 0
         try:
             for i, step in enumerate(self._step_functions):
-                obs[i], reward[i], ends, cut = check(step, rows[i])
+                obs[i], reward[i], ends, cut, info = check(step, rows[i])
                 if ends:
                     terminated[i] = True
                 elif cut:
                     truncated[i] = True
+                if ends or cut:
+                    self.successes[i] = success_in(info)
         except FOREIGN_ERRORS as error:
             self._fail(i, what_it_did(error), cause=error)
         if not (all_finite(obs) and all_finite(reward)):

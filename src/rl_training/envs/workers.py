@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 
-from rl_training.envs.contract import EnvContract, all_finite, close_env, what_it_did
+from rl_training.envs.contract import EnvContract, all_finite, close_env, success_in, what_it_did
 from rl_training.envs.global_random import seed_global_generators
 from rl_training.envs.make import env_spaces, make_env, spaces_of
 from rl_training.envs.repeatability import Repeatability, repeatability
@@ -107,6 +107,9 @@ class AsyncEnvs(VectorEnvs):
         obs, reward = shared.copy(), rewards.astype(np.float32)
         if not (all_finite(obs) and all_finite(reward)):
             self._fail_not_finite(obs, reward, actions)
+        if "is_success" in infos:  # of those whose episode has ended
+            for i in np.flatnonzero(infos["_is_success"]).tolist():
+                self.successes[i] = bool(infos["is_success"][i])
         self.obs = obs
         return obs, reward, terminated, truncated & ~terminated
 
@@ -254,13 +257,14 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
-            obs, reward, terminated, truncated = self._contract.step(
+            obs, reward, terminated, truncated, info = self._contract.step(
                 self.env.step, int(action) if self._discrete else action
             )
         except BaseException as error:  # noqa: BLE001
             return self._nothing, 0.0, False, False, {"failure": what_it_did(error)}
-        # infos are not looked at
-        return obs, float(reward), bool(terminated), bool(truncated), {}
+        success = success_in(info) if terminated or truncated else None
+        sent = {} if success is None else {"is_success": success}
+        return obs, float(reward), bool(terminated), bool(truncated), sent
 
     def replay_episode(self) -> Replayed | None:
         """`episode` is set just before: Gymnasium can set a value in each worker, but calls

@@ -273,8 +273,9 @@ EVAL_METRICS = (
     "eval/return_min",
     "eval/return_max",
     "eval/length_mean",
+    "eval/success_rate",
 )
-"""What an evaluation reports."""
+"""What an evaluation reports; the success rate where the environment does."""
 
 
 class EarlyStoppingConfig(Section):
@@ -300,6 +301,34 @@ class EarlyStoppingConfig(Section):
             )
         if self.patience is None and self.target is None:
             raise ValueError("give 'patience', 'target' or both")
+        return self
+
+
+LOGGERS = ("tensorboard", "csv", "wandb", "mlflow")
+
+
+class LoggerConfig(Section):
+    """A further place that metrics are written to."""
+
+    kind: str
+    """tensorboard, csv, wandb, mlflow, or a class of your own as package.module:Class."""
+    options: dict[str, Any] = {}
+    """Options of the logger, such as the project of wandb."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: Any) -> Any:
+        return {"kind": values} if isinstance(values, str) else values
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        module, colon, name = self.kind.partition(":")
+        own = colon and all(part.isidentifier() for part in (*module.split("."), name))
+        if not own and self.kind not in LOGGERS:
+            raise ValueError(
+                f"unknown logger '{self.kind}'{did_you_mean(self.kind, LOGGERS)}; known are "
+                f"{', '.join(LOGGERS)}, and a class of your own as package.module:Class"
+            )
         return self
 
 
@@ -366,6 +395,8 @@ class TrainConfig(Section):
     """Optional early stopping on evaluations."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
+    loggers: Annotated[tuple[LoggerConfig, ...], Field(strict=False)] = ()
+    """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
     output_dir: Text = "runs"
     """Folder in which the run folder is made."""
     algo_kwargs: dict[str, Any] = {}
@@ -387,6 +418,9 @@ class TrainConfig(Section):
                 )
         if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: each may occur once, got {list(self.seeds)}")
+        kinds = [logger.kind for logger in self.loggers]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"loggers: each may occur once, got {', '.join(kinds)}")
         if self.total_updates is not None and self.total_epochs is not None:
             raise ValueError(
                 "give total_updates or total_epochs, not both; total_updates=null takes one back"
@@ -425,6 +459,11 @@ class TrainConfig(Section):
                 "env_id: Pendulum-v1"
             )
         return self.env_id
+
+    @property
+    def logs_media(self) -> bool:
+        """Whether a logger shows histograms and videos."""
+        return self.tensorboard or any(one.kind not in ("csv", "mlflow") for one in self.loggers)
 
     @property
     def params(self) -> Any:
@@ -481,6 +520,7 @@ CHANGEABLE_ON_RESUME = frozenset(
         "profile",
         "early_stopping",
         "tensorboard",
+        "loggers",
     }
 )
 """Keys that may differ when a run is resumed: none of them changes what is learned."""

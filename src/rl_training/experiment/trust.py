@@ -38,7 +38,7 @@ def modules_named(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, module) for everything of the form "module:name" that a run would import."""
     return [
         (key, module)
-        for section in ("env_id", "env_kwargs", "train_env_kwargs", "algo_kwargs")
+        for section in ("env_id", "env_kwargs", "train_env_kwargs", "algo_kwargs", "loggers")
         for key, module in _named_in(section, config.get(section))
     ]
 

@@ -1,11 +1,13 @@
-"""Where user code meets a run."""
+"""Hooks of a run for user code, and the events that they get."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.evaluation import EvalResult
@@ -44,6 +46,37 @@ class TrainResult:
 
 
 @dataclass(frozen=True)
+class StartEvent:
+    """A run begins, or goes on after a resume."""
+
+    tick: int
+    """Updates (offline) or environment steps (online) so far: 0 unless the run is resumed."""
+    total: int
+    """The tick at which the budget is spent."""
+    run_dir: Path
+    config: TrainConfig
+    agent: Any
+    """The agent whose `learn` was called, or that is resumed; it can predict, evaluate and save."""
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """Metrics were logged."""
+
+    kind: str
+    """"train", every `log_interval`, or "eval", after an evaluation."""
+    tick: int
+    metrics: Mapping[str, float]
+    """Every number that was logged, by the name that metrics.jsonl has for it."""
+    run_dir: Path
+    config: TrainConfig
+    agent: Any
+    """As in `StartEvent`."""
+    request_stop: Callable[[str], None]
+    """Ends the run after this step, with the given reason."""
+
+
+@dataclass(frozen=True)
 class StepEvent:
     """The run has come further."""
 
@@ -74,6 +107,12 @@ class SaveEvent:
 
 class Callback:
     """Override what you need. Nothing done here can disturb the run's random streams."""
+
+    def on_start(self, event: StartEvent) -> None:
+        """Once, before the first step of a run, and again when it is resumed."""
+
+    def on_log(self, event: LogEvent) -> None:
+        """Whenever metrics are logged, of training or of an evaluation."""
 
     def on_step(self, event: StepEvent) -> None:
         """After some updates or environment steps, about ten times a second; less often only

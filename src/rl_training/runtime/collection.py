@@ -18,8 +18,8 @@ from rl_training.envs.contract import close_env
 from rl_training.envs.episodes import roll_out, uniform_controller
 from rl_training.envs.make import make_env, spaces_of
 from rl_training.experiment.config import whole_number
+from rl_training.experiment.console import ProgressConsole
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
-from rl_training.experiment.tracking import ProgressConsole
 from rl_training.runtime.policy import refuse_sampling
 
 Predict = Callable[[NDArray[Any], bool, Any], tuple[NDArray[Any], Any]]
@@ -189,8 +189,8 @@ class CollectionProgress(ProgressConsole):
             made = [f"{self.steps:,} steps"] if self._by_episode else []
             if self.returns:
                 made.append(f"mean return {self._return_sum / len(self.returns):,.1f}")
-            self._score = ", ".join(made)
-            self.advance(len(self.returns) if self._by_episode else self.steps)
+            done = len(self.returns) if self._by_episode else self.steps
+            self.advance(done, ", ".join(made))
 
     def summary(self) -> str:
         """Episodes, steps and returns in one line; an episode that was cut has no return."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.contract import CheckedEnv, EnvContract, close_env
+from rl_training.envs.contract import CheckedEnv, EnvContract, close_env, success_in
 from rl_training.envs.global_random import seed_global_generators, untouched_randomness
 from rl_training.envs.make import make_env, spaces_of
 from rl_training.envs.spaces import Spaces
@@ -39,6 +39,8 @@ class EvalResult:
     lengths: tuple[int, ...]
     cut: tuple[bool, ...] = ()
     """Episodes that had not ended after the most steps that an evaluation takes."""
+    successes: tuple[bool | None, ...] = ()
+    """What `info["is_success"]` said at the end of each; None where it says nothing."""
 
     @property
     def episodes(self) -> int:
@@ -52,20 +54,30 @@ class EvalResult:
     def return_std(self) -> float:
         return float(np.std(self.returns))
 
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes that report success; None where none reports either."""
+        known = [success for success in self.successes if success is not None]
+        return sum(known) / len(known) if known else None
+
     def metrics(self) -> dict[str, float]:
+        rate = self.success_rate
         return {
             "eval/return_mean": self.return_mean,
             "eval/return_std": self.return_std,
             "eval/return_min": float(np.min(self.returns)),
             "eval/return_max": float(np.max(self.returns)),
             "eval/length_mean": float(np.mean(self.lengths)),
+            **({} if rate is None else {"eval/success_rate": rate}),
         }
 
     def __str__(self) -> str:
         cut = f", {sum(self.cut)} of them cut at {max(self.lengths):,} steps"
+        rate = self.success_rate
         return (
             f"return {self.return_mean:,.1f} ± {self.return_std:,.1f} "
             f"over {self.episodes} episode{'s' if self.episodes > 1 else ''}"
+            f"{'' if rate is None else f', success {rate:.0%}'}"
             f"{cut if any(self.cut) else ''}"
         )
 
@@ -104,6 +116,7 @@ class Outcome(NamedTuple):
     episode_return: float
     length: int
     cut: bool
+    success: bool | None
 
 
 class Evaluator:
@@ -158,6 +171,7 @@ class Evaluator:
             self.add_env(make_env(self.env_id, self.env_kwargs))
         running = dict(zip(episodes, self._envs, strict=False))
         returns, cut = dict.fromkeys(episodes, 0.0), dict.fromkeys(episodes, False)
+        success: dict[Episode, bool | None] = dict.fromkeys(episodes)
         obs: dict[Episode, Any] = {}
         for i, env in running.items():
             seed = start_seed(self.seeds[i.policy], i.number)
@@ -168,15 +182,16 @@ class Evaluator:
             actions, carry = act(seen, owners, carry)
             steps = list(zip(list(running.items()), actions, strict=True))
             for (i, env), action in steps:
-                obs[i], reward, terminated, truncated = env.step(action)
+                obs[i], reward, terminated, truncated, info = env.step(action)
                 returns[i] += float(reward)
                 ended = terminated or truncated
                 cut[i] = not ended and env.length >= self.max_steps
                 if ended or cut[i]:
+                    success[i] = success_in(info)
                     del running[i]
             if len(running) < len(steps):
                 carry = rows_of(carry, [i in running for (i, _), _ in steps])
-        return {i: Outcome(returns[i], envs[i].length, cut[i]) for i in episodes}
+        return {i: Outcome(returns[i], envs[i].length, cut[i], success[i]) for i in episodes}
 
     def add_env(self, env: gym.Env[Any, Any]) -> None:
         """Take over an environment, refused where its spaces are not those of the policies."""

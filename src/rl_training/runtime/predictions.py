@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.roles import SequenceLearner
 from rl_training.envs.global_random import untouched_randomness
-from rl_training.experiment.tracking import Film
+from rl_training.experiment.sinks import Video
 from rl_training.replay.sequences import SequenceReplay
 
 STRETCHES = 6
@@ -21,7 +21,7 @@ LEAST_HEIGHT = 48
 
 def predictions(
     algorithm: SequenceLearner, replay: SequenceReplay, length: int, seed: int
-) -> dict[str, float | Film]:
+) -> dict[str, float | Video]:
     """The squared error of stretches that are stored, per number seen, and a film of images.
 
     `length` is that of the sequences that updates learn from; shorter ones are taken where the
@@ -38,13 +38,13 @@ def predictions(
         expected = algorithm.open_loop(batch, min(SHOWN, steps - 1)).obs
     truth = algorithm.seen(batch.obs)
     error = (expected - truth)[:, min(SHOWN, steps - 1) :].square().mean()
-    report: dict[str, float | Film] = {"model/open_loop_error": float(error)}
+    report: dict[str, float | Video] = {"model/open_loop_error": float(error)}
     if replay.spaces.is_image:
         report["model/open_loop"] = film_of(truth.cpu(), expected.cpu(), min(SHOWN, steps - 1))
     return report
 
 
-def film_of(truth: Tensor, expected: Tensor, shown: int) -> Film:
+def film_of(truth: Tensor, expected: Tensor, shown: int) -> Video:
     """(B, T, C, H, W) numbers in [0, 1] side by side: truth, model and error from top to bottom."""
     error = (expected - truth + 1.0) / 2.0
     rows = torch.stack([truth, expected, error])  # (3, B, T, C, H, W)
@@ -57,4 +57,4 @@ def film_of(truth: Tensor, expected: Tensor, shown: int) -> Film:
     frames = rows.permute(2, 0, 4, 1, 5, 3).reshape(steps, kinds * height, -1, channels).clone()
     # green while it sees, red while it dreams
     frames[:shown, :, :2, 1], frames[shown:, :, :2, 0] = 1.0, 1.0
-    return Film((frames.clamp(0.0, 1.0) * 255).round().numpy().astype(np.uint8))
+    return Video((frames.clamp(0.0, 1.0) * 255).round().numpy().astype(np.uint8))

@@ -22,19 +22,20 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import CheckpointInfo, verify
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.console import Console
 from rl_training.experiment.errors import (
     CheckpointError,
     EnvironmentFailure,
     RLTrainingError,
     TrainingDivergedError,
 )
+from rl_training.experiment.sinks import MetricsLog
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     RESULT_FILE,
-    Console,
-    MetricsLog,
     hardware,
     versions,
     write_json,
@@ -167,7 +168,9 @@ class SeedsTrainer:
         """
         self.began = time.monotonic()
         first = next(iter((self.active or self.trainers).values()))
-        self.log = MetricsLog(self.run_dir, first.resumed_at, self.config.tensorboard)
+        with untouched_randomness():
+            self.log = MetricsLog(self.run_dir, self.config, first.resumed_at, self.console.say)
+        self.status = "failed"
         name = f"{first.algorithm.name()}, {len(self.active)} seeds"
         for trainer in self.active.values():
             trainer.open()
@@ -194,7 +197,7 @@ class SeedsTrainer:
             raise
         finally:
             self.console.stop()
-            self.log.close()
+            self.log.close(self.status)
             for trainer in opened:
                 trainer.close()
             if self.evaluations is not None:
@@ -311,7 +314,7 @@ class SeedsTrainer:
         )
 
     def _write_result(self, status: str) -> None:
-        result = self._result()
+        self.status, result = status, self._result()
         summaries = {
             "last": result.last,
             "best": result.best,
@@ -511,7 +514,7 @@ class SeedConsole:
     def start(self, title: str, total: int, done: int, unit: str) -> None:
         pass
 
-    def advance(self, done: int) -> None:
+    def advance(self, done: int, episodes: str = "") -> None:
         pass
 
     def busy(self, text: str) -> None:

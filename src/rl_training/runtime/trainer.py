@@ -24,6 +24,7 @@ from rl_training.experiment.checkpoint import (
     read_checkpoint,
 )
 from rl_training.experiment.config import Schedule, Section, TrainConfig
+from rl_training.experiment.console import Console
 from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
@@ -31,12 +32,11 @@ from rl_training.experiment.errors import (
     RLTrainingError,
     TrainingDivergedError,
 )
+from rl_training.experiment.sinks import MetricsLog
 from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     RESULT_FILE,
-    Console,
-    MetricsLog,
     hardware,
     resume_command,
     versions,
@@ -46,7 +46,9 @@ from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.callbacks import (
     Callback,
     EvalEvent,
+    LogEvent,
     SaveEvent,
+    StartEvent,
     StepEvent,
     TrainResult,
 )
@@ -156,9 +158,14 @@ class Trainer:
         console: Console,
         callbacks: Sequence[Callback] = (),
         evaluator: SomeEvaluator | None = None,
+        agent: Any = None,
     ) -> None:
         self.config, self.algorithm, self.loop = config, algorithm, loop
         self.run_dir, self.console, self.callbacks = run_dir, console, callbacks
+        self.agent = agent
+        """What callbacks know the policy by."""
+        self.status = "failed"
+        """How the run has ended: "finished", "interrupted" or, until then, "failed"."""
         self.store = CheckpointStore(
             run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
         )
@@ -202,6 +209,10 @@ class Trainer:
         """
         self.open()
         try:
+            start = StartEvent(
+                self.loop.tick, self.loop.total, self.run_dir, self.config, self.agent
+            )
+            self._notify(lambda callback: callback.on_start(start))
             with interruptible(self.interrupt):
                 while self.is_running():
                     self._advance()
@@ -218,7 +229,9 @@ class Trainer:
     def open(self) -> None:
         """Begin, or go on after `restore`."""
         self.began = time.monotonic()
-        self.log = MetricsLog(self.run_dir, self.resumed_at, self.config.tensorboard)
+        with untouched_randomness():
+            self.log = MetricsLog(self.run_dir, self.config, self.resumed_at, self.console.say)
+        self.log_mark = (self.began, self.loop.progress.to_dict())
         if self.config.profile:
             self._begin_profile()
         name = self.algorithm.name()
@@ -266,7 +279,7 @@ class Trainer:
 
     def close(self) -> None:
         self.console.stop()
-        self.log.close()
+        self.log.close(self.status)
         if self.evaluator is not None:
             self.evaluator.close()
         self.loop.close()
@@ -304,7 +317,7 @@ class Trainer:
         by_clock = self.autosave is not None and self.autosave.due()
         if by_clock or (crossed(before, now, c.checkpoint_interval) and now < self.loop.total):
             self.save()
-        self.console.advance(self.loop.position)
+        self.console.advance(self.loop.position, self.loop.episodes())
         if self.profile and not self.profile_shown and self.profile.total > PROFILE_AFTER_S:
             self._show_profile()
         event = StepEvent(now, self.loop.progress, self.request_stop)
@@ -363,12 +376,32 @@ class Trainer:
         values |= self.loop.report()
         for name, optimizer in self.algorithm.optimizers.items():
             values[f"lr/{name}"] = float(optimizer.lr)
-        elapsed = self._elapsed()
-        self.log.write(
-            "train",
-            self.loop.tick,
-            {**self.loop.progress.to_dict(), **values, "time/elapsed_seconds": elapsed},
+        values["time/elapsed_seconds"] = self._elapsed()
+        self._log("train", {**self.loop.progress.to_dict(), **values, **self._rates()})
+
+    def _rates(self) -> dict[str, float]:
+        """Environment steps and updates per second since the last call."""
+        (before, then), now = self.log_mark, (time.monotonic(), self.loop.progress.to_dict())
+        self.log_mark = now
+        return {
+            f"time/{key}_per_second": (now[1][key] - then[key]) / max(now[0] - before, 1e-9)
+            for key in ("env_steps", "updates")
+            if now[1][key] > then[key]
+        }
+
+    def _log(self, kind: str, values: dict[str, Any]) -> None:
+        with untouched_randomness():
+            logged = self.log.write(kind, self.loop.tick, values)
+        event = LogEvent(
+            kind,
+            logged.tick,
+            logged.numbers,
+            self.run_dir,
+            self.config,
+            self.agent,
+            self.request_stop,
         )
+        self._notify(lambda callback: callback.on_log(event))
 
     def _warn_of_collapse(self, metrics: dict[str, float]) -> None:
         collapse = None if self.warned_of_collapse else collapsed_weights(metrics)
@@ -401,9 +434,7 @@ class Trainer:
         is_best = score > self.best_score
         if is_best:
             self.best_score, self.best_tick = score, tick
-        self.log.write(
-            "eval", tick, {**metrics, "eval/returns": list(result.returns), "best": is_best}
-        )
+        self._log("eval", {**metrics, "eval/returns": list(result.returns), "best": is_best})
         self.console.evaluated(tick, result.return_mean, str(result), is_best)
         note = result.note()
         if note:
@@ -460,6 +491,11 @@ class Trainer:
     def _score(self, metrics: dict[str, float]) -> float:
         """Larger is better: the early-stopping metric where one is set, else the mean return."""
         watched = self.config.early_stopping
+        if watched and watched.metric not in metrics:
+            raise ConfigError(
+                f"early_stopping.metric: the environment '{self.config.env_id}' does not report "
+                "info['is_success'] at the end of an episode; watch eval/return_mean instead"
+            )
         value = metrics[watched.metric] if watched else metrics["eval/return_mean"]
         score = -value if watched and watched.mode == "min" else value
         return score if math.isfinite(score) else -math.inf
@@ -554,7 +590,11 @@ class Trainer:
         return {
             "progress": self.loop.progress.to_dict(),
             "elapsed_seconds": self._elapsed(),
-            "last_eval": [list(last.returns), list(last.lengths), list(last.cut)] if last else None,
+            "last_eval": [
+                list(column) for column in (last.returns, last.lengths, last.cut, last.successes)
+            ]
+            if last
+            else None,
             "start_states": self.start_states,
             "last_eval_tick": self.last_eval_tick,
             "evaluation_due": self.evaluation_due,
@@ -569,13 +609,16 @@ class Trainer:
         self.loop.progress.load(stored.section("progress"))
         self.elapsed_before = stored.number("elapsed_seconds", least=0.0)
         if stored["last_eval"]:
-            names = ("returns", "lengths", "cut")
+            names = ("returns", "lengths", "cut", "successes")
             columns = dict(zip(names, stored.entries("last_eval"), strict=False))
             result = Stored(columns, "trainer.last_eval")
             returns = result.numbers("returns")
             lengths = result.wholes("lengths", max(len(returns), 1), least=1)
             cut = result.flags("cut") if "cut" in result else []
-            self.last_eval = EvalResult(tuple(returns), tuple(lengths), tuple(cut))
+            reported = result.entries("successes") if "successes" in result else []
+            if not all(success in (True, False, None) for success in reported):
+                raise result.wrong("successes", "true, false or none")
+            self.last_eval = EvalResult(tuple(returns), tuple(lengths), tuple(cut), tuple(reported))
         # a run of an earlier version compares its policies on start states of its own seed
         own = self.config.seed
         self.start_states = stored.whole("start_states") if "start_states" in stored else own
@@ -647,7 +690,7 @@ class Trainer:
         )
 
     def _write_result(self, status: str) -> None:
-        result = self.result()
+        self.status, result = status, self.result()
         write_json(
             self.run_dir / RESULT_FILE,
             {

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.algorithms.functional import Metrics
-from rl_training.experiment.tracking import Film
+from rl_training.experiment.sinks import Video
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.profile import Part
 
-Report = Mapping[str, float | NDArray[np.float32] | Film]
-"""Numbers to log; samples whose distribution, and films that, TensorBoard shows."""
+Report = Mapping[str, float | NDArray[np.float32] | Video]
+"""Numbers to log; arrays (histograms) and videos are for the loggers that show them."""
 
 
 class Component(Protocol):
@@ -68,6 +68,9 @@ class Loop(Protocol):
         `EnvironmentFailure` or a `StepInterrupted`, as after a return, the loop, the algorithm
         and torch's random streams can be saved, and a resume goes on exactly from there.
         """
+
+    def episodes(self) -> str:
+        """How the newest training episodes went, for a progress bar; empty without any."""
 
     def report(self) -> Report:
         """What else there is to log, since the last report."""

@@ -50,7 +50,7 @@ class Demonstrations:
         shown = dataset.terminations[dataset.episode_ends[: p.demo_episodes]]
         self.reach_an_end = bool(shown.mean() > 0.5)
         """Whether most demonstrations terminate, so that terminating is no failure."""
-        self.states = StateSamples(kept.observations, config.tensorboard)
+        self.states = StateSamples(kept.observations, config.logs_media)
         self.rows = int(p.batch_size * p.discriminator_steps)
         """Pairs of either side in one round of the discriminator."""
         self.fingerprint = DataFingerprint(kept)

@@ -137,8 +137,11 @@ class OffPolicyLoop:
         if self.replay.priorities is not None and batch.index is not None:
             self.replay.feed_back(batch.index, self.algorithm.last_td_errors)
 
+    def episodes(self) -> str:
+        return str(self.experience.episodes)
+
     def report(self) -> Report:
-        return self.experience.returns.report()
+        return self.experience.episodes.report()
 
     def components(self) -> dict[str, Component]:
         own: dict[str, Component] = {"replay": self.replay, "metrics": self.newest}

@@ -83,6 +83,9 @@ class OfflineLoop:
         self.progress.updates += done
         return metrics
 
+    def episodes(self) -> str:
+        return ""
+
     def report(self) -> Report:
         return {}
 

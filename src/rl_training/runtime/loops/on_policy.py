@@ -284,8 +284,11 @@ class OnPolicyLoop:
                 break
         return metrics
 
+    def episodes(self) -> str:
+        return str(self.experience.episodes)
+
     def report(self) -> Report:
-        return self.experience.returns.report()
+        return self.experience.episodes.report()
 
     def components(self) -> dict[str, Component]:
         scale = ModuleState(self.reward_scale)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.envs.collector import Collector, Step
+from rl_training.envs.collector import Collector, EpisodeRecord, Step
 from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
@@ -36,27 +37,86 @@ def step_budget(config: TrainConfig) -> int:
     return config.total_timesteps
 
 
-class EpisodeReturns:
-    """Returns of the training episodes that ended since the last report."""
+UNKNOWN = -1
+"""In a checkpoint: a length or a success that is not known."""
+
+
+class FinishedEpisode(NamedTuple):
+    """How a training episode went."""
+
+    episode_return: float
+    length: int
+    """UNKNOWN where an earlier version has saved the episode without it."""
+    success: int
+    """1 or 0; UNKNOWN where the environment does not report it."""
+
+
+class EpisodeStatistics:
+    """How training episodes went: those since the last report, and the newest ones."""
+
+    SHOWN = 100
+    """Newest episodes over which the progress bar takes means."""
 
     def __init__(self) -> None:
-        self.pending: list[float] = []
+        self.pending: list[FinishedEpisode] = []
+        self.newest: deque[FinishedEpisode] = deque(maxlen=self.SHOWN)
 
-    def add(self, value: float) -> None:
-        self.pending.append(value)
+    def add(self, episode: EpisodeRecord) -> None:
+        success = UNKNOWN if episode.success is None else int(episode.success)
+        self.pending.append(FinishedEpisode(episode.episode_return, episode.length, success))
+        self.newest.append(self.pending[-1])
 
     def report(self) -> dict[str, float]:
-        if not self.pending:
+        """Means over the episodes that ended since the last report."""
+        ended, self.pending = self.pending, []
+        if not ended:
             return {}
-        mean, count = sum(self.pending) / len(self.pending), len(self.pending)
-        self.pending.clear()
-        return {"rollout/return_mean": mean, "rollout/episodes": float(count)}
+        means = _means(ended)
+        return {
+            "rollout/return_mean": means.pop("return_mean"),
+            "rollout/episodes": float(len(ended)),
+            **{f"rollout/{name}": value for name, value in means.items()},
+        }
+
+    def __str__(self) -> str:
+        """The newest episodes, for a progress bar; empty before the first has ended."""
+        if not self.newest:
+            return ""
+        means = _means(self.newest)
+        text = f"return {means['return_mean']:,.1f}"
+        if "length_mean" in means:
+            text += f", length {means['length_mean']:,.0f}"
+        if "success_rate" in means:
+            text += f", success {means['success_rate']:.0%}"
+        return text
 
     def training_state(self) -> dict[str, Any]:
-        return {"pending": list(self.pending)}
+        return {
+            "pending": [episode.episode_return for episode in self.pending],
+            "lengths": [episode.length for episode in self.pending],
+            "successes": [episode.success for episode in self.pending],
+        }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.pending = Stored(state, "returns").numbers("pending")
+        stored = Stored(state, "returns")
+        returns = stored.numbers("pending")
+        count = len(returns)
+        lengths = successes = [UNKNOWN] * count
+        if "lengths" in stored:  # earlier versions have saved returns alone
+            lengths = stored.wholes("lengths", count, least=UNKNOWN)
+            successes = stored.wholes("successes", count, least=UNKNOWN, most=1)
+        self.pending = list(map(FinishedEpisode, returns, lengths, successes))
+        self.newest = deque(self.pending, maxlen=self.SHOWN)
+
+
+def _means(episodes: Collection[FinishedEpisode]) -> dict[str, float]:
+    """Mean return and length, and the success rate, of what is known of them."""
+    columns: dict[str, list[float]] = {
+        "return_mean": [episode.episode_return for episode in episodes],
+        "length_mean": [e.length for e in episodes if e.length != UNKNOWN],
+        "success_rate": [e.success for e in episodes if e.success != UNKNOWN],
+    }
+    return {name: sum(values) / len(values) for name, values in columns.items() if values}
 
 
 class NewestMetrics:
@@ -104,7 +164,7 @@ class Experience:
         self.collector.guard = pause
         self.num_envs = config.num_envs
         self.progress = Progress()
-        self.returns = EpisodeReturns()
+        self.episodes = EpisodeStatistics()
         self._generators = [torch.default_generator]
         device = algorithm.update_count.device
         if device.type == "cuda":
@@ -121,7 +181,7 @@ class Experience:
         self.progress.env_steps += self.num_envs
         for episode in self.collector.drain_episodes():
             self.progress.episodes += 1
-            self.returns.add(episode.episode_return)
+            self.episodes.add(episode)
         return step
 
     def draw_and_step(self, draw_actions: Callable[[], NDArray[Any]]) -> Step:
@@ -135,7 +195,7 @@ class Experience:
             raise
 
     def components(self) -> dict[str, Component]:
-        return {"collector": self.collector, "returns": self.returns}
+        return {"collector": self.collector, "returns": self.episodes}
 
     def close(self) -> None:
         self.collector.close()

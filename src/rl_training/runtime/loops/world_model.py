@@ -20,8 +20,8 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.seeding import derive_seed
+from rl_training.experiment.sinks import Video
 from rl_training.experiment.state import Stored
-from rl_training.experiment.tracking import Film
 from rl_training.models.carry import begun
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.runtime.agents import OneAgent
@@ -123,7 +123,7 @@ class WorldModelLoop(OffPolicyLoop):
     def report(self) -> Report:
         return {**super().report(), **self._predictions()}
 
-    def _predictions(self) -> dict[str, float | Film]:
+    def _predictions(self) -> dict[str, float | Video]:
         """How the model sees what comes, some times in the course of a run."""
         before, self.stream.reported_at = self.stream.reported_at, self.tick
         if not (self.progress.updates and crossed(before, self.tick, self._films_every)):

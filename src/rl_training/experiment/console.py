@@ -1,0 +1,116 @@
+"""What a person who watches a run sees: a progress bar, or plain lines."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+
+class Console(Protocol):
+    """Where a trainer reports its progress."""
+
+    def start(self, title: str, total: int, done: int, unit: str) -> None: ...
+    def advance(self, done: int, episodes: str = "") -> None: ...
+    def busy(self, text: str) -> None: ...
+    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None: ...
+    def say(self, text: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+class SilentConsole:
+    """Says nothing."""
+
+    def start(self, title: str, total: int, done: int, unit: str) -> None: ...
+    def advance(self, done: int, episodes: str = "") -> None: ...
+    def busy(self, text: str) -> None: ...
+    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None: ...
+    def say(self, text: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+class ProgressConsole:
+    """A live bar with rate, time left, training episodes and last evaluation; plain lines where
+    output is no terminal.
+
+    Whatever happens to the output, the run goes on.
+    """
+
+    PLAIN_LINE_SECONDS = 10.0
+
+    def __init__(self) -> None:
+        from rl_training.experiment.terminal import terminal
+
+        self._rich = terminal("stderr", forgiving=True)
+        self._bar: Any = None
+        self._episodes = self._score = ""
+
+    def start(self, title: str, total: int, done: int, unit: str) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._total, self._unit = total, unit
+        self._began, self._done_at_start = time.monotonic(), done
+        self._last_line = self._began
+        if not self._rich.is_terminal:
+            return
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=self._rich,
+        )
+        self._task = self._bar.add_task(title, total=total, completed=done, rate="", state="")
+        self._bar.start()
+
+    def advance(self, done: int, episodes: str = "") -> None:
+        """`episodes` says how the newest training episodes went."""
+        now = time.monotonic()
+        rate = (done - self._done_at_start) / max(now - self._began, 1e-9)
+        self._episodes = episodes
+        if self._bar is not None:
+            self._bar.update(
+                self._task, completed=done, rate=f"{rate:,.0f} {self._unit}/s", state=self._state
+            )
+        elif now - self._last_line >= self.PLAIN_LINE_SECONDS:
+            self._last_line = now
+            left = (self._total - done) / max(rate, 1e-9)
+            self.say(
+                f"{done:,}/{self._total:,} {self._unit}, {rate:,.0f}/s, {left:,.0f} s left"
+                + (f", {self._state}" if self._state else "")
+            )
+
+    @property
+    def _state(self) -> str:
+        return ", ".join(text for text in (self._episodes, self._score) if text)
+
+    def busy(self, text: str) -> None:
+        """What a tick that takes long is doing."""
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, state=text)
+        elif now - self._last_line >= self.PLAIN_LINE_SECONDS:
+            self._last_line = now
+            self.say(text)
+
+    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:
+        self._score = f"evaluation {score:,.1f}"
+        if self._bar is not None:
+            self._bar.update(self._task, state=self._state)
+        self.say(f"{self._unit} {tick:,}: {text}{' (best so far)' if best else ''}")
+
+    def say(self, text: str) -> None:
+        (self._bar.console if self._bar is not None else self._rich).print(text, soft_wrap=True)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,134 @@
+"""What a logger is: the protocol that every place for metrics follows, and what it gets."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.experiment.files import replace_text
+
+
+class Video(NamedTuple):
+    """A short video, for loggers that show one."""
+
+    frames: NDArray[np.uint8]  # (T, height, width, 3)
+    seconds_per_frame: float = 0.2
+
+    def as_gif(self) -> bytes:
+        from PIL import Image  # which TensorBoard brings
+
+        images = [Image.fromarray(frame) for frame in self.frames]
+        buffer = io.BytesIO()
+        images[0].save(
+            buffer,
+            "GIF",
+            save_all=True,
+            append_images=images[1:],
+            duration=round(1000 * self.seconds_per_frame),
+            loop=0,
+        )
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The run whose metrics a sink gets."""
+
+    run_dir: Path
+    name: str
+    """Name of the run folder; of one of several seeds, with its own folder behind it."""
+    group: str | None
+    """Name of the run folder that holds several seeds; None for a run of one."""
+    config: Mapping[str, Any]
+    """The resolved config, as plain values."""
+    resumed_at: int | None = None
+    """None for a new run. A resumed run sends everything after this tick again: drop it."""
+    written: Mapping[str, int] = field(default_factory=dict)
+    """The newest tick per kind of event that was written before the resume: a sink that cannot
+    drop what it has skips events up to it."""
+
+
+@dataclass(frozen=True)
+class MetricsEvent:
+    """What is logged at one tick."""
+
+    kind: str
+    """"train" or "eval"."""
+    tick: int
+    """Updates (offline) or environment steps (online) so far."""
+    values: Mapping[str, Any]
+    """Numbers, flags, texts and lists; arrays are samples of a distribution, `Video`s videos."""
+
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """The values that make curves."""
+        return {
+            key: float(value)
+            for key, value in self.values.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """The values that JSON can hold."""
+        return {
+            key: value
+            for key, value in self.values.items()
+            if not isinstance(value, (np.ndarray, Video))
+        }
+
+
+class SinkFailure(Exception):  # noqa: N818  (the run goes on)
+    """A sink could not take an event: it is left out for the rest of the run, with a warning."""
+
+
+class MetricsSink(Protocol):
+    """A place that metrics go to. Made before the run folder, so refuse bad options there."""
+
+    def open(self, run: RunInfo) -> None:
+        """Begin, or go on after a resume."""
+
+    def write(self, event: MetricsEvent) -> None:
+        """Take an event; ticks never decrease between two calls of `open`."""
+
+    def close(self, status: str) -> None:
+        """End: `status` is "finished", "interrupted" or "failed"."""
+
+
+class RemoteRun:
+    """The id of a run in a service that keeps what it has got, and what not to send twice.
+
+    Kept as a small file in the run folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id: str | None = None
+        self._sent: dict[str, int] = {}
+
+    def resume(self, written: Mapping[str, int]) -> None:
+        """Read the file of an earlier session, which had sent what was `written`."""
+        try:
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            self.id, sent = str(stored["id"]), dict(stored["sent"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # the logger is new to the run
+        kinds = {*sent, *written}
+        self._sent = {kind: max(int(sent.get(kind, -1)), written.get(kind, -1)) for kind in kinds}
+
+    def keep(self, id: str) -> None:
+        """Store the id, for a later session."""
+        self.id = id
+        replace_text(self.path, json.dumps({"id": id, "sent": self._sent}) + "\n")
+
+    def is_new(self, event: MetricsEvent) -> bool:
+        """Whether the service has not got this event from an earlier session."""
+        return event.tick > self._sent.get(event.kind, -1)

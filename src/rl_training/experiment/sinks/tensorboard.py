@@ -1,0 +1,52 @@
+"""Events for TensorBoard, in the folder `tensorboard` of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rl_training.experiment.config import Section
+from rl_training.experiment.sinks.base import MetricsEvent, RunInfo, Video
+
+
+class TensorBoardOptions(Section):
+    """It has none."""
+
+
+class TensorBoardSink:
+    """Curves, histograms of samples, and videos."""
+
+    Options = TensorBoardOptions
+
+    def __init__(self, options: TensorBoardOptions) -> None:
+        pass
+
+    def open(self, run: RunInfo) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = None if run.resumed_at is None else run.resumed_at + 1
+        self._writer: Any = SummaryWriter(str(run.run_dir / "tensorboard"), purge_step=purge)
+
+    def write(self, event: MetricsEvent) -> None:
+        for key, value in event.values.items():
+            if key in event.numbers:
+                self._writer.add_scalar(key, value, event.tick)
+            elif isinstance(value, np.ndarray):
+                self._writer.add_histogram(key, value, event.tick)
+            elif isinstance(value, Video):
+                self._add_video(key, value, event.tick)
+
+    def _add_video(self, key: str, video: Video, tick: int) -> None:
+        """As an image that moves: the writer's own way to videos needs a further package."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        height, width = video.frames.shape[1:3]
+        image = Summary.Image(
+            height=height, width=width, colorspace=3, encoded_image_string=video.as_gif()
+        )
+        summary = Summary(value=[Summary.Value(tag=key, image=image)])
+        self._writer.file_writer.add_summary(summary, tick)
+
+    def close(self, status: str) -> None:
+        self._writer.close()

@@ -1,0 +1,96 @@
+"""Runs in Weights & Biases, online or offline."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from rl_training.experiment.config import Section
+from rl_training.experiment.errors import MissingExtraError
+from rl_training.experiment.sinks.base import (
+    MetricsEvent,
+    RemoteRun,
+    RunInfo,
+    SinkFailure,
+    Video,
+)
+
+ID_FILE = "wandb.json"
+
+
+class WandbOptions(Section):
+    """Where the run goes; what is left out is decided by W&B's own settings."""
+
+    project: str = "rl-training"
+    """Project in which the run appears."""
+    entity: str | None = None
+    """User or team that owns the project."""
+    mode: Literal["online", "offline"] | None = None
+    """Send at once, or keep in the run folder until `wandb sync`."""
+    name: str | None = None
+    """Name of the run; that of the run folder by default."""
+    tags: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Tags of the run."""
+
+
+class WandbSink:
+    """One W&B run per run folder, with the tick as its step.
+
+    W&B keeps every point that it has got. After a resume from an earlier checkpoint the points
+    that it has are not sent again.
+    """
+
+    Options = WandbOptions
+
+    def __init__(self, options: WandbOptions) -> None:
+        try:
+            self._wandb: Any = importlib.import_module("wandb")
+        except ImportError:
+            raise MissingExtraError("wandb", "wandb", "loggers: 'wandb'") from None
+        self._options = options
+
+    def open(self, run: RunInfo) -> None:
+        wandb, options = self._wandb, self._options
+        self._remote = RemoteRun(run.run_dir / ID_FILE)
+        if run.resumed_at is not None:
+            self._remote.resume(run.written)
+        try:
+            self._run: Any = wandb.init(
+                project=options.project,
+                entity=options.entity,
+                mode=options.mode,
+                name=options.name or run.name,
+                group=run.group,
+                tags=list(options.tags),
+                config=dict(run.config),
+                allow_val_change=True,
+                dir=str(run.run_dir),
+                id=self._remote.id,
+                resume="allow" if self._remote.id else None,
+                reinit="create_new",  # several seeds have a run each
+                settings=wandb.Settings(console="off"),
+            )
+        except (wandb.Error, OSError) as error:
+            raise SinkFailure(str(error)) from error
+        self._remote.keep(str(self._run.id))
+
+    def write(self, event: MetricsEvent) -> None:
+        if not self._remote.is_new(event):
+            return
+        values: dict[str, Any] = dict(event.numbers)
+        for key, value in event.values.items():
+            if isinstance(value, np.ndarray):
+                values[key] = self._wandb.Histogram(value)
+            elif isinstance(value, Video):
+                values[key] = self._wandb.Video(io.BytesIO(value.as_gif()), format="gif")
+        try:
+            self._run.log(values, step=event.tick)
+        except (self._wandb.Error, OSError) as error:
+            raise SinkFailure(str(error)) from error
+
+    def close(self, status: str) -> None:
+        self._run.finish(exit_code=int(status == "failed"))
