@@ -51,7 +51,7 @@ class WorldModelLoop(OffPolicyLoop):
         self.learner: SequenceLearner = algorithm
         super().__init__(config, algorithm)
         self.stream = Stream(algorithm.initial_carry(config.num_envs), algorithm.spaces)
-        self._films_every = max(1, self.total // FILMS) if config.tensorboard else 0
+        self._films_every = max(1, self.total // FILMS) if config.logs_media else 0
         self._film_seed = derive_seed(config.seed, "film")
 
     def _make_replay(self, config: TrainConfig) -> SequenceReplay:
