@@ -94,7 +94,7 @@ def test_return_length_and_success_are_shown_logged_and_kept(
     agent = PPO(
         ENV,
         num_envs=2,
-        rollout_steps=8,
+        rollout_length=8,
         batch_size=8,
         hidden_sizes=[4],
         log_interval=16,
