@@ -383,7 +383,8 @@ def test_best_is_the_best_evaluated_though_no_interval_hits_it(
     assert best.score == max(scores.values()) == scores[best.tick]
     assert set(ticks(store)) == {best.tick, 20}
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    assert result["best"] == {"tick": best.tick, "score": best.score}
+    chosen = {"tick": best.tick, "score": best.score, "metric": "eval/return_mean"}
+    assert result["best"] == chosen
     chosen_on = ("--seed", SELECTION_STATES)
     seen = json.loads(cli("eval", run, "--checkpoint", "best", "-n", 1, "--json", *chosen_on).out)
     assert seen["eval/return_mean"] == pytest.approx(best.score)

@@ -10,7 +10,7 @@ import yaml
 
 from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
-    EVAL_METRICS,
+    RETURN_METRICS,
     DatasetConfig,
     Schedule,
     TrainConfig,
@@ -151,7 +151,7 @@ def test_the_hash_covers_what_is_learned_and_nothing_else() -> None:
 def test_early_stopping_knows_the_metrics_of_an_evaluation() -> None:
     from rl_training.runtime.evaluation import EvalResult
 
-    assert tuple(EvalResult((1.0,), (1,), (False,), (True,)).metrics()) == EVAL_METRICS
+    assert tuple(EvalResult((1.0,), (1,), (False,), (True,)).metrics()) == tuple(RETURN_METRICS)
 
 
 def test_sections_given_as_objects() -> None:

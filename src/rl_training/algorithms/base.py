@@ -28,6 +28,7 @@ from rl_training.models import (
     Observed,
     Policy,
 )
+from rl_training.replay.batch import Batch
 
 Networks = dict[str, nn.Module | nn.Parameter]
 """What an algorithm has learned, by what it is."""
@@ -222,9 +223,12 @@ class Algorithm(nn.Module, Generic[P, B]):
 
         `carry` is what the step before returned; without one every row begins an episode.
         """
-        if self.normalizer.active:
-            obs = self.normalizer(obs)
+        obs = self.network_input(obs)
         return Act(self.policy.sample(obs) if explore else self.policy.mode(obs))
+
+    def network_input(self, obs: Tensor) -> Tensor:
+        """Raw observations as the policy's network sees them."""
+        return self.normalizer(obs) if self.normalizer.active else obs
 
     def initial_carry(self, rows: int) -> Carry:
         """What the policy carries into the first step of an episode."""
@@ -233,6 +237,48 @@ class Algorithm(nn.Module, Generic[P, B]):
     def took(self, carry: Carry, action: Tensor) -> Carry:
         """The carry where inner actions were taken that may differ from the policy's own."""
         return carry
+
+    # --- what it has learned ------------------------------------------------------------------
+    #
+    # Of observations as the networks see them and of inner actions, without gradients. None where
+    # an algorithm has nothing of the kind; one whose networks have other names overrides these.
+
+    def action_values(self, obs: Tensor, action: Tensor) -> Tensor | None:
+        """(B,) expected returns of given actions: the smallest of the critics' values."""
+        critics = self.other_networks().get("critics")
+        if not isinstance(critics, nn.Module):
+            return None
+        values: Tensor = critics(obs, action)
+        return values.amin(0)
+
+    def every_action_value(self, obs: Tensor) -> Tensor | None:
+        """(B, actions) expected returns of all Discrete actions."""
+        rows, count = obs.shape[0], self.spaces.action_dim
+        actions = torch.arange(count, device=obs.device).repeat(rows)
+        values = self.action_values(obs.repeat_interleave(count, 0), actions)
+        return None if values is None else values.view(rows, count)
+
+    def state_values(self, obs: Tensor) -> Tensor | None:
+        """(B,) expected returns of states, or of the policy's likeliest actions in them."""
+        value = self.other_networks().get("value")
+        if not isinstance(value, nn.Module):
+            return self.action_values(obs, self.policy.mode(obs))
+        values: Tensor = value(obs)
+        return values
+
+    def td_errors(self, batch: Batch) -> Tensor | None:
+        """(B,) r + discount * V(s') - Q(s, a), or with V(s) where there is no Q."""
+        following = self.state_values(batch.next_obs)
+        expected = self.action_values(batch.obs, batch.action)
+        if expected is None:
+            expected = self.state_values(batch.obs)
+        if expected is None or following is None:
+            return None
+        return batch.reward + batch.discount * following - expected
+
+    def log_probs(self, obs: Tensor, action: Tensor) -> Tensor | None:
+        """(B,) log-densities or log-probabilities of given actions."""
+        return self.policy.log_prob(obs, action) if self.policy.has_density else None
 
     # --- randomness ---------------------------------------------------------------------------
 

@@ -234,6 +234,9 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
     def gamma(self) -> float:
         return self.generator.gamma
 
+    def network_input(self, obs: Tensor) -> Tensor:
+        return self.generator.network_input(obs)
+
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         return self.generator.act(obs, explore=explore, carry=carry)
 

@@ -60,7 +60,24 @@ class LoopFamily:
     """A last look at the algorithm's typed knobs, for what depends on the loop."""
 
     def check_environment(self, name: str, config: TrainConfig) -> None:
-        """Refuse keys of algorithm `name` that mean nothing without an environment."""
+        """Refuse keys of algorithm `name` that mean nothing without an environment, or with it."""
+        split = None if config.dataset is None else config.dataset.split
+        if split is not None and self.needs_env:
+            raise ConfigError(
+                f"dataset.split: {name} {self.how}; episodes are held out only where data alone "
+                "are learned from, so remove this key"
+            )
+        for key, metric in config.named_metrics.items():
+            if metric.startswith("offline/") and split is None:
+                raise ConfigError(
+                    f"{key}: {metric} is measured on held-out episodes, and there are none; set "
+                    "dataset.split.holdout=0.2"
+                )
+            if metric.startswith("eval/") and config.env_id is None:
+                raise ConfigError(
+                    f"{key}: {metric} is measured in an environment, and there is none; name a "
+                    "metric of held-out episodes, such as offline/td_error, or give env_id"
+                )
         if config.env_id is not None:
             if config.dataset is not None and config.dataset.spaces is not None:
                 raise ConfigError(
@@ -76,11 +93,6 @@ class LoopFamily:
             raise ConfigError(
                 "env_kwargs: there is no environment to make with them; give env_id, or remove "
                 "this key"
-            )
-        if config.early_stopping is not None:
-            raise ConfigError(
-                f"early_stopping.metric: {config.early_stopping.metric} is measured in an "
-                "environment, and there is none; give env_id, or remove this key"
             )
         if config.dataset is not None and config.dataset.kind == "random":
             raise ConfigError(

@@ -86,6 +86,10 @@ class DeterministicActorCritic(Algorithm[D, Batch]):
     def policy(self) -> Policy:
         return self.actor
 
+    def action_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        values: Tensor = self.critics(obs, action)
+        return values.amin(0)
+
     def policy_loss(self, batch: Batch) -> Loss:
         """What the policy minimises."""
         raise NotImplementedError

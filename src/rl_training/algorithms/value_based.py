@@ -192,6 +192,12 @@ class ValueAlgorithm(Algorithm[V, Batch]):
             action = epsilon_greedy(action, self.spaces.action_dim, share)
         return Act(action)
 
+    def every_action_value(self, obs: Tensor) -> Tensor:
+        return self.network.q_values(obs)
+
+    def action_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.network.q_values(obs).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
     def update(self, batch: Batch) -> Metrics:
         metrics = self.learn(batch)
         td_errors = metrics.pop("td_errors")

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.api import insight
 from rl_training.api.initial import start_policy
 from rl_training.api.support import (
     Array,
@@ -35,7 +35,6 @@ from rl_training.api.support import (
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.inference import spaces_section
 from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
-from rl_training.envs.contract import all_finite
 from rl_training.envs.global_random import refuse_beside_learning
 from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
@@ -58,7 +57,6 @@ from rl_training.experiment.errors import (
     CheckpointError,
     ConfigError,
     DataError,
-    EnvironmentSetupError,
 )
 from rl_training.experiment.lock import working_in
 from rl_training.experiment.registry import algorithm_class
@@ -532,30 +530,9 @@ class ManagedAlgorithm:
         true for the observations that begin an episode; without a state all of them do. Other
         policies return `state` as they got it.
         """
-        spaces = self.algorithm.spaces
-        shape = spaces.obs_shape
-        obs = np.asarray(observation)
-        if obs.dtype != spaces.obs_dtype:
-            if spaces.is_image:  # other numbers would be cut to bytes
-                raise EnvironmentSetupError(f"predict: images must be uint8, got {obs.dtype}")
-            if obs.dtype.kind not in "fiub":  # of complex numbers a part would be lost
-                raise DataError(f"predict: observations must be numbers, got {obs.dtype}")
-            with np.errstate(over="ignore"):  # refused below
-                obs = obs.astype(np.float32)
-        if obs.shape != shape and obs.shape[1:] != shape:
-            raise EnvironmentSetupError(
-                f"predict: observations must have the shape {shape} or {('n', *shape)}, "
-                f"got {obs.shape}".replace("'n'", "n")
-            )
+        obs, alone = insight.observation_rows(self.algorithm, observation, "predict")
         if not deterministic:
             refuse_beside_learning()
-        if not all_finite(obs):
-            raise DataError(
-                "predict: the observation holds NaN, infinity or a number beyond float32"
-            )
-        alone = obs.shape == shape
-        if alone:
-            obs = obs[None]
         recurrent = self.algorithm.recurrent
         policy = self._policy if deterministic else ActingPolicy(self.algorithm, False)
         carry = None
@@ -563,6 +540,31 @@ class ManagedAlgorithm:
             carry = state_before(self.algorithm, state, episode_start, len(obs))
         actions, carry = policy(obs, carry)
         return (actions[0] if alone else actions), carry if recurrent else state
+
+    def action_probabilities(self, observation: Any) -> Array:
+        """The policy's probability of every Discrete action; `predict` takes the likeliest."""
+        return insight.action_probabilities(self.algorithm, observation)
+
+    def log_prob(self, observation: Any, action: Any) -> Array:
+        """Log-probability, or log-density in the environment's units, of given actions."""
+        return insight.log_prob(self.algorithm, observation, action)
+
+    def value(self, observation: Any) -> Array:
+        """Expected discounted return from an observation, in units of the processed rewards: by
+        the algorithm's own estimate of V, or else Q of the policy's likeliest action."""
+        return insight.value(self.algorithm, observation)
+
+    def q_values(self, observation: Any, action: Any | None = None) -> Array:
+        """Expected discounted return of given actions, or of every Discrete one; the smallest
+        among the critics, in units of the processed rewards."""
+        return insight.q_values(self.algorithm, observation, action)
+
+    def explain(self, observation: Any) -> dict[str, Array]:
+        """The action that `predict` gives, under "action", with everything the algorithm can say
+        about it: those of the four questions above that it has an answer to."""
+        action, _ = self.predict(observation)
+        known = insight.everything_known(self.algorithm, observation, action)
+        return {"action": action, **known}
 
     # --- keeping --------------------------------------------------------------------------------
 

@@ -48,7 +48,9 @@ Array = np.ndarray[Any, Any]
 def preparation(dataset: Mapping[str, Any] | None, same_data: bool = False) -> dict[str, Any]:
     """The keys of a data section that say what is done to the data, wherever they come from;
     with `same_data`, also what is known of these data."""
-    keys = ("rewards", "returns", "normalize_observations", *(("spaces",) if same_data else ()))
+    keys = ["keep", "split", "rewards", "returns", "normalize_observations"]
+    if same_data:
+        keys.append("spaces")
     return {key: dataset[key] for key in keys if dataset and key in dataset}
 
 

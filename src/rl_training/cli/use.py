@@ -103,6 +103,13 @@ def predict(
     ] = None,
     checkpoint: WhichOption = "latest",
     stochastic: StochasticOption = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Also what the algorithm has of: probabilities, log-probability, value, Q-values.",
+        ),
+    ] = False,
 ) -> None:
     """Print the action for one observation, or write actions for a file of many."""
     import numpy as np
@@ -144,15 +151,21 @@ def predict(
                 f"'{npz}': array 'observations' must hold numbers in the shape (n, width), it "
                 f"holds {values.dtype} in the shape {values.shape}"
             )
-    actions, _ = agent.predict(values, deterministic=not stochastic)
+    if explain and stochastic:
+        raise ConfigError("predict: --explain is about likeliest actions; leave out --stochastic")
+    answers = agent.explain(values) if explain else {}
+    actions = answers.pop("action", None)
+    if actions is None:
+        actions, _ = agent.predict(values, deterministic=not stochastic)
     if output is not None:
         try:
             with draft_of(output) as draft:
-                np.savez_compressed(draft, actions=actions)
+                np.savez_compressed(draft, actions=actions, **answers)  # type: ignore[arg-type]
         except OSError as error:
             raise DataError(
                 f"'{output}' cannot be written ({error.strerror or error}); choose another name"
             ) from None
         out.print(f"wrote {len(actions)} actions to {output}", soft_wrap=True)
     else:
-        print(json.dumps(np.asarray(actions).tolist()))
+        shown = {"action": actions, **answers} if explain else actions
+        print(json.dumps(shown, default=lambda array: np.asarray(array).tolist()))

@@ -121,6 +121,8 @@ def _write_hdf5(dataset: TransitionDataset, draft: Path) -> None:
     h5py = optional_module("h5py", "hdf5", "writing an hdf5 file")
     with h5py.File(draft, "w") as file:
         for name, array in _stored_arrays(dataset).items():
+            if array.dtype.kind == "U":  # groups; HDF5 has text of bytes only
+                array = np.char.encode(array, "utf-8")
             file.create_dataset(D4RL_KEYS.get(name, name), data=array, compression="gzip")
 
 

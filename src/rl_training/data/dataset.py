@@ -23,6 +23,8 @@ ARRAY_NAMES = (
     "truncations",
 )
 """Names of the arrays of a data set, everywhere in the package."""
+GROUPS = "groups"
+"""Name of the optional array that says whom an episode belongs to."""
 
 
 def episode_end_flags(terminations: NDArray[Any], truncations: NDArray[Any]) -> NDArray[np.bool_]:
@@ -57,6 +59,10 @@ class TransitionDataset:
     """Environment the data were made in or for, where known."""
     has_rewards: bool = True
     """False where a source, or one of those mixed, has none: demonstrations need none."""
+    groups: NDArray[Any] | None = None
+    """(N,) whom an episode belongs to, where the source says it: a patient, a user."""
+    held_out: TransitionDataset | None = None
+    """Episodes that were set aside, on which policies are measured."""
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -106,13 +112,21 @@ class TransitionDataset:
         return {name: getattr(self, name) for name in ARRAY_NAMES}
 
     def known_arrays(self) -> dict[str, NDArray[Any]]:
-        """Those of the six that say something: no rewards where there are none."""
+        """Those of the six that say something, no rewards where there are none; and the groups."""
         unknown = () if self.has_rewards else ("rewards",)
-        return {name: array for name, array in self.to_arrays().items() if name not in unknown}
+        groups = {} if self.groups is None else {GROUPS: self.groups}
+        known = {name: array for name, array in self.to_arrays().items() if name not in unknown}
+        return known | groups
 
     def fingerprint(self) -> str:
         """16 hex digits that change when any array or the mixing weights change."""
         return self._fingerprint
+
+    def episode_groups(self) -> NDArray[Any]:
+        """Whom every episode belongs to; each to itself where nothing is known."""
+        if self.groups is None:
+            return np.arange(self.num_episodes)
+        return self.groups[self.episode_starts]
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -120,12 +134,29 @@ class TransitionDataset:
         for name, array in self.to_arrays().items():
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
+        if self.held_out is not None:
+            digest.update(self.held_out.fingerprint().encode())
         return digest.hexdigest()[:16]
 
     def rows(self, start: int, stop: int) -> TransitionDataset:
         """Rows [start, stop) as one part; `stop` must close an episode."""
-        kept: dict[str, Any] = {name: array[start:stop] for name, array in self.to_arrays().items()}
-        return replace(self, **kept, parts=())
+        return self._at(slice(start, stop))
+
+    def _at(self, rows: slice | NDArray[np.bool_]) -> TransitionDataset:
+        kept: dict[str, Any] = {name: array[rows] for name, array in self.to_arrays().items()}
+        groups = None if self.groups is None else self.groups[rows]
+        return replace(self, **kept, groups=groups, parts=())
+
+    def choose_episodes(self, chosen: NDArray[np.bool_]) -> TransitionDataset:
+        """The episodes that a mask over all of them marks, at least one."""
+        rows = np.repeat(chosen, self.episode_lengths())
+        parts, start = [], 0
+        for size, weight in self.parts:
+            left = int(np.count_nonzero(rows[start : start + size]))
+            if left:  # of a part without rows nothing can be drawn
+                parts.append((left, weight))
+            start += size
+        return replace(self._at(rows), parts=tuple(parts))
 
     def take_episodes(self, count: int) -> TransitionDataset:
         """The first `count` episodes, or the data set itself where it has no more."""
@@ -190,7 +221,14 @@ class TransitionDataset:
             has_whole_episode=all(dataset.has_whole_episode for dataset in datasets),
             env_id=env_ids.pop() if len(env_ids) == 1 else None,
             has_rewards=all(dataset.has_rewards for dataset in datasets),
+            groups=_joined_groups(datasets),
         )
+
+
+def _joined_groups(datasets: Sequence[TransitionDataset]) -> NDArray[Any] | None:
+    """The groups of a mix; None where a part has none."""
+    known = [dataset.groups for dataset in datasets if dataset.groups is not None]
+    return np.concatenate(known) if len(known) == len(datasets) else None
 
 
 def _differing(spaces: Spaces) -> str:

@@ -50,4 +50,5 @@ def demonstrations(
         name=f"{dataset.name}, every {every}th step",
         parts=tuple(parts),
         has_whole_episode=False,
+        groups=None if dataset.groups is None else dataset.groups[rows],
     )

@@ -43,10 +43,14 @@ def _damage(sentence: str) -> Iterator[None]:
 
 
 def read_arrays(
-    arrays: Mapping[str, Any], name: str = "arrays", *, needs_rewards: bool = True
+    arrays: Mapping[str, Any],
+    name: str = "arrays",
+    *,
+    needs_rewards: bool = True,
+    group: str | None = None,
 ) -> RawTransitions:
     """Arrays in memory, copied, so that later changes by the caller do not reach the data."""
-    keys = select_keys(list(arrays), name, needs_rewards)
+    keys = select_keys(list(arrays), name, needs_rewards, group)
     copies: dict[str, NDArray[Any]] = {}
     for ours, theirs in keys.items():
         if _has_masked_values(arrays[theirs]):
@@ -70,24 +74,28 @@ def read_file_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     return _npz_arrays(path, None)
 
 
-def read_npz(path: str | Path, *, needs_rewards: bool = True) -> RawTransitions:
+def read_npz(
+    path: str | Path, *, needs_rewards: bool = True, group: str | None = None
+) -> RawTransitions:
     """A NumPy archive with the keys observations, actions, rewards, terminations,
     truncations and optionally next_observations, or their `ALIASES`, which include
     D4RL's terminals and timeouts. Pickled objects are never loaded."""
-    return _raw_file(Path(path), "npz", needs_rewards)
+    return _raw_file(Path(path), "npz", needs_rewards, group)
 
 
-def read_hdf5(path: str | Path, *, needs_rewards: bool = True) -> RawTransitions:
+def read_hdf5(
+    path: str | Path, *, needs_rewards: bool = True, group: str | None = None
+) -> RawTransitions:
     """An HDF5 file with the D4RL keys at top level, or the names that npz files use."""
-    return _raw_file(Path(path), "hdf5", needs_rewards)
+    return _raw_file(Path(path), "hdf5", needs_rewards, group)
 
 
-def _raw_file(path: Path, kind: str, needs_rewards: bool) -> RawTransitions:
+def _raw_file(path: Path, kind: str, needs_rewards: bool, group: str | None) -> RawTransitions:
     label = f"{kind} file '{path}'"
     keys: dict[str, str] = {}
 
     def choose(present: list[str]) -> list[str]:
-        keys.update(select_keys(present, label, needs_rewards))
+        keys.update(select_keys(present, label, needs_rewards, group))
         return list(keys.values())
 
     reader = _npz_arrays if kind == "npz" else _hdf5_arrays

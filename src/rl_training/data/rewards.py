@@ -44,10 +44,23 @@ def process_rewards(
 def apply_reward_processing(
     dataset: TransitionDataset, processing: RewardProcessing
 ) -> TransitionDataset:
-    """The data set with processed rewards; the same object where nothing is to be done."""
+    """The data set with processed rewards; the same object where nothing is to be done.
+
+    Episodes that were set aside are scaled by what the others return.
+    """
     if processing == RewardProcessing():
         return dataset
-    rewards = process_rewards(dataset.rewards, dataset.episode_returns(), processing)
+    returns = dataset.episode_returns()
+    processed = _processed(dataset, returns, processing)
+    if dataset.held_out is None:
+        return processed
+    return replace(processed, held_out=_processed(dataset.held_out, returns, processing))
+
+
+def _processed(
+    dataset: TransitionDataset, returns: NDArray[np.float64], processing: RewardProcessing
+) -> TransitionDataset:
+    rewards = process_rewards(dataset.rewards, returns, processing)
     if not np.isfinite(rewards).all():
         row = int(np.flatnonzero(~np.isfinite(rewards))[0])
         raise DataError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.episodes import chosen_episodes
 from rl_training.data.inference import spaces_without_environment
 from rl_training.data.readers import (
     HDF5_SUFFIXES,
@@ -90,7 +91,9 @@ def load_transition_dataset(
     dataset = datasets[0] if config is None else _combine(config, datasets)
     if note is not None:
         dataset = replace(dataset, notes=(*dataset.notes, note))
-    return dataset if config is None else apply_reward_processing(dataset, config.rewards)
+    if config is None:
+        return dataset
+    return apply_reward_processing(chosen_episodes(dataset, config), config.rewards)
 
 
 def parse_source(text: str | Path) -> DatasetConfig:
@@ -179,9 +182,9 @@ def _read(
     if part.kind == "random":
         return _read_random(part, env_id, env_kwargs)
     if part.kind == "npz":
-        return read_npz(str(part.path), needs_rewards=needs_rewards)
+        return read_npz(str(part.path), needs_rewards=needs_rewards, group=part.group)
     if part.kind == "hdf5":
-        return read_hdf5(str(part.path), needs_rewards=needs_rewards)
+        return read_hdf5(str(part.path), needs_rewards=needs_rewards, group=part.group)
     return read_minari(str(part.id))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.dataset import ARRAY_NAMES, TransitionDataset, episode_end_flags
+from rl_training.data.dataset import ARRAY_NAMES, GROUPS, TransitionDataset, episode_end_flags
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, did_you_mean
 
@@ -60,8 +60,13 @@ NEEDED = {
 """Arrays that no source can do without, as a refusal names them."""
 
 
-def select_keys(present: Sequence[str], label: str, needs_rewards: bool = True) -> dict[str, str]:
-    """The package's array names mapped to the keys that a source has for them."""
+def select_keys(
+    present: Sequence[str], label: str, needs_rewards: bool = True, group: str | None = None
+) -> dict[str, str]:
+    """The package's array names mapped to the keys that a source has for them.
+
+    `group` is the key of the groups, which are otherwise optional and called so.
+    """
     needed = [name for name in NEEDED if needs_rewards or name != "rewards"]
     chosen: dict[str, str] = {}
     missing: list[str] = []
@@ -86,6 +91,13 @@ def select_keys(present: Sequence[str], label: str, needs_rewards: bool = True) 
             f"{_advice(missing, present)}"
         )
     _refuse_near_misses(chosen, present, label)
+    if group is not None and group not in present:
+        raise DataError(
+            f"{label}: missing key '{group}'{did_you_mean(group, present)}, which dataset.group "
+            "names; correct it, or remove dataset.group"
+        )
+    if group is not None or GROUPS in present:
+        chosen[GROUPS] = group or GROUPS
     return chosen
 
 
@@ -163,7 +175,9 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
         has_whole_episode=flagged,
         env_id=raw.env_id,
         has_rewards=has_rewards,
+        groups=raw.arrays[GROUPS][rows] if GROUPS in raw.arrays else None,
     )
+    _check_groups(raw, dataset)
     seams = unmarked_seams(dataset)
     if seams:
         notes.append(
@@ -180,6 +194,27 @@ def unmarked_seams(dataset: TransitionDataset) -> int:
     jump = np.abs(following - present) > SEAM_TOLERANCE * (1.0 + np.abs(present))
     inside = ~episode_end_flags(dataset.terminations, dataset.truncations)[:-1]
     return int(np.count_nonzero(jump.any(axis=1) & inside))
+
+
+def _check_groups(raw: RawTransitions, dataset: TransitionDataset) -> None:
+    """Refuse groups that are no labels, or that change inside an episode."""
+    groups = dataset.groups
+    if groups is None:
+        return
+    key = raw.key(GROUPS)
+    if groups.ndim != 1 or groups.dtype.kind not in "iubUS":
+        raise DataError(
+            f"{raw.label}: array '{key}' must hold one label per row, whole numbers or text, got "
+            f"{groups.dtype} in the shape {groups.shape}"
+        )
+    inside = ~episode_end_flags(dataset.terminations, dataset.truncations)[:-1]
+    changes = np.flatnonzero((groups[1:] != groups[:-1]) & inside)
+    if changes.size:
+        raise DataError(
+            f"{raw.label}: array '{key}' changes from {groups[changes[0]]} to "
+            f"{groups[changes[0] + 1]} after row {changes[0]}, inside an episode; mark the end of "
+            "the episode there, or correct the array"
+        )
 
 
 # --- one array each --------------------------------------------------------------------------

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from rl_training.experiment.config_errors import readable_errors
 from rl_training.experiment.config_files import apply_overrides, read_config_values
@@ -182,6 +190,8 @@ class DataSource(Section):
     """Seed with which scripted and random data are made; independent of the run's seed."""
     max_episodes: Count | None = None
     """Keep only the first episodes."""
+    group: str | None = None
+    """Array or column that says who an episode belongs to, such as a patient; 'groups' if any."""
 
     @model_validator(mode="after")
     def _keys_fit_the_kind(self) -> Self:
@@ -194,6 +204,31 @@ class DataSource(Section):
                 raise ValueError(f"key '{key}' belongs to kind {fits}, not to {self.kind}")
         if self.steps is not None and self.kind != "random":
             raise ValueError(f"key 'steps' belongs to kind random, not to {self.kind}")
+        return self
+
+
+class SplitConfig(Section):
+    """Episodes that are set aside: no update learns from them, and every evaluation measures
+    the policy on them."""
+
+    holdout: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """Share of the episodes; of the groups, where the data say who an episode belongs to."""
+    seed: Interval = 0
+    """Seed of the choice; independent of the run's seed."""
+
+
+class KeepConfig(Section):
+    """Episodes that are learned from, by their undiscounted return before any processing."""
+
+    top: Rate | None = None
+    """Share of the episodes, the best of all."""
+    return_at_least: Finite | None = None
+    """Smallest return."""
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if (self.top is None) == (self.return_at_least is None):
+            raise ValueError("give either the key 'top' or the key 'return_at_least'")
         return self
 
 
@@ -217,6 +252,10 @@ class DatasetConfig(DataSource):
     """Several sources instead of one, each with a weight."""
     spaces: SpacesConfig | None = None
     """Spaces of a task without an environment; a run stores what it took from the data here."""
+    keep: KeepConfig | None = None
+    """Learn from the best episodes only; before the split."""
+    split: SplitConfig | None = None
+    """Set episodes aside to measure the policy on (offline)."""
     rewards: RewardProcessing = RewardProcessing()
     """Reward processing, before returns are computed."""
     returns: ReturnsConfig = ReturnsConfig()
@@ -267,15 +306,38 @@ class Schedule(Section):
         return self.end + (1.0 - self.end) * shape
 
 
-EVAL_METRICS = (
-    "eval/return_mean",
-    "eval/return_std",
-    "eval/return_min",
-    "eval/return_max",
-    "eval/length_mean",
-    "eval/success_rate",
-)
-"""What an evaluation reports; the success rate where the environment does."""
+Better = Literal["max", "min"]
+
+RETURN_METRICS: dict[str, Better] = {
+    "eval/return_mean": "max",
+    "eval/return_std": "min",
+    "eval/return_min": "max",
+    "eval/return_max": "max",
+    "eval/length_mean": "max",
+    "eval/success_rate": "max",
+}
+"""What an evaluation in the environment reports, and whether larger or smaller is better; the
+success rate where the environment reports it."""
+OFFLINE_METRICS: dict[str, Better] = {
+    "offline/td_error": "min",
+    "offline/log_likelihood": "max",
+    "offline/action_agreement": "max",
+    "offline/action_gap": "max",
+    "offline/value_start": "max",
+    "offline/data_distance": "min",
+}
+"""What an evaluation on held-out episodes reports, likewise."""
+EVAL_METRICS: dict[str, Better] = {**RETURN_METRICS, **OFFLINE_METRICS}
+
+
+def known_metric(name: str) -> str:
+    """The name of a metric, or a refusal of one that no evaluation reports."""
+    if name not in EVAL_METRICS:
+        raise ValueError(
+            f"unknown metric '{name}'{did_you_mean(name, EVAL_METRICS)}; "
+            f"known are {', '.join(EVAL_METRICS)}"
+        )
+    return name
 
 
 class EarlyStoppingConfig(Section):
@@ -283,8 +345,8 @@ class EarlyStoppingConfig(Section):
 
     metric: str = "eval/return_mean"
     """Metric of the evaluation that is watched."""
-    mode: Literal["max", "min"] = "max"
-    """Whether larger or smaller is better."""
+    mode: Better = "max"
+    """Whether larger or smaller is better; by default what suits the metric."""
     patience: Count | None = None
     """Evaluations without improvement after which the run stops."""
     min_delta: NonNegative = 0.0
@@ -292,13 +354,16 @@ class EarlyStoppingConfig(Section):
     target: Finite | None = None
     """Stop as soon as the metric is at least (at most, in mode min) this good."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_of_the_metric(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(metric := values.get("metric"), str):
+            return {"mode": EVAL_METRICS.get(metric, "max"), **values}
+        return values
+
     @model_validator(mode="after")
     def _can_stop(self) -> Self:
-        if self.metric not in EVAL_METRICS:
-            raise ValueError(
-                f"unknown metric '{self.metric}'{did_you_mean(self.metric, EVAL_METRICS)}; "
-                f"known are {', '.join(EVAL_METRICS)}"
-            )
+        known_metric(self.metric)
         if self.patience is None and self.target is None:
             raise ValueError("give 'patience', 'target' or both")
         return self
@@ -387,6 +452,9 @@ class TrainConfig(Section):
     """Newest checkpoints that are kept."""
     keep_best: bool = True
     """Save and keep the checkpoint with the best evaluation."""
+    best_metric: Annotated[str, AfterValidator(known_metric)] | None = None
+    """Metric of an evaluation by which the best is chosen; the one of early_stopping, if any, or
+    the mean return, or without an environment the TD error or the likelihood."""
     log_interval: Count = 500
     """Write training metrics every so many updates or environment steps."""
     lr_schedule: Schedule = Schedule()
@@ -449,6 +517,14 @@ class TrainConfig(Section):
             current = with_current_names(algorithm.Params, knobs, "algo_kwargs.", warn=False)
             values = {**values, "algo_kwargs": current}
         return cls(**values)
+
+    @property
+    def named_metrics(self) -> dict[str, str]:
+        """Metrics of evaluations that the run depends on, by the key that names each."""
+        named = {"best_metric": self.best_metric}
+        if self.early_stopping is not None:
+            named["early_stopping.metric"] = self.early_stopping.metric
+        return {key: metric for key, metric in named.items() if metric is not None}
 
     @property
     def environment(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ class UnlikePolicyError(ValueError):
 
 class Policy(nn.Module):
     """What every policy can do; actions are in the package's inner units."""
+
+    has_density: ClassVar[bool] = True
+    """Whether it draws its actions, so that some are likelier than others."""
 
     def become(self, other: Policy) -> None:
         """Take over weights, so that the mode is that of `other` for the same inputs.
@@ -329,6 +332,8 @@ class CategoricalPolicy(Policy):
 
 class DeterministicPolicy(MeanPolicy):
     """tanh of a network output, with no density; it explores by Gaussian noise, if any."""
+
+    has_density: ClassVar[bool] = False
 
     def __init__(
         self,

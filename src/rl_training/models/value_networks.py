@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from rl_training.models.policies import Policy
 
 class GreedyPolicy(Policy):
     """Takes the action of the largest value; the base of the networks of this file."""
+
+    has_density: ClassVar[bool] = False
 
     def q_values(self, obs: Tensor) -> Tensor:
         """(B, A) expected returns."""

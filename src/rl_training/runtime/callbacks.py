@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ class TrainResult:
     """The last policy from start states that no evaluation during training used."""
     best_held_out: EvalResult | None = None
     """The policy of the best checkpoint from the same states."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Everything that the last evaluation measured, in the environment and on held-out episodes."""
+    best_metric: str | None = None
+    """The metric that `best_score` is of, its sign turned where smaller is better."""
 
     @property
     def interrupted(self) -> bool:
@@ -92,9 +96,12 @@ class EvalEvent:
     """The policy was evaluated."""
 
     tick: int
-    result: EvalResult
+    result: EvalResult | None
+    """Of whole episodes; None in a run without an environment."""
     is_best: bool
     request_stop: Callable[[str], None]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Everything that was measured, in the environment and on held-out episodes."""
 
 
 @dataclass(frozen=True)

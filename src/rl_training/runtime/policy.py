@@ -11,8 +11,6 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.envs.contract import all_finite
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import Carry
-from rl_training.models.policies import DeterministicPolicy
-from rl_training.models.value_networks import GreedyPolicy
 
 Array = np.ndarray[Any, Any]
 
@@ -59,7 +57,7 @@ def env_actions(algorithm: Algorithm, inner: Array) -> Array:
 
 def refuse_sampling(algorithm: Algorithm, instead: str) -> None:
     """Refuse to sample actions of a policy that has only one for each observation."""
-    if isinstance(algorithm.policy, (GreedyPolicy, DeterministicPolicy)):
+    if not algorithm.policy.has_density:
         raise ConfigError(
             "deterministic: this policy always takes its best action and has nothing to sample "
             f"(--stochastic); {instead}"

@@ -49,7 +49,7 @@ from rl_training.runtime.policy import env_actions
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.signals import StepInterrupted, end_by, interruptible
 from rl_training.runtime.statistics import Summary
-from rl_training.runtime.trainer import STRIDE_SECONDS, Autosave, Trainer
+from rl_training.runtime.trainer import STRIDE_SECONDS, Autosave, Trainer, measured, short_name
 
 
 @dataclass(frozen=True)
@@ -286,21 +286,32 @@ class SeedsTrainer:
         if not self._scores:
             return
         summary = Summary.of(list(self._scores.values()))
-        self.console.evaluated(self.tick, summary.mean.value, f"return {summary}", best=False)
-        self.log.write(
-            "eval",
-            self.tick,
-            {
+        means = self._mean_metrics(list(self._scores))
+        values: dict[str, Any] = {
+            name: value for name, value in means.items() if name.startswith("offline/")
+        }
+        text = measured(values)
+        if "eval/return_mean" in means:
+            text = f"return {summary}"
+            values |= {
                 "eval/return_mean": summary.mean.value,
                 "eval/return_mean_low": summary.mean.low,
                 "eval/return_mean_high": summary.mean.high,
                 "eval/return_iqm": summary.iqm.value,
                 "eval/return_iqm_low": summary.iqm.low,
                 "eval/return_iqm_high": summary.iqm.high,
-                "seeds": {str(seed): score for seed, score in self._scores.items()},
-            },
-        )
+            }
+        shown = short_name(next(iter(self.trainers.values())).best_metric(means))
+        self.console.evaluated(self.tick, summary.mean.value, text, best=False, name=shown)
+        values["seeds"] = {str(seed): score for seed, score in self._scores.items()}
+        self.log.write("eval", self.tick, values)
         self._scores = {}
+
+    def _mean_metrics(self, seeds: Sequence[int]) -> dict[str, float]:
+        """Every metric of the last evaluation, over some agents."""
+        found = [self.trainers[seed].last_metrics for seed in seeds]
+        names = found[0] if found else {}
+        return {name: float(np.mean([one[name] for one in found if one])) for name in names}
 
     def _result(self) -> SeedsResult:
         reasons = {result.stop_reason for result in self.results.values()}
@@ -321,7 +332,6 @@ class SeedsTrainer:
             "held_out": result.held_out,
             "best_held_out": result.best_held_out,
         }
-        last = result.last
         write_json(
             self.run_dir / RESULT_FILE,
             {
@@ -329,7 +339,7 @@ class SeedsTrainer:
                 "stop_reason": result.stop_reason,
                 "updates": self.tick,
                 "seeds": list(self.seeds),
-                "last_eval": {"eval/return_mean": last.mean.value} if last else None,
+                "last_eval": self._mean_metrics(list(result.results)) or None,
                 **{name: one.to_dict() if one else None for name, one in summaries.items()},
                 "failures": {str(seed): text for seed, text in result.failures.items()},
                 "data_notes": list(next(iter(self.trainers.values())).loop.data_notes),
@@ -520,7 +530,9 @@ class SeedConsole:
     def busy(self, text: str) -> None:
         pass
 
-    def evaluated(self, tick: int, score: float, text: str, best: bool) -> None:
+    def evaluated(
+        self, tick: int, score: float, text: str, best: bool, name: str = "return"
+    ) -> None:
         self.group.evaluated(self.seed, score)
 
     def say(self, text: str) -> None:

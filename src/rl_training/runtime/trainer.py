@@ -23,7 +23,7 @@ from rl_training.experiment.checkpoint import (
     CheckpointStore,
     read_checkpoint,
 )
-from rl_training.experiment.config import Schedule, Section, TrainConfig
+from rl_training.experiment.config import EVAL_METRICS, Schedule, Section, TrainConfig
 from rl_training.experiment.console import Console
 from rl_training.experiment.errors import (
     CheckpointError,
@@ -66,6 +66,7 @@ from rl_training.runtime.evaluation import (
     EvalResult,
     Evaluator,
 )
+from rl_training.runtime.held_out import HeldOutData
 from rl_training.runtime.loops import Component, Loop, TellsOfWork
 from rl_training.runtime.policy import ActingPolicy
 from rl_training.runtime.profile import Part, Profile
@@ -89,6 +90,28 @@ def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, An
         "versions": versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+CHOSEN_BY = (
+    "eval/return_mean",
+    "offline/td_error",
+    "offline/log_likelihood",
+    "offline/data_distance",
+)
+"""Metrics by which the best policy is chosen unless the config says otherwise: the first of them
+that is measured."""
+
+
+def measured(metrics: Mapping[str, float]) -> str:
+    """Measures on held-out episodes, for people."""
+    shown = (f"{short_name(name)} {value:.4g}" for name, value in metrics.items())
+    return "held out: " + ", ".join(shown)
+
+
+def short_name(metric: str) -> str:
+    """A metric in words."""
+    words = metric.partition("/")[2].replace("_", " ")
+    return "return" if words == "return mean" else words
 
 
 BUDGETS = ("total_updates", "total_epochs", "total_timesteps")
@@ -175,7 +198,9 @@ class Trainer:
         self.early_stopping = (
             EarlyStopping(config.early_stopping) if config.early_stopping else None
         )
+        self.held_out_data: HeldOutData | None = getattr(loop, "held_out", None)
         self.last_eval: EvalResult | None = None
+        self.last_metrics: dict[str, float] = {}
         self.last_eval_tick = -1
         self.evaluation_due = False  # one that a failure or a signal has prevented
         self.held_out: EvalResult | None = None  # of the last policy, after training
@@ -414,12 +439,12 @@ class Trainer:
 
     def _evaluate(self) -> None:
         tick = self.loop.tick
-        if tick == self.last_eval_tick or self.evaluator is None:
+        if tick == self.last_eval_tick or (self.evaluator is None and self.held_out_data is None):
             return
         self._check_finite_weights()
         self.evaluation_due = True
         try:
-            result = self._evaluation_of(self.algorithm)
+            result = None if self.evaluator is None else self._evaluation_of(self.algorithm)
         except EnvironmentFailure as failure:
             raise self._saved_after(failure) from failure
         except StepInterrupted:
@@ -428,22 +453,28 @@ class Trainer:
         self.evaluation_due = False
         if self.last_saved is not None and self.last_saved.tick == tick:
             self.last_saved = None  # it knows nothing of this evaluation
-        metrics = result.metrics()
-        self.last_eval, self.last_eval_tick = result, tick
+        metrics = {} if result is None else result.metrics()
+        if self.held_out_data is not None:
+            with untouched_randomness():
+                metrics |= self.held_out_data.measure(self.algorithm)
+        self.last_eval, self.last_eval_tick, self.last_metrics = result, tick, metrics
         score = self._score(metrics)
         is_best = score > self.best_score
         if is_best:
             self.best_score, self.best_tick = score, tick
-        self._log("eval", {**metrics, "eval/returns": list(result.returns), "best": is_best})
-        self.console.evaluated(tick, result.return_mean, str(result), is_best)
-        note = result.note()
+        returns = {} if result is None else {"eval/returns": list(result.returns)}
+        self._log("eval", {**metrics, **returns, "best": is_best})
+        chosen = self.best_metric(metrics)
+        text = measured(metrics) if result is None else str(result)
+        self.console.evaluated(tick, metrics[chosen], text, is_best, short_name(chosen))
+        note = None if result is None else result.note()
         if note:
             self.console.say(f"warning: {note}")
         if self.early_stopping:
             reason = self.early_stopping.observe(metrics)
             if reason:
                 self.request_stop(reason)
-        event = EvalEvent(tick, result, is_best, self.request_stop)
+        event = EvalEvent(tick, result, is_best, self.request_stop, metrics)
         self._notify(lambda callback: callback.on_eval(event))
         if (is_best and self.config.keep_best) or self.last_saved is None:
             self.save()  # the first one in any case: a run that is killed later begins with it
@@ -488,16 +519,23 @@ class Trainer:
         except CheckpointError as error:
             self.console.say(f"warning: {error}")
 
-    def _score(self, metrics: dict[str, float]) -> float:
-        """Larger is better: the early-stopping metric where one is set, else the mean return."""
+    def best_metric(self, metrics: Mapping[str, float]) -> str:
+        """The metric by which the best policy is chosen."""
         watched = self.config.early_stopping
-        if watched and watched.metric not in metrics:
+        chosen = self.config.best_metric or (watched and watched.metric)
+        if chosen and chosen not in metrics:
             raise ConfigError(
-                f"early_stopping.metric: the environment '{self.config.env_id}' does not report "
-                "info['is_success'] at the end of an episode; watch eval/return_mean instead"
+                f"{'best_metric' if self.config.best_metric else 'early_stopping.metric'}: the "
+                f"environment '{self.config.env_id}' does not report info['is_success'] at the end "
+                "of an episode; watch eval/return_mean instead"
             )
-        value = metrics[watched.metric] if watched else metrics["eval/return_mean"]
-        score = -value if watched and watched.mode == "min" else value
+        return chosen or next(name for name in CHOSEN_BY if name in metrics)
+
+    def _score(self, metrics: Mapping[str, float]) -> float:
+        """Larger is better."""
+        name, watched = self.best_metric(metrics), self.config.early_stopping
+        mode = watched.mode if watched and watched.metric == name else EVAL_METRICS[name]
+        score = -metrics[name] if mode == "min" else metrics[name]
         return score if math.isfinite(score) else -math.inf
 
     def _check_finite_losses(self) -> None:
@@ -537,9 +575,7 @@ class Trainer:
             {
                 **checkpoint_header(self.config, self.algorithm),
                 "progress": done,
-                "score": self._score(self.last_eval.metrics())
-                if evaluated_here and self.last_eval
-                else None,
+                "score": self._score(self.last_metrics) if evaluated_here else None,
                 **self._exactness(),
             },
         )
@@ -595,6 +631,7 @@ class Trainer:
             ]
             if last
             else None,
+            "last_metrics": self.last_metrics,
             "start_states": self.start_states,
             "last_eval_tick": self.last_eval_tick,
             "evaluation_due": self.evaluation_due,
@@ -619,6 +656,10 @@ class Trainer:
             if not all(success in (True, False, None) for success in reported):
                 raise result.wrong("successes", "true, false or none")
             self.last_eval = EvalResult(tuple(returns), tuple(lengths), tuple(cut), tuple(reported))
+            self.last_metrics = self.last_eval.metrics()
+        if "last_metrics" in stored:
+            measures = stored.section("last_metrics")
+            self.last_metrics = {name: measures.number(name) for name in measures.values}
         # a run of an earlier version compares its policies on start states of its own seed
         own = self.config.seed
         self.start_states = stored.whole("start_states") if "start_states" in stored else own
@@ -687,6 +728,8 @@ class Trainer:
             data_notes=self.loop.data_notes,
             held_out=self.held_out,
             best_held_out=self.best_held_out,
+            metrics=self.last_metrics,
+            best_metric=self.best_metric(self.last_metrics) if self.best_tick >= 0 else None,
         )
 
     def _write_result(self, status: str) -> None:
@@ -697,9 +740,13 @@ class Trainer:
                 "status": status,
                 "stop_reason": result.stop_reason,
                 **self.loop.progress.to_dict(),
-                "last_eval": self.last_eval.metrics() if self.last_eval else None,
+                "last_eval": self.last_metrics or None,
                 "last_eval_tick": self.last_eval_tick,
-                "best": {"tick": result.best_tick, "score": result.best_score},
+                "best": {
+                    "tick": result.best_tick,
+                    "score": result.best_score,
+                    "metric": result.best_metric,
+                },
                 "data_notes": list(result.data_notes),
                 "held_out": {
                     "last": self.held_out.metrics() if self.held_out else None,

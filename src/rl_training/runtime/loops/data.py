@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.episodes import chosen_episodes
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.spaces import Spaces
@@ -37,16 +38,17 @@ def raw_data(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> TransitionDataset:
     """The run's data with their rewards as they are."""
-    if dataset is not None:
-        return dataset
-    return read_data(config, algorithm.spaces)
+    if dataset is None:
+        dataset = read_data(config, algorithm.spaces)
+    return chosen_episodes(dataset, require_dataset(config, "data"))
 
 
 def read_data(config: TrainConfig, spaces: Spaces | None) -> TransitionDataset:
-    """The data that a config names, with their rewards as they are; without `spaces`, those of
+    """All data that a config names, with their rewards as they are; without `spaces`, those of
     its environment or else of the data."""
+    as_they_are = {"rewards": RewardProcessing(), "keep": None, "split": None}
     return load_transition_dataset(
-        require_dataset(config, "data").model_copy(update={"rewards": RewardProcessing()}),
+        require_dataset(config, "data").model_copy(update=as_they_are),
         env_id=config.env_id,
         env_kwargs=config.env_kwargs,
         spaces=spaces,

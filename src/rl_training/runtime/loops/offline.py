@@ -19,6 +19,7 @@ from rl_training.replay.table import TransitionTable
 from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
+from rl_training.runtime.held_out import HeldOutData
 from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.data import training_data
 from rl_training.runtime.profile import Part
@@ -49,6 +50,10 @@ class OfflineData:
             mean, std = self.table.obs_mean, self.table.obs_std
             for agent in agents:
                 agent.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
+        aside = dataset.held_out
+        self.held_out = None if aside is None else HeldOutData(self.table, aside, first.gamma)
+        if self.held_out is not None:
+            self.held_out.refuse_unmeasured(config, first)
         self.batch_size = int(first.params.batch_size)
         self.fingerprint = DataFingerprint(dataset)
         self.notes = dataset.notes
@@ -67,6 +72,7 @@ class OfflineLoop:
     def __init__(self, data: OfflineData, engine: Engine) -> None:
         self.data, self.engine, self.total = data, engine, data.total
         self.data_notes = data.notes
+        self.held_out = data.held_out
         self.horizon = self.total
         self.progress = Progress()
 

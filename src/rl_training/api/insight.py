@@ -1,0 +1,164 @@
+"""What an agent has learned about observations and actions, in the user's units.
+
+Each question is refused in one sentence where an algorithm has no answer to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.envs.contract import all_finite
+from rl_training.experiment.errors import ConfigError, DataError, EnvironmentSetupError
+from rl_training.models import CategoricalPolicy
+
+Array = np.ndarray[Any, Any]
+
+
+def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tuple[Array, bool]:
+    """(B, ...) observations, and whether it was one alone; `asked` is what wants to know."""
+    spaces = algorithm.spaces
+    shape = spaces.obs_shape
+    obs = np.asarray(observation)
+    if obs.dtype != spaces.obs_dtype:
+        if spaces.is_image:  # other numbers would be cut to bytes
+            raise EnvironmentSetupError(f"{asked}: images must be uint8, got {obs.dtype}")
+        if obs.dtype.kind not in "fiub":  # of complex numbers a part would be lost
+            raise DataError(f"{asked}: observations must be numbers, got {obs.dtype}")
+        with np.errstate(over="ignore"):  # refused below
+            obs = obs.astype(np.float32)
+    if obs.shape != shape and obs.shape[1:] != shape:
+        raise EnvironmentSetupError(
+            f"{asked}: observations must have the shape {shape} or {('n', *shape)}, "
+            f"got {obs.shape}".replace("'n'", "n")
+        )
+    if not all_finite(obs):
+        raise DataError(f"{asked}: the observation holds NaN, infinity or a number beyond float32")
+    alone = obs.shape == shape
+    return (obs[None] if alone else obs), alone
+
+
+def _inner_actions(algorithm: Algorithm, action: Any, rows: int, asked: str) -> Tensor:
+    """One action per observation in inner units, checked."""
+    spaces = algorithm.spaces
+    given = np.asarray(action)
+    shape = () if spaces.is_discrete else (spaces.action_dim,)
+    if given.shape == shape:
+        given = given[None]
+    if given.shape != (rows, *shape):
+        raise DataError(
+            f"{asked}: expected {rows} action{'s' if rows > 1 else ''} of the shape {shape}, got "
+            f"the shape {given.shape}; give one per observation"
+        )
+    if given.dtype.kind not in "fiub" or not all_finite(given):
+        raise DataError(f"{asked}: actions must be finite numbers")
+    if spaces.is_discrete:
+        last = spaces.action_start + spaces.action_dim - 1
+        if ((given < spaces.action_start) | (given > last) | (given % 1 != 0)).any():
+            raise DataError(
+                f"{asked}: actions must be whole numbers from {spaces.action_start} to {last}"
+            )
+        given = given.astype(np.int64)
+    else:
+        low, high = np.asarray(spaces.action_low), np.asarray(spaces.action_high)
+        if ((given < low - 1e-4) | (given > high + 1e-4)).any():
+            raise DataError(
+                f"{asked}: actions must lie within the action space, which is {spaces.in_full()}"
+            )
+        given = given.astype(np.float32)
+    return torch.as_tensor(spaces.from_env(given), device=algorithm.update_count.device)
+
+
+def _answer(
+    algorithm: Algorithm,
+    observation: Any,
+    asked: str,
+    question: Callable[[Tensor], Tensor | None],
+    missing: str,
+) -> Array:
+    """The answer to a question about network inputs; without its first axis for one observation."""
+    rows, alone = observation_rows(algorithm, observation, asked)
+    if algorithm.recurrent:
+        raise ConfigError(
+            f"{asked}: the policy of {algorithm.name()} looks at whole episodes and cannot judge "
+            "an observation alone; use predict with its state"
+        )
+    with torch.inference_mode():
+        obs = torch.as_tensor(np.ascontiguousarray(rows), device=algorithm.update_count.device)
+        found = question(algorithm.network_input(obs))
+    if found is None:
+        raise ConfigError(f"{asked}: {algorithm.name()} {missing}")
+    answer: Array = found.cpu().numpy()
+    return answer[0] if alone else answer
+
+
+def action_probabilities(algorithm: Algorithm, observation: Any) -> Array:
+    asked = "action_probabilities"
+    if not algorithm.spaces.is_discrete:
+        raise ConfigError(
+            f"{asked}: Box actions have densities and no probabilities; use log_prob(obs, action)"
+        )
+
+    def question(obs: Tensor) -> Tensor | None:
+        policy = algorithm.policy
+        return policy(obs).exp() if isinstance(policy, CategoricalPolicy) else None
+
+    missing = "always takes its best action and has no probabilities; use q_values(obs)"
+    return _answer(algorithm, observation, asked, question, missing)
+
+
+def log_prob(algorithm: Algorithm, observation: Any, action: Any) -> Array:
+    asked, spaces = "log_prob", algorithm.spaces
+    # a density is per unit of what it is a density of
+    half = [
+        (high - low) / 2 for low, high in zip(spaces.action_low, spaces.action_high, strict=True)
+    ]
+    units = float(np.log(half).sum()) if half else 0.0
+
+    def question(obs: Tensor) -> Tensor | None:
+        inner = _inner_actions(algorithm, action, len(obs), asked)
+        found = algorithm.log_probs(obs, inner)
+        return None if found is None else found - units
+
+    missing = "has one action for each observation and no density"
+    return _answer(algorithm, observation, asked, question, missing)
+
+
+def value(algorithm: Algorithm, observation: Any) -> Array:
+    missing = "has learned no values of states"
+    return _answer(algorithm, observation, "value", algorithm.state_values, missing)
+
+
+def q_values(algorithm: Algorithm, observation: Any, action: Any | None) -> Array:
+    asked = "q_values"
+    if action is None and not algorithm.spaces.is_discrete:
+        raise ConfigError(f"{asked}: there is no end of Box actions; give the ones you ask about")
+
+    def question(obs: Tensor) -> Tensor | None:
+        if action is None:
+            return algorithm.every_action_value(obs)
+        return algorithm.action_values(obs, _inner_actions(algorithm, action, len(obs), asked))
+
+    return _answer(algorithm, observation, asked, question, "has learned no values of actions")
+
+
+def everything_known(algorithm: Algorithm, observation: Any, action: Any) -> dict[str, Array]:
+    """Every answer that there is about observations and the actions in them, by its name."""
+    questions: dict[str, Callable[[], Array]] = {
+        "action_probabilities": lambda: action_probabilities(algorithm, observation),
+        "log_prob": lambda: log_prob(algorithm, observation, action),
+        "value": lambda: value(algorithm, observation),
+        "q_value": lambda: q_values(algorithm, observation, action),
+        "q_values": lambda: q_values(algorithm, observation, None),
+    }
+    known = {}
+    for name, question in questions.items():
+        with suppress(ConfigError):
+            known[name] = question()
+    return known

@@ -1,0 +1,130 @@
+"""What a policy is worth by the data alone: measures on episodes that no update learns from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.dataset import TransitionDataset
+from rl_training.experiment.config import OFFLINE_METRICS, TrainConfig
+from rl_training.experiment.errors import ConfigError
+from rl_training.replay.batch import Batch
+from rl_training.replay.table import TransitionTable
+
+MOST_ROWS = 20_000
+"""Rows that are measured, evenly spaced, so that an evaluation takes as long as some updates."""
+ROWS_AT_ONCE = 4_096
+QUERIES, REFERENCES = 1_024, 4_096
+"""Rows whose nearest neighbour is looked for, and rows of the training data to look among."""
+AGREES_WITHIN = 0.1
+"""In inner units, where Box actions range over [-1, 1]."""
+
+
+class HeldOutData:
+    """Episodes that were set aside, on the training device.
+
+    Everything is measured without drawing a random number.
+    """
+
+    def __init__(self, training: TransitionTable, dataset: TransitionDataset, gamma: float) -> None:
+        device = training.rows.device
+        self.table = TransitionTable(dataset, device, gamma=gamma, with_returns=False)
+        self.rows = _spread(len(self.table), MOST_ROWS).to(device)
+        starts = torch.from_numpy(dataset.episode_starts)
+        self.starts = starts[_spread(len(starts), MOST_ROWS)].to(device)
+        self.queries = _spread(len(self.table), QUERIES).to(device)
+        self.training = training
+        self.references = _spread(len(training), REFERENCES).to(device)
+
+    @torch.no_grad()
+    def measure(self, algorithm: Algorithm) -> dict[str, float]:
+        """Every measure that the algorithm has something to say about, by its name."""
+        return self._measure(algorithm, self.rows, self.starts, self.queries)
+
+    @torch.no_grad()
+    def refuse_unmeasured(self, config: TrainConfig, algorithm: Algorithm) -> None:
+        """Refuse to depend on a measure that the algorithm has nothing to say about."""
+        few = self.rows[:2]
+        known = self._measure(algorithm, few, self.starts[:2], few)
+        for key, metric in config.named_metrics.items():
+            if metric in OFFLINE_METRICS and metric not in known:
+                raise ConfigError(
+                    f"{key}: {algorithm.name()} has nothing to measure {metric} with; it has "
+                    f"{', '.join(sorted(known))}"
+                )
+
+    def _measure(
+        self, algorithm: Algorithm, rows: Tensor, starts: Tensor, queries: Tensor
+    ) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for index in torch.split(rows, ROWS_AT_ONCE):
+            for name, values in _by_row(algorithm, self._seen(algorithm, index)).items():
+                sums[name] = sums.get(name, 0.0) + float(values.double().sum())
+        found = {name: total / len(rows) for name, total in sums.items()}
+        first = algorithm.state_values(self._seen(algorithm, starts).obs)
+        if first is not None:
+            found["value_start"] = float(first.double().mean())
+        found["data_distance"] = self._data_distance(algorithm, self._seen(algorithm, queries))
+        return {f"offline/{name}": value for name, value in found.items()}
+
+    def _seen(self, algorithm: Algorithm, index: Tensor) -> Batch:
+        batch = self.table.gather(index)
+        return batch._replace(
+            obs=algorithm.network_input(batch.obs), next_obs=algorithm.network_input(batch.next_obs)
+        )
+
+    def _data_distance(self, algorithm: Algorithm, batch: Batch) -> float:
+        """How much further from the training data the policy's pairs of state and action are than
+        the logged ones, on the mean; in standard deviations of an observation's component and
+        halves of an action's range."""
+        known = self.training.gather(self.references)
+        seen = known.obs
+        mean, std = seen.mean(0), seen.std(0, correction=0) + 1e-3
+        classes = algorithm.spaces.action_dim if algorithm.spaces.is_discrete else 0
+
+        def points(obs: Tensor, action: Tensor) -> Tensor:
+            if classes:
+                action = F.one_hot(action, classes).to(obs.dtype)
+            scaled = (obs - mean) / (std * math.sqrt(obs.shape[1]))
+            width = 1 if classes else action.shape[1]
+            return torch.cat([scaled, action / math.sqrt(width)], 1)
+
+        data = points(seen, known.action)
+        own = points(batch.obs, algorithm.policy.mode(batch.obs))
+        logged = points(batch.obs, batch.action)
+        distances = [torch.cdist(pairs, data).amin(1).mean() for pairs in (own, logged)]
+        return float(distances[0] - distances[1])
+
+
+def _by_row(algorithm: Algorithm, batch: Batch) -> Mapping[str, Tensor]:
+    """(B,) of each measure that is a mean over rows."""
+    mode = algorithm.policy.mode(batch.obs)
+    if algorithm.spaces.is_discrete:
+        agrees = mode == batch.action
+    else:
+        agrees = ((mode - batch.action).abs() <= AGREES_WITHIN).all(-1)
+    found = {"action_agreement": agrees}
+    td_errors = algorithm.td_errors(batch)
+    if td_errors is not None:
+        found["td_error"] = td_errors.abs()
+    log_probs = algorithm.log_probs(batch.obs, batch.action)
+    if log_probs is not None:
+        found["log_likelihood"] = log_probs
+    logged = algorithm.action_values(batch.obs, batch.action)
+    own = None if logged is None else algorithm.action_values(batch.obs, mode)
+    if logged is not None and own is not None:
+        found["action_gap"] = own - logged
+    return found
+
+
+def _spread(count: int, most: int) -> Tensor:
+    """At most `most` of the numbers 0..count-1, evenly spaced."""
+    if count <= most:
+        return torch.arange(count)
+    return torch.from_numpy(np.linspace(0, count - 1, most).round().astype(np.int64))
