@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -88,6 +88,9 @@ from rl_training.runtime.loops.data import read_data
 from rl_training.runtime.policy import ActingPolicy
 from rl_training.runtime.trainer import Trainer, checkpoint_header
 from rl_training.runtime.video import record_episode
+
+if TYPE_CHECKING:
+    from rl_training.export.write import ExportResult
 
 
 class ManagedAlgorithm:
@@ -355,6 +358,8 @@ class ManagedAlgorithm:
         return agent
 
     result: TrainResult | None = None
+    checkpoint: CheckpointInfo | None = None
+    """What the agent was loaded from."""
     _source: str | None = None
     """The file whose word alone there is for the modules that the config names; None where the
     user gave the config, or trusts it."""
@@ -582,6 +587,46 @@ class ManagedAlgorithm:
             Path(path), {"algorithm": self.algorithm.training_state()}, header
         ).path
 
+    def export(
+        self,
+        path: str | Path,
+        *,
+        stochastic: bool = False,
+        further: Sequence[str] = (),
+        weights: str = "float32",
+        program: bool = False,
+        episodes: int = 20,
+        overwrite: bool = False,
+        intended_use: str = "",
+        limits: str = "",
+        strict: bool = False,
+        compare: Sequence[str | Path] = (),
+        progress: bool = False,
+    ) -> ExportResult:
+        """Write the policy as a folder that acts without PyTorch and this package.
+
+        The export is compared with `predict` and refused where it acts otherwise. `further`
+        names outputs beside the action: value, q, density. With `stochastic` actions are drawn
+        by noise that is an input. Intended use and limits are for the card.
+        """
+        from rl_training.api.export import export_agent
+
+        return export_agent(
+            self,
+            Path(path),
+            compare=[Path(run) for run in compare],
+            progress=progress,
+            stochastic=stochastic,
+            further=tuple(further),
+            weights=weights,
+            program=program,
+            episodes=episodes,
+            overwrite=overwrite,
+            intended_use=intended_use,
+            limits=limits,
+            strict=strict,
+        )
+
     @classmethod
     def load(
         cls,
@@ -609,6 +654,7 @@ class ManagedAlgorithm:
                 "earlier checkpoint"
             )
         agent._source = None if trust else f"checkpoint '{info.path}'"
+        agent.checkpoint = info
         return agent
 
 

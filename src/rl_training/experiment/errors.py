@@ -48,6 +48,10 @@ class UnfitStateError(CheckpointError):
     """A value of a checkpoint that its component cannot take."""
 
 
+class ExportError(RLTrainingError):
+    """A policy that cannot be exported, or an exported one that cannot be used."""
+
+
 class RunInUseError(RLTrainingError):
     """A run folder in which another process is training."""
 

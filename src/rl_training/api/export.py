@@ -1,0 +1,86 @@
+"""From an agent to an export folder: what its files say about where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.experiment.checkpoint import CheckpointInfo, read_checkpoint
+from rl_training.experiment.errors import RLTrainingError
+from rl_training.experiment.state import Stored
+from rl_training.experiment.terminal import terminal
+from rl_training.experiment.tracking import CHECKPOINT_FOLDER, CONFIG_FILE
+from rl_training.export.card import CardText, Origin, baseline_of
+from rl_training.export.observations import Task
+from rl_training.export.write import ExportOptions, ExportResult, Trained, export_policy
+
+if TYPE_CHECKING:
+    from rl_training.api.managed import ManagedAlgorithm
+
+
+def export_agent(
+    agent: ManagedAlgorithm,
+    folder: Path,
+    *,
+    compare: Sequence[Path],
+    progress: bool,
+    intended_use: str,
+    limits: str,
+    **options: Any,
+) -> ExportResult:
+    """`ManagedAlgorithm.export`."""
+    chosen = ExportOptions(text=CardText(intended_use, limits), **options)
+    origin = _origin(agent, compare)
+    if agent.algorithm.update_count.device.type != "cpu":
+        agent = _on_cpu(agent)
+    trained = Trained(
+        agent.config,
+        agent.algorithm,
+        lambda obs, state: agent.predict(obs, state),
+        _task(agent),
+        origin,
+    )
+    say = terminal("stderr").print if progress else lambda text: None
+    return export_policy(trained, folder, chosen, say)
+
+
+def _on_cpu(agent: ManagedAlgorithm) -> ManagedAlgorithm:
+    """A copy whose learner is built anew on the CPU."""
+    copied = object.__new__(type(agent))
+    copied.__setstate__({**agent.__getstate__(), "config": agent.config.replace(device="cpu")})
+    return copied
+
+
+def _task(agent: ManagedAlgorithm) -> Task:
+    env_id, env_kwargs = agent.config.env_id, dict(agent.config.env_kwargs)
+    if not env_id:
+        return Task(None, {}, "the run has no environment")
+    try:
+        agent._check_modules()
+    except RLTrainingError as error:
+        return Task(env_id, env_kwargs, str(error).splitlines()[0])
+    return Task(env_id, env_kwargs)
+
+
+def _origin(agent: ManagedAlgorithm, compare: Sequence[Path]) -> Origin:
+    info, run_dir = agent.checkpoint, agent.run_dir
+    if info is not None and info.path.absolute().parent.name == CHECKPOINT_FOLDER:
+        above = info.path.absolute().parent.parent
+        run_dir = above if (above / CONFIG_FILE).is_file() else None
+    return Origin(
+        agent.config,
+        info,
+        run_dir,
+        _fingerprint(info),
+        baselines=[baseline_of(run) for run in compare],
+    )
+
+
+def _fingerprint(info: CheckpointInfo | None) -> str | None:
+    """Of the data that a checkpoint was trained on, where it says so."""
+    if info is None:
+        return None
+    _, parts = read_checkpoint(info.path, ("data", "demonstrations"))
+    found = [part["fingerprint"] for part in parts.values() if "fingerprint" in Stored(part)]
+    return str(found[0]) if found else None

@@ -1,0 +1,1 @@
+"""Policies as files that act without this package: ONNX, a contract, a sample and a card."""

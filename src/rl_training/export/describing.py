@@ -1,0 +1,151 @@
+"""The contract of a policy: what it takes, what it gives and where it comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.tracking import versions
+from rl_training.export.contract import EPISODE_START, FORMAT, MODEL, VERSION
+from rl_training.export.graph import OPSET, PolicyGraph, Port
+from rl_training.export.observations import Seen, Task
+
+
+def contract_of(
+    graph: PolicyGraph, config: TrainConfig, task: Task, seen: Seen, weights: str
+) -> dict[str, Any]:
+    """Everything but what is known only when the file is written."""
+    algorithm, spaces = graph.algorithm, graph.algorithm.spaces
+    normalizer = algorithm.normalizer
+    return {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "model": {"file": MODEL, "opset": OPSET, "weights": weights, "arithmetic": "float32"},
+        "inputs": [_observation(graph, seen), *_states(graph), *_noises(graph)],
+        "outputs": [
+            _action(graph),
+            *(
+                _port(Port(f"next_{port.name}", port.dtype, port.shape))
+                | {"role": "state", "meaning": f"'{port.name}' of the next step of the episode"}
+                for port in graph.states
+            ),
+            *(
+                _port(Port(output.name, "float32", output.shape))
+                | {"role": "further", "meaning": output.meaning}
+                for output in graph.further
+            ),
+        ],
+        "acts": "drawn by the noise inputs" if graph.draws else "the likeliest action",
+        "recurrent": bool(graph.states),
+        "episode_start": EPISODE_START if graph.states else "Nothing is kept between calls.",
+        "normalization": {
+            "inside": True,
+            "active": normalizer.active,
+            "mean": normalizer.mean.tolist() if normalizer.active else None,
+            "std": normalizer.std.tolist() if normalizer.active else None,
+            "clipped_to": 10.0 if normalizer.active else None,
+        },
+        "task": {
+            "env_id": task.env_id,
+            "env_kwargs": task.env_kwargs,
+            "eval_episodes": config.eval_episodes,
+            "eval_max_steps": config.eval_max_steps,
+            "spaces": _plain(spaces.to_dict()),
+        },
+        "algorithm": {
+            "name": config.algo,
+            "paper": algorithm.paper,
+            "updates": int(algorithm.update_count),
+            "config_hash": config.hash(),
+        },
+        "versions": versions(),
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def _port(port: Port) -> dict[str, Any]:
+    return {"name": port.name, "dtype": port.dtype, "shape": ["batch", *port.shape]}
+
+
+def _observation(graph: PolicyGraph, seen: Seen) -> dict[str, Any]:
+    spaces = graph.algorithm.spaces
+    entry = _port(Port("observation", np.dtype(spaces.obs_dtype).name, spaces.obs_shape))
+    entry |= {"role": "observation", "units": "the environment's"}
+    if not spaces.is_image:
+        low, high = (_bounds(bound) for bound in (seen.low, seen.high))
+        return entry | {
+            "low": low,
+            "high": high,
+            "meaning": "the observation as the environment gives it; it is normalised inside",
+        }
+    frames = ""
+    if spaces.frame_stack > 1:
+        frames = (
+            f"; its first axis holds the newest {spaces.frame_stack} frames, the oldest first, "
+            "which the caller keeps"
+        )
+    return entry | {
+        "low": 0,
+        "high": 255,
+        "frame_stack": spaces.frame_stack,
+        "meaning": f"the image as the environment gives it, divided by 255 inside{frames}",
+    }
+
+
+def _bounds(bound: Any) -> Any:
+    """One number for all, one per component, null where there is none."""
+    if bound is None:
+        return None
+    values = [float(x) if np.isfinite(x) else None for x in np.ravel(bound)]
+    return values[0] if len(set(values)) == 1 else values
+
+
+def _states(graph: PolicyGraph) -> list[dict[str, Any]]:
+    return [
+        _port(port)
+        | {
+            "role": "state",
+            "initial": 0,
+            "next": f"next_{port.name}",
+            "meaning": "what the policy keeps from step to step of an episode",
+        }
+        for port in graph.states
+    ]
+
+
+def _noises(graph: PolicyGraph) -> list[dict[str, Any]]:
+    return [
+        _port(port)
+        | {
+            "role": "noise",
+            "distribution": port.distribution,
+            "meaning": "independent random numbers, new ones for every call",
+        }
+        for port in graph.noises
+    ]
+
+
+def _action(graph: PolicyGraph) -> dict[str, Any]:
+    spaces = graph.algorithm.spaces
+    if spaces.is_discrete:
+        first, last = spaces.action_start, spaces.action_start + spaces.action_dim - 1
+        return _port(Port("action", "int64", ())) | {
+            "role": "action",
+            "kind": "discrete",
+            "low": first,
+            "high": last,
+            "meaning": f"the number of the action, {first} to {last}, for the environment",
+        }
+    return _port(Port("action", "float32", (spaces.action_dim,))) | {
+        "role": "action",
+        "kind": "box",
+        "low": list(spaces.action_low),
+        "high": list(spaces.action_high),
+        "units": "the environment's",
+        "meaning": "the action for the environment, inside its bounds",
+    }

@@ -1,0 +1,133 @@
+"""What an exported policy is tried on: observations of its task, and random ones in their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.env_contract import close_env
+from rl_training.data.generation import make_env
+from rl_training.data.sources import load_transition_dataset
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.errors import RLTrainingError
+from rl_training.models.carry import Carry
+from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluator
+from rl_training.runtime.policy import ActingPolicy
+
+Array = np.ndarray[Any, Any]
+KEPT = 1_000
+"""Observations of each kind."""
+LONGEST = 1_000
+"""Steps of an episode by which agent and export are compared."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The environment, or the sentence that says why there is none."""
+
+    env_id: str | None
+    env_kwargs: dict[str, Any]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of the observations of a task."""
+
+    low: Array | None
+    high: Array | None
+    by_kind: dict[str, Array]
+    returns: EvalResult | None
+    """Of the agent."""
+    problem: str | None
+    """Why there was no evaluation."""
+
+
+def observe(config: TrainConfig, algorithm: Algorithm, task: Task, episodes: int) -> Seen:
+    """Observations of evaluation episodes, else of the data; random ones beside them."""
+    low = high = returns = None
+    observed, kind, problem = np.zeros((0, *algorithm.spaces.obs_shape)), "", task.problem
+    if problem is None and task.env_id is not None:
+        try:
+            env = make_env(task.env_id, task.env_kwargs)
+            space: Any = env.observation_space
+            low, high = np.asarray(space.low), np.asarray(space.high)
+            close_env(env)
+            if episodes:
+                recorder = _Recorder(ActingPolicy(algorithm))
+                returns = evaluate(config, algorithm, task, recorder, episodes)
+                observed, kind = recorder.kept(), "environment"
+        except RLTrainingError as error:
+            low = high = returns = None
+            problem = str(error).splitlines()[0]
+    if not len(observed) and config.dataset is not None:
+        try:
+            data = load_transition_dataset(config.dataset, env_id=config.env_id, needs_rewards=False)
+            observed, kind = _spread(np.asarray(data.observations)), "data"
+        except RLTrainingError as error:
+            problem = problem or str(error).splitlines()[0]
+    by_kind = {kind: observed} if len(observed) else {}
+    by_kind["random"] = _random(algorithm, observed, low, high)
+    dtype = algorithm.spaces.obs_dtype
+    by_kind = {name: np.ascontiguousarray(rows, dtype) for name, rows in by_kind.items()}
+    return Seen(low, high, by_kind, returns, problem)
+
+
+def evaluate(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    task: Task,
+    act: Callable[[Array, Any], tuple[Array, Any]],
+    episodes: int,
+) -> EvalResult:
+    """Episodes from the held-out start states."""
+    assert task.env_id is not None
+    longest = min(config.eval_max_steps, LONGEST)
+    evaluator = Evaluator(
+        task.env_id, task.env_kwargs, algorithm.spaces, [HELD_OUT_STATES], longest
+    )
+    try:
+        return evaluator.run(act, episodes)
+    finally:
+        evaluator.close()
+
+
+class _Recorder:
+    """Acts and keeps what it saw."""
+
+    def __init__(self, act: ActingPolicy) -> None:
+        self.act, self.seen = act, list[Array]()
+
+    def __call__(self, obs: Array, carry: Carry | None) -> tuple[Array, Carry]:
+        self.seen.append(obs.copy())
+        return self.act(obs, carry)
+
+    def kept(self) -> Array:
+        return _spread(np.concatenate(self.seen))
+
+
+def _spread(rows: Array) -> Array:
+    """At most `KEPT` rows, evenly over all."""
+    index = np.unique(np.linspace(0, len(rows) - 1, min(KEPT, len(rows))).astype(np.int64))
+    return np.asarray(rows[index])
+
+
+def _random(algorithm: Algorithm, seen: Array, low: Array | None, high: Array | None) -> Array:
+    """Uniform between bounds; where there are none, around what was seen or normalised by."""
+    rng, spaces = np.random.default_rng(0), algorithm.spaces
+    if spaces.is_image:
+        return rng.integers(0, 256, (KEPT, *spaces.image_shape), dtype=np.uint8)
+    normalizer = algorithm.normalizer
+    centre, spread = normalizer.mean.cpu().numpy(), normalizer.std.cpu().numpy()
+    if len(seen) and not normalizer.active:
+        centre, spread = seen.mean(0), np.maximum(seen.std(0), 1e-3)
+    drawn = centre + 3.0 * spread * rng.uniform(-1.0, 1.0, (KEPT, spaces.obs_dim))
+    if low is not None and high is not None:
+        bounded = np.isfinite(low) & np.isfinite(high) & (np.abs(low) < 1e6) & (np.abs(high) < 1e6)
+        inside = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), drawn.shape)
+        drawn = np.where(bounded, inside, np.clip(drawn, low, high))
+    return drawn
