@@ -18,9 +18,9 @@ ORDER = [
     "algorithms",
     "runtime",
     "ope",
-    "api",
     "export",
     "serve",
+    "api",
     "cli",
 ]
 

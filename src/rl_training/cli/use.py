@@ -1,4 +1,4 @@
-"""Commands that use a trained policy: eval, predict."""
+"""Commands that use a trained or an exported policy: eval, predict."""
 
 from __future__ import annotations
 
@@ -11,15 +11,34 @@ import typer
 from rich.table import Table
 
 from rl_training.cli.options import OverwriteOption, StochasticOption, TrustOption, WhichOption, out
-from rl_training.experiment.errors import printable
+from rl_training.experiment.errors import ConfigError, printable
 
 app = typer.Typer()
+
+
+def _policy(path: Path, checkpoint: str, trust: bool = False) -> tuple[Any, Path]:
+    """The agent of a run or checkpoint folder, or the policy of an export; and where it lies."""
+    from rl_training.export.contract import is_export
+
+    if is_export(path):
+        from rl_training.export.exported import ExportedPolicy
+
+        if checkpoint != "latest":
+            raise ConfigError(
+                f"--checkpoint: '{path}' is an exported policy and has no checkpoints; leave it out"
+            )
+        return ExportedPolicy(path, trust=trust), path
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
+
+    chosen = find_checkpoint(path, checkpoint)
+    return load(chosen, trust=trust), chosen
 
 
 @app.command(name="eval")
 def evaluate(
     path: Annotated[
-        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run or checkpoint folder.")
+        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run, checkpoint or export folder.")
     ],
     episodes: Annotated[
         int, typer.Option("--episodes", "-n", min=1, help="Whole episodes to run.")
@@ -47,15 +66,12 @@ def evaluate(
     ] = None,
 ) -> None:
     """Run whole episodes with a trained policy and report their returns."""
-    from rl_training.api.managed import load
-    from rl_training.api.support import find_checkpoint
     from rl_training.experiment.config_files import apply_overrides
-    from rl_training.experiment.errors import ConfigError
+    from rl_training.export.contract import is_export
 
     if overwrite and video is None:
         raise ConfigError("eval: --overwrite belongs to --video; nothing else is written")
-    chosen = find_checkpoint(path, checkpoint)
-    agent = load(chosen, trust=trust)
+    agent, chosen = _policy(path, checkpoint, trust)
     # first, because much can be wrong with a video and little with an evaluation
     mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
     if settings:
@@ -77,7 +93,8 @@ def evaluate(
     names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
     table.add_row(*(f"{metrics[f'eval/{name}']:,.1f}" for name in names))
     out.print(table)
-    out.print(f"{result}, checkpoint {chosen}", soft_wrap=True)
+    kind = "export" if is_export(path) else "checkpoint"
+    out.print(f"{result}, {kind} {chosen}", soft_wrap=True)
     note = result.note()
     if note:
         out.print(f"note: {note}", soft_wrap=True)
@@ -88,7 +105,9 @@ def evaluate(
 
 @app.command()
 def predict(
-    path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Run, checkpoint or export folder.")
+    ],
     observation: Annotated[
         str | None,
         typer.Argument(help="One observation as JSON, e.g. '[1.0, 0.0, 0.0]'; - for stdin."),
@@ -114,11 +133,9 @@ def predict(
     """Print the action for one observation, or write actions for a file of many."""
     import numpy as np
 
-    from rl_training.api.managed import load
-    from rl_training.api.support import find_checkpoint
     from rl_training.data.readers import read_file_arrays
     from rl_training.experiment.config_errors import shortened
-    from rl_training.experiment.errors import ConfigError, DataError
+    from rl_training.experiment.errors import DataError
     from rl_training.experiment.files import draft_of
 
     if (observation is None) == (npz is None):
@@ -129,7 +146,7 @@ def predict(
         raise ConfigError(f"predict: --out '{output}' must end in .npz")
     if output is not None and output.exists():
         raise ConfigError(f"predict: --out '{output}' exists already; choose another name")
-    agent = load(find_checkpoint(path, checkpoint))
+    agent, _ = _policy(path, checkpoint)
     if npz is None:
         text = sys.stdin.read() if observation == "-" else str(observation)
         try:

@@ -138,9 +138,7 @@ def _selection(origin: Origin, result: Mapping[str, Any]) -> dict[str, Any]:
     """How many candidates there were, and what chose among them."""
     config, chosen = origin.config, origin.checkpoint
     best = result.get("best")
-    is_best = (
-        chosen is not None and isinstance(best, Mapping) and best.get("tick") == chosen.tick
-    )
+    is_best = chosen is not None and isinstance(best, Mapping) and best.get("tick") == chosen.tick
     metric = "eval/return_mean" if config.early_stopping is None else config.early_stopping.metric
     return {
         "seed": config.seed,
@@ -165,7 +163,9 @@ def _evaluations(run_dir: Path | None) -> int | None:
 def _siblings(run_dir: Path | None) -> list[str]:
     if run_dir is None or not run_dir.name.startswith("seed-"):
         return []
-    return sorted(p.name for p in run_dir.absolute().parent.glob("seed-*") if p.name != run_dir.name)
+    return sorted(
+        p.name for p in run_dir.absolute().parent.glob("seed-*") if p.name != run_dir.name
+    )
 
 
 def _performance(origin: Origin, result: Mapping[str, Any]) -> dict[str, Any] | None:

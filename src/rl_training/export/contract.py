@@ -153,7 +153,9 @@ def _is_number(value: Any) -> bool:
 def refuse_other_model(contract: Mapping[str, Any], session: Any, folder: Path) -> None:
     """Refuse a model whose inputs and outputs are not those of its contract."""
     for key, found in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
-        said = [_described(port["name"], port["dtype"], port["shape"][1:]) for port in contract[key]]
+        said = [
+            _described(port["name"], port["dtype"], port["shape"][1:]) for port in contract[key]
+        ]
         has = [_described(port.name, _dtype(port.type), port.shape[1:]) for port in found]
         if said != has:
             raise ExportError(

@@ -6,11 +6,21 @@ import functools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.experiment.errors import ConfigError, DataError, ExportError, MissingExtraError, told
+from rl_training.experiment.errors import (
+    ConfigError,
+    DataError,
+    ExportError,
+    MissingExtraError,
+    UnfitStateError,
+    told,
+)
+from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.export.contract import (
+    CONTRACT,
     MODEL,
     MODEL_LIMIT,
     read_contract,
@@ -19,9 +29,8 @@ from rl_training.export.contract import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rl_training.export.run_policy import Array, Policy, State
+    from rl_training.runtime.evaluation import EvalResult
 
 ROOM = 2 << 30
 """Bytes of memory that loading and trying a model may take, beside what its file takes."""
@@ -45,13 +54,9 @@ def load_policy(folder: Path, threads: int = 1) -> Policy:
         raise
     except ValueError as error:
         raise ExportError(f"'{folder}' cannot be used: {error}; export the policy again") from None
-    except MemoryError:
-        raise ExportError(
-            f"'{folder / MODEL}' asks for more memory than a policy of its size needs; do not use it"
-        ) from None
     except Exception as error:  # noqa: BLE001  (ONNX Runtime has an exception of its own per kind)
         text = told(error)
-        if "allocat" in text.lower() or "bad_alloc" in text:
+        if isinstance(error, MemoryError) or "alloc" in text.lower():
             raise ExportError(
                 f"'{folder / MODEL}' asks for more memory than a policy of its size needs; do not "
                 "use it"
@@ -108,31 +113,155 @@ def limited_memory(room: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def predicted(
-    policy: Policy,
-    observation: Any,
-    state: State | None = None,
-    episode_start: Any = None,
-    rng: np.random.Generator | None = None,
-) -> tuple[Array, State]:
-    """`predict` of an exported policy: rows that begin an episode get the initial state."""
-    import numpy as np
+@dataclass(frozen=True)
+class ExportedTask:
+    """What an exported policy was trained for."""
 
-    try:
-        rows = policy.batch(observation)
-    except ValueError as error:
-        raise DataError(f"predict: {error}") from None
-    if state:
-        state = dict(state)
-        if any(len(kept) != len(rows) for kept in state.values()):
+    algo: str
+    env_id: str | None
+    env_kwargs: dict[str, Any]
+    eval_episodes: int
+    eval_max_steps: int
+
+
+class ExportedPolicy:
+    """An export folder used like an agent: `predict` and `evaluate`.
+
+    Environments of unknown packages are made only with `trust`.
+    """
+
+    def __init__(self, folder: str | Path, *, trust: bool = False) -> None:
+        self.folder, self._trust = Path(folder), trust
+        self.policy = load_policy(self.folder)
+        contract = self.policy.contract
+        task, algorithm = contract["task"], contract.get("algorithm")
+        name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+        self.config = ExportedTask(
+            str(name or "policy"),
+            task["env_id"],
+            dict(task["env_kwargs"]),
+            task["eval_episodes"],
+            task["eval_max_steps"],
+        )
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """What the policy takes and gives, and where it comes from."""
+        contract: dict[str, Any] = self.policy.contract
+        return contract
+
+    def predict(
+        self,
+        observation: Any,
+        state: State | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, State | None]:
+        """`predict` of the agent that was exported; drawn or not, as it was exported."""
+        import numpy as np
+
+        self._refuse_other_mode(deterministic)
+        try:
+            rows = self.policy.batch(observation)
+        except ValueError as error:
+            raise DataError(f"predict: {error}") from None
+        if state and any(len(kept) != len(rows) for kept in state.values()):
             raise ConfigError(
                 f"predict: expected the state that the call before returned, for {len(rows)} "
                 "observations; give state=None where all episodes begin"
             )
-        if episode_start is not None:
+        if state and episode_start is not None:
             first = np.broadcast_to(np.asarray(episode_start, np.bool_), (len(rows),))
-            state = begun(policy, state, first)
-    return policy(observation, state or None, rng)
+            state = begun(self.policy, state, first)
+        action, after = self.policy(observation, state or None)
+        return action, (after if self.policy.states else state)
+
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        seed: int | None = None,
+        *,
+        deterministic: bool = True,
+        env_id: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+    ) -> EvalResult:
+        """Whole episodes from the start states that `evaluate` of the agent uses."""
+        from rl_training.runtime.evaluation import HELD_OUT_STATES, Evaluator
+
+        self._refuse_other_mode(deterministic)
+        task = self._task(env_id, env_kwargs)
+        states = HELD_OUT_STATES if seed is None else seed
+        evaluator = Evaluator(*task, self._spaces(), [states], self.config.eval_max_steps)
+        try:
+            return evaluator.run(self._acting(states), episodes or self.config.eval_episodes)
+        finally:
+            evaluator.close()
+
+    def record_video(
+        self,
+        path: str | Path,
+        *,
+        seed: int | None = None,
+        overwrite: bool = False,
+        deterministic: bool = True,
+        env_id: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+    ) -> EvalResult:
+        """Write a video, .mp4 or .gif, of the first episode of `evaluate`."""
+        from rl_training.runtime.evaluation import HELD_OUT_STATES
+        from rl_training.runtime.video import record_episode
+
+        self._refuse_other_mode(deterministic)
+        states = HELD_OUT_STATES if seed is None else seed
+        return record_episode(
+            self._acting(states),
+            *self._task(env_id, env_kwargs),
+            self._spaces(),
+            states,
+            Path(path),
+            max_steps=self.config.eval_max_steps,
+            overwrite=overwrite,
+        )
+
+    def _acting(self, seed: int) -> Any:
+        import numpy as np
+
+        rng = np.random.default_rng(seed)
+        return lambda obs, state: self.policy(obs, state or None, rng)
+
+    def _spaces(self) -> Any:
+        from rl_training.envs.spaces import Spaces
+
+        try:
+            return Spaces.from_dict(self.contract["task"]["spaces"])
+        except UnfitStateError as error:
+            raise ExportError(f"'{self.folder / CONTRACT}' is damaged: {error}") from None
+
+    def _task(
+        self, env_id: str | None, env_kwargs: Mapping[str, Any] | None
+    ) -> tuple[str, dict[str, Any]]:
+        """The policy's environment, or another; another one has no arguments but those given."""
+        own = self.config
+        if env_id is None:
+            if own.env_id is None:
+                raise ConfigError(
+                    f"env_id: the policy in '{self.folder}' was trained without an environment; "
+                    "give one with the same spaces"
+                )
+            if not self._trust:
+                named = {"env_id": own.env_id, "env_kwargs": own.env_kwargs}
+                refuse_unknown_modules(named, f"export '{self.folder}'")
+        given = own.env_kwargs if env_id is None else {}
+        return env_id or str(own.env_id), dict(given if env_kwargs is None else env_kwargs)
+
+    def _refuse_other_mode(self, deterministic: bool) -> None:
+        draws = bool(self.policy.noises)
+        if deterministic == draws:
+            how = "without --stochastic" if not draws else "with --stochastic"
+            raise ConfigError(
+                f"deterministic: the policy in '{self.folder}' was exported {how}; use it so, or "
+                "export it anew"
+            )
 
 
 def begun(policy: Policy, state: Mapping[str, Array], first: Array) -> State:

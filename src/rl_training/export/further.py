@@ -46,9 +46,7 @@ def further_outputs(algorithm: Algorithm, names: Sequence[str]) -> list[FurtherO
             )
         outputs = makers[name](algorithm)
         if not outputs:
-            raise ConfigError(
-                f"--with: {algorithm.name()} has no '{name}' to export; leave it out"
-            )
+            raise ConfigError(f"--with: {algorithm.name()} has no '{name}' to export; leave it out")
         found += outputs
     return found
 

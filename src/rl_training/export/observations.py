@@ -1,4 +1,4 @@
-"""What an exported policy is tried on: observations of its task, and random ones in their bounds."""
+"""What an exported policy is tried on: observations of its task, and random ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.env_contract import close_env
-from rl_training.data.generation import make_env
 from rl_training.data.sources import load_transition_dataset
+from rl_training.envs.contract import close_env
+from rl_training.envs.make import make_env
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import RLTrainingError
 from rl_training.models.carry import Carry
@@ -66,7 +66,9 @@ def observe(config: TrainConfig, algorithm: Algorithm, task: Task, episodes: int
             problem = str(error).splitlines()[0]
     if not len(observed) and config.dataset is not None:
         try:
-            data = load_transition_dataset(config.dataset, env_id=config.env_id, needs_rewards=False)
+            data = load_transition_dataset(
+                config.dataset, env_id=config.env_id, needs_rewards=False
+            )
             observed, kind = _spread(np.asarray(data.observations)), "data"
         except RLTrainingError as error:
             problem = problem or str(error).splitlines()[0]

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.spaces import Spaces
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ExportError
 from rl_training.export.graph import GivenNoise, PolicyGraph
 from rl_training.export.run_policy import Policy
@@ -112,7 +112,9 @@ class _Comparison:
                 for name, value in theirs.items():
                     unlike |= self._far(wanted[name], value, 1.0)
             if unlike.any():
-                self._explain(Answer(expected, mine), got, theirs, obs, before, noise, unlike, where)
+                self._explain(
+                    Answer(expected, mine), got, theirs, obs, before, noise, unlike, where
+                )
                 if theirs:
                     for name, value in self._as_arrays(mine).items():
                         theirs[name] = np.where(_column(unlike, value), value, theirs[name])

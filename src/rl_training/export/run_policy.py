@@ -1,10 +1,10 @@
 """Acts with an exported policy. Needs NumPy and ONNX Runtime, and nothing else.
 
-    python run_policy.py                    repeats the sample that was stored with the policy
-    python run_policy.py "[0.1, 0.2, 0.3]"  prints the action for one observation
+python run_policy.py                    repeats the sample that was stored with the policy
+python run_policy.py "[0.1, 0.2, 0.3]"  prints the action for one observation
 
-    policy = Policy("FOLDER")
-    action, state = policy(observation, state)  # state=None where all episodes begin
+policy = Policy("FOLDER")
+action, state = policy(observation, state)  # state=None where all episodes begin
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def refuse_foreign_parts(model: bytes) -> None:
     """Refuse a model that reads other files, or needs code that is not ONNX's own."""
     try:
         for path, value in _leaves(memoryview(model), ()):
-            if path[-2:] == (TENSOR, 13) or path[-2:] == (TENSOR, 14) and value == 1:
+            if path[-2:] == (TENSOR, 13) or (path[-2:] == (TENSOR, 14) and value == 1):
                 raise ValueError("policy.onnx keeps weights in other files, which are never read")
             if path[-2:] in ((NODE, 7), (OPSET, 1)) and value not in (b"", b"ai.onnx"):
                 name = bytes(value[:40]).decode(errors="replace")

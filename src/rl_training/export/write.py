@@ -177,7 +177,7 @@ def _draft(folder: Path, overwrite: bool) -> Iterator[Path]:
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
     except OSError as error:
         raise ConfigError(
-            f"--out: '{folder}' cannot be written ({error.strerror or error}); choose another folder"
+            f"--out: '{folder}' cannot be written ({error.strerror or error}); choose another one"
         ) from None
     try:
         yield draft
