@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -88,3 +89,61 @@ def export(
     elif result.problem is not None:
         out.print(f"note: not tried in the environment: {result.problem}", soft_wrap=True)
     out.print(f"wrote {folder}", soft_wrap=True)
+
+
+@app.command()
+def serve(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Export folder.")],
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="File with the token that clients have to send."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the model.")] = 1,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", min=1, help="Most observations of one request.")
+    ] = 1024,
+    max_sessions: Annotated[
+        int, typer.Option("--max-sessions", min=1, help="Most episodes whose state is kept.")
+    ] = 10_000,
+    session_timeout: Annotated[
+        float,
+        typer.Option("--session-timeout", min=1.0, help="Seconds after which one is forgotten."),
+    ] = 600.0,
+    bounds: Annotated[
+        bool, typer.Option(help="Refuse observations beyond the bounds of the contract.")
+    ] = True,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of drawn actions; random by default.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Answer over HTTP and WebSocket what an exported policy does; needs no PyTorch.
+
+    Doors: POST /act, WebSocket /act, /contract, /health, /metrics, and / for a browser.
+
+    Example: rl-training serve policy --port 8000
+    """
+    from rl_training.experiment.errors import ConfigError
+    from rl_training.serve.run import serve as run
+
+    token = os.environ.get("RL_TRAINING_TOKEN") or None
+    if token_file is not None:
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--token-file: '{token_file}' cannot be read ({error})") from None
+    run(
+        folder,
+        host,
+        port,
+        token,
+        say=(lambda text: None) if quiet else (lambda text: out.print(text, soft_wrap=True)),
+        threads=threads,
+        most_rows=max_rows,
+        most_sessions=max_sessions,
+        idle_s=session_timeout,
+        bounds=bounds,
+        seed=seed,
+    )

@@ -1,0 +1,1 @@
+"""A server of exported policies over HTTP and WebSocket. Needs no PyTorch."""
