@@ -41,6 +41,8 @@ COMMANDS = (
     ("data", "make"),
     ("data", "collect"),
     ("data", "convert"),
+    ("export",),
+    ("serve",),
     ("doctor",),
 )
 

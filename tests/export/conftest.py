@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,25 +19,29 @@ def _quick_exports() -> Iterator[None]:
         yield
 
 
+Exports = Callable[[str], Path]
+
+
 @pytest.fixture(scope="session")
-def _exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
+    """The export of a small agent by the name of its algorithm, made at the first call."""
     folder = tmp_path_factory.mktemp("exports")
-    made = {"bc": agent_of("bc", "box"), "dqn": agent_of("dqn"), "dreamer": agent_of("dreamer")}
-    return {name: export(agent, folder / name).folder for name, agent in made.items()}
+    kinds = {"bc": "box"}
+
+    @functools.cache
+    def made(algo: str) -> Path:
+        return export(agent_of(algo, kinds.get(algo)), folder / algo).folder
+
+    return made
 
 
 @pytest.fixture
-def bc_export(_exports: dict[str, Path], tmp_path: Path) -> Path:
+def bc_export(_exports: Exports, tmp_path: Path) -> Path:
     """Of a BC policy for the pendulum, to be spoilt."""
-    return Path(shutil.copytree(_exports["bc"], tmp_path / "bc-export"))
+    return Path(shutil.copytree(_exports("bc"), tmp_path / "bc-export"))
 
 
 @pytest.fixture
-def dqn_export(_exports: dict[str, Path], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(_exports["dqn"], tmp_path / "dqn-export"))
-
-
-@pytest.fixture
-def dreamer_export(_exports: dict[str, Path], tmp_path: Path) -> Path:
+def dreamer_export(_exports: Exports, tmp_path: Path) -> Path:
     """Of a recurrent policy."""
-    return Path(shutil.copytree(_exports["dreamer"], tmp_path / "dreamer-export"))
+    return Path(shutil.copytree(_exports("dreamer"), tmp_path / "dreamer-export"))

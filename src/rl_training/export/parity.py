@@ -143,7 +143,7 @@ class _Comparison:
         size = np.maximum(scale, 1.0) if np.isscalar(scale) else scale
         error = np.abs(got.astype(np.float64) - expected) / size
         far: Array = ~(error <= self.parity.tolerance)  # NaN is far
-        return far.reshape(len(far), -1).any(1)
+        return np.asarray(far.reshape(len(far), -1).any(1))
 
     def _explain(
         self,
@@ -188,7 +188,7 @@ def _column(mask: Array, like: Array) -> Array:
 def action_scale(spaces: Spaces) -> Array:
     """What errors of Box actions are divided by: half their range, at least 1."""
     low, high = np.asarray(spaces.action_low), np.asarray(spaces.action_high)
-    return np.maximum(0.5 * (high - low), 1.0)
+    return np.asarray(np.maximum(0.5 * (high - low), 1.0))
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class Policy:
 
     def drawn(self, rows: int, rng: np.random.Generator) -> State:
         """Noise for a policy whose actions are drawn."""
-        draw = {"standard normal": rng.standard_normal, "uniform": rng.random}
+        draw: dict[str, Any] = {"standard normal": rng.standard_normal, "uniform": rng.random}
         return {
             entry["name"]: draw[entry["distribution"]](
                 (rows, *entry["shape"][1:]), dtype=np.float32

@@ -239,7 +239,7 @@ def _write_sample(
             action, state = predict(obs, state)
         actions.append(action)
         noises.append(noise)
-    arrays = {"observations": observations, "actions": np.stack(actions)}
+    arrays: dict[str, Any] = {"observations": observations, "actions": np.stack(actions)}
     for port in graph.noises:
         arrays[port.name] = np.stack([noise[port.name] for noise in noises])
     np.savez(folder / SAMPLE, **arrays)
