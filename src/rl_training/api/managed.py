@@ -118,10 +118,12 @@ class ManagedAlgorithm:
         **options: Any,
     ) -> None:
         refuse_misplaced(type(self).__name__, env_or_config, misplaced)
+        base: TrainConfig | dict[str, Any]
         if isinstance(env_or_config, TrainConfig):
-            values = env_or_config.to_dict()
+            base, values = env_or_config, dict(env_or_config)
         elif env_or_config is None or isinstance(env_or_config, str):
-            values = {"algo": self.algo or options.pop("algo", ""), "env_id": env_or_config}
+            base = {"algo": self.algo or options.pop("algo", ""), "env_id": env_or_config}
+            values = base
         else:
             raise ConfigError(how_to_name(env_or_config))
         env_id = options.get("env_id", values["env_id"])
@@ -135,10 +137,10 @@ class ManagedAlgorithm:
             given = made_for or SpacesConfig.parse(spaces or {}, prefix="spaces.")
             section = self._take_dataset(dataset, env_id, given, needs_rewards)
             # other data through the same preparation, unless it says its own
-            values["dataset"] = preparation(values.get("dataset")) | section
+            options["dataset"] = preparation(values.get("dataset")) | section
             if spaces is not None:
-                values["dataset"]["spaces"] = dict(spaces)
-        self.config = with_options(values, options, self.algo or str(values["algo"]))
+                options["dataset"]["spaces"] = dict(spaces)
+        self.config = with_options(base, options, self.algo or str(values["algo"]))
         if self.algo and self.config.algo != self.algo:
             raise ConfigError(
                 f"algo: {type(self).__name__} was given a config for '{self.config.algo}'; "
@@ -187,8 +189,8 @@ class ManagedAlgorithm:
         if spaces is None:
             self._read = data = read_data(self.config, None)
             spaces = data.spaces
-        section = {**self.config.to_dict()["dataset"], "spaces": spaces_section(spaces)}
-        self.config = self.config.replace(dataset=section)
+        section = {**dict(self.config.dataset or {}), "spaces": spaces_section(spaces)}
+        self.config = self.config.settled(dataset=DatasetConfig.parse(section, "dataset."))
         return spaces
 
     @property
@@ -267,7 +269,7 @@ class ManagedAlgorithm:
         if self.run_dir is not None:
             return self._resume(self.run_dir, options, callbacks, progress, again=True)
         self._check_modules()
-        config = with_options(self.config.to_dict(), options, self.config.algo)
+        config = with_options(self.config, options, self.config.algo)
         free = CHANGEABLE_ON_RESUME | {"output_dir", "engine", "threads"}
         changed = changes(self.config.to_dict(), config.to_dict(), free)
         if changed:
@@ -285,13 +287,13 @@ class ManagedAlgorithm:
             loop = build_loop(config, self.algorithm, self.data_in_memory)
             self._read = None  # the loop has what it needs of them
             # kept, whatever a resume changes, and wherever it is made
-            config = with_absolute_paths(config.replace(engine=loop.engine.mode))
+            config = with_absolute_paths(config.settled(engine=loop.engine.mode))
             run_dir = create_run_folder(config)
             with removed_on_failure(run_dir):
                 if self._dataset is not None and config.dataset is not None:
-                    section = preparation(config.dataset.model_dump(mode="json"), same_data=True)
+                    section = preparation(config.dataset, same_data=True)
                     section |= store_in(run_dir, self._dataset)
-                    config = config.replace(dataset=section)
+                    config = config.settled(dataset=DatasetConfig.parse(section, "dataset."))
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             announce(console, run_dir, loop)
@@ -379,12 +381,12 @@ class ManagedAlgorithm:
     ) -> TrainResult:
         """Go on with a run; `again` refuses one with nothing left to do."""
         stored = TrainConfig.stored(read_run_config(run_dir))
-        config = with_options(stored.to_dict(), options, stored.algo)
-        refuse_changes(stored.to_dict(), config)
+        config = with_options(stored, options, stored.algo)
+        refuse_changes(stored, config)
         console: Console = ProgressConsole() if progress else SilentConsole()
         if "graph" in config.engine and self.algorithm.update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
-            config = config.replace(engine="auto")
+            config = config.settled(engine="auto")
         config = with_paths_found(config, run_dir)
         with working_in(run_dir), run_scope(config, self.algorithm.spaces):
             make_sinks(config)

@@ -56,12 +56,12 @@ def learn_seeds(
     with that seed would have made, to within rounding: `rl_training.load` takes either.
     """
     config = source if isinstance(source, TrainConfig) else load_config(source)
-    config = with_options(config.to_dict(), options, config.algo)
+    config = with_options(config, options, config.algo)
     config = config.replace(seeds=list(chosen_seeds(config, seeds)))
     assert config.seeds is not None
     # an agent of the first seed, which reads the data as any agent does
     first = ManagedAlgorithm(config.replace(seeds=None, seed=config.seeds[0]), dataset=dataset)
-    config = config.replace(dataset=first.config.to_dict()["dataset"])
+    config = config.settled(dataset=first.config.dataset)
     spaces = first.algorithm.spaces
     console: Console = ProgressConsole() if progress else SilentConsole()
     with run_scope(config, spaces):
@@ -70,12 +70,13 @@ def learn_seeds(
         beginning = begin(config, agents, first.data_in_memory)
         data = training_data(config, agents[0], first.data_in_memory)
         loops = offline_loops(config, agents, data)
-        config = with_absolute_paths(config.replace(engine=loops[0].engine.mode))
+        config = with_absolute_paths(config.settled(engine=loops[0].engine.mode))
         run_dir = create_run_folder(config)
         with removed_on_failure(run_dir):
             if first._dataset is not None and config.dataset is not None:
-                section = preparation(config.dataset.model_dump(mode="json"), same_data=True)
-                config = config.replace(dataset=section | store_in(run_dir, first._dataset))
+                section = preparation(config.dataset, same_data=True)
+                section |= store_in(run_dir, first._dataset)
+                config = config.settled(dataset=DatasetConfig.parse(section, "dataset."))
             _write_configs(run_dir, config)
         announce(console, run_dir, loops[0])
         if beginning is not None:
@@ -97,8 +98,8 @@ def resume_seeds(
         refuse_unknown_modules(stored.to_dict(), f"run '{run_dir}'")
     if stored.seeds is None:
         raise ConfigError(f"'{run_dir}' is a run of one seed; resume it as such")
-    config = with_options(stored.to_dict(), options, stored.algo)
-    refuse_changes(stored.to_dict(), config)
+    config = with_options(stored, options, stored.algo)
+    refuse_changes(stored, config)
     console: Console = ProgressConsole() if progress else SilentConsole()
     config = with_paths_found(config, run_dir)
     spaces = task_spaces(config)
@@ -107,7 +108,7 @@ def resume_seeds(
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
-            config = config.replace(engine="auto")
+            config = config.settled(engine="auto")
         loops = offline_loops(config, agents, training_data(config, agents[0], None))
         trainer = SeedsTrainer(config, agents, loops, run_dir, console)
         for part in trainer.trainers.values():

@@ -8,17 +8,23 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo, CheckpointStore
-from rl_training.experiment.config import CHANGEABLE_ON_RESUME, TrainConfig
+from rl_training.experiment.config import (
+    CHANGEABLE_ON_RESUME,
+    DatasetConfig,
+    DataSource,
+    TrainConfig,
+)
 from rl_training.experiment.config_errors import shortened
 from rl_training.experiment.console import Console
 from rl_training.experiment.errors import (
@@ -43,24 +49,23 @@ from rl_training.models.carry import Carry, begun, num_rows
 from rl_training.runtime.loops import Loop
 
 Array = np.ndarray[Any, Any]
+Source = TypeVar("Source", bound=DataSource)
 
 
-def preparation(dataset: Mapping[str, Any] | None, same_data: bool = False) -> dict[str, Any]:
+def preparation(dataset: DatasetConfig | None, same_data: bool = False) -> dict[str, Any]:
     """The keys of a data section that say what is done to the data, wherever they come from;
     with `same_data`, also what is known of these data."""
     keys = ["keep", "split", "rewards", "returns", "normalize_observations"]
     if same_data:
         keys.append("spaces")
-    return {key: dataset[key] for key in keys if dataset and key in dataset}
+    return {} if dataset is None else {key: getattr(dataset, key) for key in keys}
 
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The same run from any folder: files are named by absolute paths."""
-    values = config.to_dict()
-    _change_paths(values, os.path.abspath)
-    if values["init_from"] is not None:
-        values["init_from"] = os.path.abspath(values["init_from"])
-    return TrainConfig(**values)
+    if config.init_from is not None:
+        config = config.settled(init_from=os.path.abspath(config.init_from))
+    return _with_data_at(config, os.path.abspath)
 
 
 def with_paths_found(config: TrainConfig, run_dir: Path) -> TrainConfig:
@@ -78,17 +83,22 @@ def with_paths_found(config: TrainConfig, run_dir: Path) -> TrainConfig:
             places.insert(1, began / path)
         return next((str(place) for place in places if place.is_file()), path)
 
-    values = config.to_dict()
-    _change_paths(values, found)
-    return TrainConfig(**values)
+    return _with_data_at(config, found)
 
 
-def _change_paths(values: dict[str, Any], change: Callable[[str], str]) -> None:
-    """Exchange every path of a data file."""
-    dataset = values["dataset"] or {}
-    for section in (dataset, *(dataset.get("mix") or ())):
-        if section.get("path") is not None:
-            section["path"] = change(section["path"])
+def _with_data_at(config: TrainConfig, place: Callable[[str], str]) -> TrainConfig:
+    """A copy in which every data file is at its new place."""
+    if config.dataset is None:
+        return config
+    dataset = _at(config.dataset, place)
+    if dataset.mix is not None:
+        parts = tuple(_at(part, place) for part in dataset.mix)
+        dataset = dataset.model_copy(update={"mix": parts})
+    return config.settled(dataset=dataset)
+
+
+def _at(source: Source, place: Callable[[str], str]) -> Source:
+    return source if source.path is None else source.model_copy(update={"path": place(source.path)})
 
 
 def store_in(run_dir: Path, dataset: TransitionDataset) -> dict[str, Any]:
@@ -212,56 +222,57 @@ def how_to_name(env: Any) -> str:
     )
 
 
-def with_options(values: Mapping[str, Any], options: Mapping[str, Any], algo: str) -> TrainConfig:
-    """Sort loose keyword arguments into run keys and knobs, and check the whole."""
-    merged = dict(values)
+def with_options(
+    base: TrainConfig | Mapping[str, Any], options: Mapping[str, Any], algo: str
+) -> TrainConfig:
+    """Sort loose keyword arguments into run keys and knobs, and check what they change."""
+    checked = isinstance(base, TrainConfig)
+    if checked and not options:
+        return base
+    keys: dict[str, Any] = {}
     loose: dict[str, Any] = {}
     unknown = []
     params = algorithm_class(algo).Params
-    known_knobs = params.model_fields
     older = older_names(params)
     for key, value in options.items():
         if key in TrainConfig.model_fields:
-            merged[key] = _plain(value)
-        elif key in known_knobs or key in older:
+            keys[key] = value
+        elif key in params.model_fields or key in older:
             loose[key] = value
         else:
-            known = [*TrainConfig.model_fields, *known_knobs]
+            known = [*TrainConfig.model_fields, *params.model_fields]
             hint = name_here(key, known, {}) or did_you_mean(key, known)
             unknown.append(f"{key}: unknown option for {algo}{hint}")
     if unknown:
         raise ConfigError("\n".join(unknown))
-    given = merged.get("algo_kwargs", {})
-    if isinstance(given, Mapping):  # anything else is refused with the rest
-        sources = (values.get("algo_kwargs", {}), given, loose)
-        merged["algo_kwargs"] = {
+    given = keys.get("algo_kwargs", {})
+    if isinstance(given, BaseModel):
+        given = given.model_dump(mode="json")
+    if (given or loose) and isinstance(given, Mapping):  # anything else is refused with the rest
+        before = base.algo_kwargs if checked else base.get("algo_kwargs", {})
+        keys["algo_kwargs"] = {
             key: value
-            for source in sources
+            for source in (before, given, loose)
             for key, value in with_current_names(params, source).items()
         }
-    return TrainConfig(**merged)
+    return base.replace(**keys) if checked else TrainConfig(**{**base, **keys})
 
 
-def _plain(value: Any) -> Any:
-    """A section as a config file would hold it."""
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
-def refuse_changes(stored: Mapping[str, Any], wanted: TrainConfig) -> None:
+def refuse_changes(stored: TrainConfig, wanted: TrainConfig) -> None:
     """Refuse a config that would learn, or choose the best checkpoint, differently."""
     algorithm = algorithm_class(wanted.algo)
-    before, now = (algorithm.loop_of(c) for c in (TrainConfig(**stored), wanted))
+    before, now = (algorithm.loop_of(c) for c in (stored, wanted))
     if before != now:
         key = "total_timesteps" if now == algorithm.online_loop else "total_updates"
         raise ConfigError(
             f"{key}: this run is {before.replace('_', ' ')} and cannot turn into one that is "
             f"{now.replace('_', ' ')}; start a new run with init_from=RUN"
         )
-    changed = changes(stored, wanted.to_dict(), CHANGEABLE_ON_RESUME)
+    changed = changes(stored.to_dict(), wanted.to_dict(), CHANGEABLE_ON_RESUME)
     # data may move: that they are the same is checked by their fingerprint
     changed = [text for text in changed if not re.match(r"dataset(\.mix\.\d+)?\.path: ", text)]
     for key, default in (("metric", "eval/return_mean"), ("mode", "max")):
-        old = (stored["early_stopping"] or {}).get(key, default)
+        old = getattr(stored.early_stopping, key, default)
         new = getattr(wanted.early_stopping, key, default)
         if old != new:  # evaluations so far were compared by it
             changed.append(f"early_stopping.{key}: {old!r} -> {new!r}")
@@ -320,7 +331,7 @@ def check_checkpoints(
                     f"'{config.algo}'; remove it, or restore the run's own checkpoints"
                 )
             # parsed, so that keys which did not exist then have their default
-            refuse_changes(stored_config(info).to_dict(), config)
+            refuse_changes(stored_config(info), config)
             made_for = Spaces.from_dict(Stored(info.manifest)["spaces"])
             where = f"environment '{config.env_id}'" if config.env_id else "the data set"
             made_for.refuse_other(spaces, where, "env_id" if config.env_id else "dataset")

@@ -22,6 +22,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
@@ -495,8 +496,12 @@ class TrainConfig(Section):
             )
         return self
 
+    _params: Any = PrivateAttr(None)
+
     def __init__(self, /, **values: Any) -> None:
         algorithm, knobs, mistakes = _read_knobs(values.get("algo"), values.get("algo_kwargs", {}))
+        if knobs is not None:
+            values["algo_kwargs"] = knobs.model_dump(mode="json")
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -505,8 +510,7 @@ class TrainConfig(Section):
             mistakes = [*own, *mistakes]
         if mistakes:
             raise ConfigError("\n".join(mistakes)) from None
-        # Frozen for users; the resolved knobs replace the partial ones exactly once, here.
-        object.__setattr__(self, "algo_kwargs", knobs.model_dump(mode="json"))
+        self._params = knobs
         algorithm.check_config(self)
 
     @classmethod
@@ -543,12 +547,19 @@ class TrainConfig(Section):
 
     @property
     def params(self) -> Any:
-        """The algorithm's typed knobs."""
-        return algorithm_class(self.algo).Params.parse(self.algo_kwargs, prefix="algo_kwargs.")
+        """The algorithm's typed knobs; `algo_kwargs` holds them as plain values."""
+        return self._params
 
     def replace(self, **changes: Any) -> TrainConfig:
-        """A copy with some keys changed, checked again."""
-        return TrainConfig(**{**self.to_dict(), **changes})
+        """A copy with some keys changed, checked again; knobs that stay are not read again."""
+        kept = {name: getattr(self, name) for name in type(self).model_fields}
+        if changes.get("algo", self.algo) == self.algo:
+            kept["algo_kwargs"] = self._params
+        return TrainConfig(**{**kept, **changes})
+
+    def settled(self, **values: Any) -> TrainConfig:
+        """A copy with keys that the program itself has decided: typed values, not checked."""
+        return self.model_copy(update=values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, defaults included."""
@@ -574,6 +585,8 @@ def _read_knobs(algo: Any, values: Any) -> tuple[Any, Any, list[str]]:
             algorithm = algorithm_class(algo)
         if algorithm is not None and isinstance(values, Mapping):
             return algorithm, algorithm.Params.parse(values, prefix="algo_kwargs."), []
+        if algorithm is not None and isinstance(values, algorithm.Params):
+            return algorithm, values, []
     except ConfigError as error:
         return algorithm, None, [str(error)]
     return algorithm, None, []

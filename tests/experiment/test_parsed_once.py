@@ -1,0 +1,77 @@
+"""A configuration is read once: the typed knobs go from there to the loss."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training.algorithms.awr import AWRParams
+from rl_training.api.managed import ManagedAlgorithm
+from rl_training.cli.train import train
+from rl_training.experiment.config import Section, TrainConfig, load_config
+
+SMALL = [
+    "total_updates=2",
+    "eval_episodes=1",
+    "tensorboard=false",
+    "device=cpu",
+    "algo_kwargs.hidden_sizes=[4]",
+]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often configurations and knobs were read."""
+    counts = {"config": 0, "knobs": 0}
+    build, parse = TrainConfig.__init__, Section.parse.__func__
+
+    def counted(self: TrainConfig, /, **values: Any) -> None:
+        counts["config"] += 1
+        build(self, **values)
+
+    def parsed(cls: type[Section], *args: Any, **kwargs: Any) -> Section:
+        counts["knobs"] += cls is AWRParams
+        return parse(cls, *args, **kwargs)
+
+    monkeypatch.setattr(TrainConfig, "__init__", counted)
+    monkeypatch.setattr(Section, "parse", classmethod(parsed))
+    return counts
+
+
+def test_one_train_builds_one_config(read: dict[str, int], tmp_path: Path) -> None:
+    train("awr/pendulum", [*SMALL, f"output_dir={tmp_path}"], quiet=True)
+    assert read == {"config": 1, "knobs": 1}
+    assert list(tmp_path.glob("*/result.json"))
+
+
+def test_the_knobs_that_were_read_are_those_of_the_learner(read: dict[str, int]) -> None:
+    config = load_config("awr/pendulum", SMALL)
+    agent = ManagedAlgorithm(config)
+    assert agent.config is config
+    assert agent.algorithm.params is config.params
+    assert type(config.params) is AWRParams
+    assert config.params.model_dump(mode="json") == config.algo_kwargs
+    changed = config.replace(seed=3, dataset={"kind": "random"})
+    assert changed.params is config.params
+    assert read == {"config": 2, "knobs": 1}
+    assert config.replace(algo_kwargs={"temperature": 0.3}).params == AWRParams(temperature=0.3)
+
+
+def test_knobs_may_be_given_typed() -> None:
+    knobs = AWRParams(temperature=0.3)
+    config = TrainConfig(algo="awr", env_id="Pendulum-v1", algo_kwargs=knobs)
+    assert config.params is knobs
+    assert config.algo_kwargs["temperature"] == 0.3
+    other = ManagedAlgorithm(config, algo_kwargs=AWRParams(temperature=0.7), max_weight=3.0)
+    assert (other.config.params.temperature, other.config.params.max_weight) == (0.7, 3.0)
+
+
+def test_copies_keep_the_knobs() -> None:
+    config = load_config("awr/pendulum", SMALL)
+    for made in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.settled()):
+        assert made == config
+        assert made.params == config.params
