@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench test-versions fuzz kills soak clean
+.PHONY: demo test lint stubs bench test-versions fuzz kills soak clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,6 +22,9 @@ lint: $(STAMP)  ## ruff and the strict type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+stubs: $(STAMP)  ## the types of all knobs, for editors; after a change of an algorithm's Params
+	$(BIN)/python -m rl_training.api.stubs
 
 bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about two hours)
 	$(BIN)/python -m benchmarks.run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,27 +23,78 @@ ORDER = [
     "serve",
     "api",
     "cli",
+    "extend",
 ]
 
 
+RANK = {name: i for i, name in enumerate(ORDER)}
+
+
+def named_by(node: ast.AST) -> list[str]:
+    """Modules that a statement imports, or that a string names as an import would."""
+    if isinstance(node, ast.ImportFrom) and node.module:
+        below = [f"{node.module}.{alias.name}" for alias in node.names]
+        return below if node.module == "rl_training" else [node.module]
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        # of importlib.import_module and __import__, and the targets "package.module:name"
+        return re.findall(r"^rl_training\.[\w.]+(?=$|:)", node.value)
+    return []
+
+
+def upward(source: str, here: str) -> list[str]:
+    """Layers above `here` that a file of it names."""
+    parts = [name.split(".")[1] for node in ast.walk(ast.parse(source)) for name in named_by(node)
+             if name.startswith("rl_training.")]  # fmt: skip
+    return [there for there in parts if there in RANK and RANK[there] > RANK[here]]
+
+
 def test_imports_point_down() -> None:
-    rank = {name: i for i, name in enumerate(ORDER)}
     wrong = []
     for file in ROOT.rglob("*.py"):
         here = file.relative_to(ROOT).parts[0].removesuffix(".py")
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            for name in names:
-                if not name.startswith("rl_training."):
-                    continue
-                there = name.split(".")[1]
-                if here in rank and rank[there] > rank[here]:
-                    wrong.append(f"{file.name}: {here} imports {there}")
+        found = upward(file.read_text(), here) if here in RANK else []
+        if file.name == "registry.py":  # the group of entry points has the name of a layer
+            found.remove("algorithms")
+        wrong += [f"{file.name}: {here} imports {there}" for there in found]
     assert not wrong, "\n".join(wrong)
+
+
+def test_tunnels_are_seen() -> None:
+    for line in (
+        "importlib.import_module('rl_training.envs')",
+        "__import__('rl_training.envs.make')",
+        "TARGET = 'rl_training.algorithms.bc:BCAlgorithm'",
+        "from rl_training import envs",
+        "def f():\n    import rl_training.envs.make",
+    ):
+        assert upward(line, "experiment"), line
+    assert not upward("from rl_training.experiment import errors", "experiment")
+
+
+def test_the_lowest_layer_runs_without_those_above() -> None:
+    """Which algorithms there are is entered from outside: the layer itself holds none."""
+    code = (
+        "import pkgutil, sys, types\n"
+        "package = types.ModuleType('rl_training')\n"
+        f"package.__path__ = [{str(ROOT)!r}]\n"
+        "sys.modules['rl_training'] = package  # without its __init__, which enters them\n"
+        "import rl_training.experiment as layer\n"
+        "for module in pkgutil.iter_modules(layer.__path__, 'rl_training.experiment.'):\n"
+        "    __import__(module.name)\n"
+        "from rl_training.experiment.config import load_config\n"
+        "from rl_training.experiment.registry import ConfigError\n"
+        "try:\n"
+        "    load_config('sac')\n"
+        "except ConfigError as error:\n"
+        "    assert 'unknown algorithm' in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('it found an algorithm')\n"
+        "print(*{m.split('.')[1] for m in sys.modules if m.startswith('rl_training.')})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["experiment"]
 
 
 def test_a_loop_knows_no_controls_and_the_trainer_no_data() -> None:

@@ -9,30 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rl_training.algorithms import BUILT_IN
+from rl_training.experiment.registry import register
+
 if TYPE_CHECKING:
     from rl_training.algorithms.loops import LoopFamily as LoopFamily
     from rl_training.algorithms.loops import register_loop as register_loop
-    from rl_training.api.algorithms import AWAC as AWAC
-    from rl_training.api.algorithms import AWR as AWR
-    from rl_training.api.algorithms import BC as BC
-    from rl_training.api.algorithms import CQL as CQL
-    from rl_training.api.algorithms import CRR as CRR
-    from rl_training.api.algorithms import DQN as DQN
-    from rl_training.api.algorithms import FQF as FQF
-    from rl_training.api.algorithms import GAIL as GAIL
-    from rl_training.api.algorithms import IQL as IQL
-    from rl_training.api.algorithms import IQN as IQN
-    from rl_training.api.algorithms import MARWIL as MARWIL
-    from rl_training.api.algorithms import MBPO as MBPO
-    from rl_training.api.algorithms import MOPO as MOPO
-    from rl_training.api.algorithms import PPO as PPO
-    from rl_training.api.algorithms import QRDQN as QRDQN
-    from rl_training.api.algorithms import RLPD as RLPD
-    from rl_training.api.algorithms import SAC as SAC
-    from rl_training.api.algorithms import TD3 as TD3
-    from rl_training.api.algorithms import TD3BC as TD3BC
-    from rl_training.api.algorithms import Dreamer as Dreamer
-    from rl_training.api.algorithms import ReBRAC as ReBRAC
+    from rl_training.api.algorithms import *  # noqa: F403
     from rl_training.api.managed import ManagedAlgorithm as ManagedAlgorithm
     from rl_training.api.managed import load as load
     from rl_training.api.seeds import learn_seeds as learn_seeds
@@ -41,7 +24,6 @@ if TYPE_CHECKING:
     from rl_training.data.sources import load_transition_dataset as load_transition_dataset
     from rl_training.experiment.config import TrainConfig as TrainConfig
     from rl_training.experiment.errors import RLTrainingError as RLTrainingError
-    from rl_training.experiment.registry import register as register
     from rl_training.experiment.sinks import MetricsEvent as MetricsEvent
     from rl_training.experiment.sinks import MetricsSink as MetricsSink
     from rl_training.experiment.sinks import RunInfo as RunInfo
@@ -58,38 +40,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# the one place that tells the lower layers which algorithms there are
+for _name, _public in BUILT_IN.items():
+    register(_name, f"rl_training.algorithms.{_name}:{_public}Algorithm")
+
 _EXPORTS = {
     "algorithms.loops": ("LoopFamily", "register_loop"),
-    "api.algorithms": (
-        "AWAC",
-        "AWR",
-        "BC",
-        "CQL",
-        "CRR",
-        "DQN",
-        "Dreamer",
-        "FQF",
-        "GAIL",
-        "IQL",
-        "IQN",
-        "MARWIL",
-        "MBPO",
-        "MOPO",
-        "PPO",
-        "QRDQN",
-        "RLPD",
-        "SAC",
-        "TD3",
-        "TD3BC",
-        "ReBRAC",
-    ),
+    "api.algorithms": tuple(BUILT_IN.values()),
     "api.managed": ("ManagedAlgorithm", "load"),
     "api.seeds": ("learn_seeds", "resume_seeds"),
     "data.dataset": ("TransitionDataset",),
     "data.sources": ("load_transition_dataset",),
     "experiment.config": ("TrainConfig",),
     "experiment.errors": ("RLTrainingError",),
-    "experiment.registry": ("register",),
     "experiment.sinks": ("MetricsEvent", "MetricsSink", "RunInfo", "SinkFailure"),
     "runtime.callbacks": (
         "Callback",
@@ -105,7 +68,7 @@ _EXPORTS = {
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = sorted([*_MODULE_OF, "__version__"])
+__all__ = sorted([*_MODULE_OF, "__version__", "register"])
 
 
 def __getattr__(name: str) -> Any:

@@ -102,9 +102,9 @@ def test_other_algorithms_refuse_images(algo: str) -> None:
     bounds = ((-1.0,), (1.0,)) if kind == "box" else ((), ())
     spaces = Spaces(256, kind, 1, *bounds, image_shape=(16, 16))  # type: ignore[arg-type]
     cls = algorithm_class(algo)
-    # of what is advised, both take this kind of actions, which DQN would not for a Box
-    advised = "such as dqn, ppo or dreamer" if kind == "discrete" else "such as ppo or dreamer"
-    with pytest.raises(RLTrainingError, match=f"vector observations.*{advised}"):
+    # what is advised takes this kind of actions, which DQN would not for a Box
+    advised = "dqn, qr_dqn, iqn, fqf, ppo, dreamer" if kind == "discrete" else "ppo, dreamer"
+    with pytest.raises(RLTrainingError, match=rf"vector observations.*for images \({advised}\)"):
         cls(spaces, cls.Params())
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import pickle
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rl_training
 from rl_training import algorithms
-from rl_training.api.algorithms import MANAGED
+from rl_training.api.algorithms import managed_class
 from rl_training.experiment import registry
 from rl_training.experiment.config import load_config
 from rl_training.experiment.config_files import packaged_config_names
@@ -33,8 +38,7 @@ def test_an_algorithm_comes_with_everything(name: str) -> None:
                 ROOT / "tests" / "algorithms" / f"test_{name}.py"
             ).is_file(),
             f"docs/algorithms/{name}.md": (ROOT / "docs" / "algorithms" / f"{name}.md").is_file(),
-            "a managed class in api/algorithms.py": name in MANAGED,
-            f"rl_training.{short}": hasattr(rl_training, short),
+            f"rl_training.{short}": getattr(rl_training, short) is managed_class(name),
             f"rl_training.algorithms.{short}": getattr(algorithms, short, None) is cls,
             f"rl_training.algorithms.{short}Algorithm": (
                 getattr(algorithms, f"{short}Algorithm", None) is cls
@@ -70,16 +74,68 @@ def test_the_configs_link_is_the_packaged_folder() -> None:
     assert (ROOT / "configs").resolve() == ROOT / "src" / "rl_training" / "assets" / "configs"
 
 
-def test_third_parties_can_register() -> None:
+def test_a_name_is_written_once_outside_its_own_files() -> None:
+    """Tables, exports and managed classes come from one line; messages list what is registered."""
+    source = ROOT / "src" / "rl_training"
+    own = {source / "algorithms" / f"{name}.py" for name in algorithms.BUILT_IN}
+    lower = ("experiment", "models", "envs", "data", "replay", "execution.py")
+    mentions: dict[str, list[str]] = {name: [] for name in algorithms.BUILT_IN}
+    for file in set(source.rglob("*.py")) - own:
+        tree = ast.parse(file.read_text())
+        below = file.relative_to(source).parts[0] in lower
+        nodes = list(ast.walk(tree))
+        prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in prose]
+        names = [getattr(node, "id", getattr(node, "attr", None)) for node in nodes]
+        for name, public in algorithms.BUILT_IN.items():
+            word = re.compile(rf"\b({name}|{public})\b")
+            found = names.count(public) + sum(
+                isinstance(node.value, str)
+                and (node.value == name or bool(below and word.search(node.value)))
+                for node in texts
+            )
+            mentions[name] += [str(file.relative_to(source))] * found
+    assert mentions == {name: ["algorithms/__init__.py"] for name in algorithms.BUILT_IN}
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Names that a test enters are gone after it."""
+    before = dict(registry._TARGETS)
+    yield
+    registry._TARGETS.clear()
+    registry._TARGETS.update(before)
+
+
+def test_third_parties_can_register(forgotten: None) -> None:
     registry.register("bc_twin", "rl_training.algorithms.bc:BCAlgorithm")
-    try:
-        assert registry.algorithm_class("bc_twin").name() == "BC"
-        with pytest.raises(ConfigError, match="already registered"):
-            registry.register("bc_twin", "other:Thing")
-        with pytest.raises(ConfigError, match=r"package\.module:Class"):
-            registry.register("x", "nonsense")
-    finally:
-        registry._ALGORITHMS.pop("bc_twin")
+    assert registry.algorithm_class("bc_twin").name() == "BC"
+    registry.register("bc_twin", algorithms.BCAlgorithm)
+    assert managed_class("bc_twin").__name__ == "BcTwin"
+    assert pickle.loads(pickle.dumps(managed_class("bc_twin"))) is managed_class("bc_twin")
+
+    class Local(algorithms.BCAlgorithm):
+        pass
+
+    refusals: dict[tuple[str, Any], str] = {
+        ("bc_twin", "other:Thing"): "already registered as rl_training.algorithms.bc",
+        ("x", "nonsense"): r"must have the form 'package\.module:Class'",
+        ("x", Local): "so that other processes find the class",
+    }
+    for (name, target), words in refusals.items():
+        with pytest.raises(ConfigError, match=words):
+            registry.register(name, target)
+    broken = {
+        "no_such_package:Thing": "cannot be imported .*install or repair",
+        "rl_training.algorithms.bc:Missing": "cannot be imported .*Missing",
+        "rl_training.algorithms.bc:bc_loss": "is no algorithm; expected a subclass",
+    }
+    for number, (target, words) in enumerate(broken.items()):
+        registry.register(f"broken_{number}", target)
+        with pytest.raises(ConfigError, match=f"^algo: 'broken_{number}' is registered .*{words}"):
+            registry.algorithm_class(f"broken_{number}")
+    assert "bc_twin" in registry.working_algorithms()
+    assert "broken_0" not in registry.working_algorithms()
 
 
 def test_unknown_algorithm_is_named_with_a_guess() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rl_training import BC, learn_seeds
 from rl_training.algorithms.functional import collapsed_weights
-from rl_training.api.algorithms import MANAGED
+from rl_training.api.algorithms import managed_class
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import load_config
@@ -86,7 +86,7 @@ def test_every_loop_hands_on_the_notes_of_its_data(tmp_path: Path) -> None:
     for algo in ("bc", "mopo", "rlpd", "gail"):  # one of each loop that reads data
         online = algorithm_class(algo).loop in ("offline_to_online", "imitation")
         budget = {"total_timesteps": 10_000} if online else {"total_updates": 4}
-        agent = MANAGED[algo]("Pendulum-v1", dataset=data, output_dir=str(tmp_path), **budget)
+        agent = managed_class(algo)("Pendulum-v1", dataset=data, output_dir=str(tmp_path), **budget)
         with run_scope(agent.config, agent.algorithm.spaces):
             loop = build_loop(agent.config, agent.algorithm, data)
             loop.close()
@@ -107,14 +107,14 @@ def test_collapsed_weights_are_said_once_with_the_knob(
 ) -> None:
     options = {**SMALL, "total_updates": 6, "output_dir": str(tmp_path), "batch_size": 64}
     for algo, knobs in COLD.items():
-        agent = MANAGED[algo]("Pendulum-v1", dataset=whole_data(), **options, **knobs)
+        agent = managed_class(algo)("Pendulum-v1", dataset=whole_data(), **options, **knobs)
         agent.learn()
         said = capsys.readouterr().err
         advice = algorithm_class(algo).softer_weights
         assert said.count("warning: ") == 1, (algo, said)
         assert "temperature" in advice
         assert f"so the policy learns from few rows; {advice}\n" in said, algo
-    plain = MANAGED["awr"]("Pendulum-v1", dataset=whole_data(), **options)
+    plain = managed_class("awr")("Pendulum-v1", dataset=whole_data(), **options)
     plain.learn()
     assert "warning" not in capsys.readouterr().err
 

@@ -8,31 +8,36 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_EXPORTS = {
-    "bc": ("BCAlgorithm", "BC", "bc_loss", "bc_mse_loss"),
-    "awr": ("AWRAlgorithm", "AWR", "awr_loss"),
-    "marwil": ("MARWILAlgorithm", "MARWIL", "marwil_loss"),
-    "crr": ("CRRAlgorithm", "CRR", "crr_loss"),
-    "iql": ("IQLAlgorithm", "IQL", "iql_loss", "iql_policy_loss", "iql_value_loss"),
-    "awac": ("AWACAlgorithm", "AWAC", "awac_loss"),
-    "cql": ("CQLAlgorithm", "CQL", "cql_loss"),
-    "td3_bc": ("TD3BCAlgorithm", "TD3BC", "td3_bc_policy_loss"),
-    "rebrac": ("ReBRACAlgorithm", "ReBRAC", "rebrac_policy_loss"),
-    "sac": ("SACAlgorithm", "SAC", "sac_loss"),
-    "td3": ("TD3Algorithm", "TD3", "td3_policy_loss"),
-    "rlpd": ("RLPDAlgorithm", "RLPD", "rlpd_loss"),
-    "mbpo": ("MBPOAlgorithm", "MBPO"),
-    "mopo": ("MOPOAlgorithm", "MOPO", "mopo_reward"),
+BUILT_IN = {
+    "bc": "BC",
+    "awr": "AWR",
+    "marwil": "MARWIL",
+    "crr": "CRR",
+    "iql": "IQL",
+    "awac": "AWAC",
+    "cql": "CQL",
+    "td3_bc": "TD3BC",
+    "rebrac": "ReBRAC",
+    "sac": "SAC",
+    "td3": "TD3",
+    "rlpd": "RLPD",
+    "mbpo": "MBPO",
+    "mopo": "MOPO",
+    "dqn": "DQN",
+    "qr_dqn": "QRDQN",
+    "iqn": "IQN",
+    "fqf": "FQF",
+    "ppo": "PPO",
+    "dreamer": "Dreamer",
+    "gail": "GAIL",
+}
+"""The algorithms of this package, each named here and nowhere else: its name in configs, which is
+that of its file, and the public name of its class, which is `<public name>Algorithm` there."""
+
+_SHARED = {
     "dynamics": ("dynamics_loss", "rollouts"),
     "fitting": ("fit",),
-    "dqn": ("DQNAlgorithm", "DQN", "dqn_loss"),
-    "qr_dqn": ("QRDQNAlgorithm", "QRDQN"),
-    "iqn": ("IQNAlgorithm", "IQN"),
-    "fqf": ("FQFAlgorithm", "FQF", "fqf_fraction_loss"),
     "value_based": ("quantile_huber_loss",),
-    "ppo": ("PPOAlgorithm", "PPO", "ppo_loss"),
-    "gail": ("GAILAlgorithm", "GAIL", "gail_discriminator_loss", "gail_reward"),
-    "dreamer": ("DreamerAlgorithm", "Dreamer"),
     "world_models": (
         "imagination_weights",
         "imagined_policy_loss",
@@ -44,18 +49,41 @@ _EXPORTS = {
     "loops": ("LoopFamily", "register_loop"),
     "params": ("Params",),
 }
-_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+_MODULE_OF = {
+    **{public: name for name, public in BUILT_IN.items()},
+    **{f"{public}Algorithm": name for name, public in BUILT_IN.items()},
+    **{name: module for module, names in _SHARED.items() for name in names},
+}
 
-__all__ = sorted(_MODULE_OF)
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+    if name == "__all__":
+        return _everything()
+    # public functions of an algorithm begin with its name, as iql_loss does
+    owners = [algo for algo in BUILT_IN if name.startswith(f"{algo}_")]
+    owner = _MODULE_OF.get(name) or max(owners, key=len, default=None)
+    module = None if owner is None else _module(owner)
     # the short name is the learner class itself
-    return getattr(module, name, None) or getattr(module, f"{name}Algorithm")
+    found = getattr(module, name, None) or getattr(module, f"{name}Algorithm", None)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
+
+
+def _everything() -> list[str]:
+    """The public names; loads every file."""
+    functions = {
+        function
+        for algo in BUILT_IN
+        for function, value in vars(_module(algo)).items()
+        if function.startswith(f"{algo}_") and value.__module__ == f"{__name__}.{algo}"
+    }
+    return sorted(functions.union(_MODULE_OF))
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return _everything()

@@ -20,6 +20,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.execution import asking_is_free, is_batched
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.registry import working_algorithms
 from rl_training.experiment.state import Stored
 from rl_training.models import (
     Carry,
@@ -110,11 +111,15 @@ class Algorithm(nn.Module, Generic[P, B]):
             )
         self._refuse_unread_knobs(spaces, params)
         if spaces.is_image and "image" not in self.observation_kinds:
-            fitting = "dqn, ppo or dreamer" if spaces.is_discrete else "ppo or dreamer"
+            fitting = [
+                name
+                for name, other in working_algorithms().items()
+                if "image" in other.observation_kinds and spaces.action_kind in other.action_kinds
+            ]
             raise EnvironmentSetupError(
                 f"algo: {self.name()} takes vector observations, but the task has "
-                f"{spaces.describe()}; choose an algorithm for images, such as {fitting}, or wrap "
-                "the environment"
+                f"{spaces.describe()}; choose an algorithm for images ({', '.join(fitting)}), or "
+                "wrap the environment"
             )
         if spaces.is_image and normalize_observations:
             raise ConfigError(

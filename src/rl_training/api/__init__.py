@@ -1,55 +1,27 @@
 """The managed API."""
 
-from rl_training.api.algorithms import (
-    AWAC,
-    AWR,
-    BC,
-    CQL,
-    CRR,
-    DQN,
-    FQF,
-    GAIL,
-    IQL,
-    IQN,
-    MARWIL,
-    MBPO,
-    MOPO,
-    PPO,
-    QRDQN,
-    RLPD,
-    SAC,
-    TD3,
-    TD3BC,
-    Dreamer,
-    ReBRAC,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rl_training.algorithms import BUILT_IN
+from rl_training.api import algorithms
 from rl_training.api.managed import ManagedAlgorithm, load
 from rl_training.api.seeds import learn_seeds, resume_seeds
 
+if TYPE_CHECKING:
+    from rl_training.api.algorithms import *  # noqa: F403
+
 __all__ = [
-    "AWAC",
-    "AWR",
-    "BC",
-    "CQL",
-    "CRR",
-    "DQN",
-    "FQF",
-    "GAIL",
-    "IQL",
-    "IQN",
-    "MARWIL",
-    "MBPO",
-    "MOPO",
-    "PPO",
-    "QRDQN",
-    "RLPD",
-    "SAC",
-    "TD3",
-    "TD3BC",
-    "Dreamer",
+    *BUILT_IN.values(),
     "ManagedAlgorithm",
-    "ReBRAC",
     "learn_seeds",
     "load",
     "resume_seeds",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in BUILT_IN.values():
+        return getattr(algorithms, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

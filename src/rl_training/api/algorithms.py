@@ -1,159 +1,76 @@
-"""The managed class of every algorithm; explicit, so that editors complete the names."""
+"""The managed class of every algorithm, made from the registry when it is asked for.
+
+Editors and type checkers read `algorithms.pyi` beside this file, which `make stubs` writes.
+"""
 
 from __future__ import annotations
 
+import inspect
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from rl_training.algorithms import BUILT_IN
 from rl_training.api.managed import ManagedAlgorithm
-
-
-class BC(ManagedAlgorithm):
-    """Behaviour cloning."""
-
-    algo = "bc"
-
-
-class AWR(ManagedAlgorithm):
-    """Advantage-weighted regression."""
-
-    algo = "awr"
-
-
-class MARWIL(ManagedAlgorithm):
-    """Monotonic advantage re-weighted imitation learning."""
-
-    algo = "marwil"
-
-
-class CRR(ManagedAlgorithm):
-    """Critic-regularized regression."""
-
-    algo = "crr"
-
-
-class IQL(ManagedAlgorithm):
-    """Implicit Q-learning."""
-
-    algo = "iql"
-
-
-class AWAC(ManagedAlgorithm):
-    """Advantage-weighted actor-critic."""
-
-    algo = "awac"
-
-
-class CQL(ManagedAlgorithm):
-    """Conservative Q-learning."""
-
-    algo = "cql"
-
-
-class SAC(ManagedAlgorithm):
-    """Soft actor-critic."""
-
-    algo = "sac"
-
-
-class TD3(ManagedAlgorithm):
-    """Twin delayed deep deterministic policy gradient."""
-
-    algo = "td3"
-
-
-class TD3BC(ManagedAlgorithm):
-    """TD3 with behaviour cloning."""
-
-    algo = "td3_bc"
-
-
-class ReBRAC(ManagedAlgorithm):
-    """Revisited behaviour-regularised actor-critic."""
-
-    algo = "rebrac"
-
-
-class RLPD(ManagedAlgorithm):
-    """Reinforcement learning with prior data."""
-
-    algo = "rlpd"
-
-
-class MBPO(ManagedAlgorithm):
-    """Model-based policy optimisation."""
-
-    algo = "mbpo"
-
-
-class MOPO(ManagedAlgorithm):
-    """Model-based offline policy optimisation."""
-
-    algo = "mopo"
-
-
-class DQN(ManagedAlgorithm):
-    """Deep Q-learning, with double, dueling, prioritised and n-step options."""
-
-    algo = "dqn"
-
-
-class QRDQN(ManagedAlgorithm):
-    """Quantile-regression DQN."""
-
-    algo = "qr_dqn"
-
-
-class IQN(ManagedAlgorithm):
-    """Implicit quantile networks."""
-
-    algo = "iqn"
-
-
-class FQF(ManagedAlgorithm):
-    """Fully parameterised quantile function."""
-
-    algo = "fqf"
-
-
-class PPO(ManagedAlgorithm):
-    """Proximal policy optimisation."""
-
-    algo = "ppo"
-
-
-class Dreamer(ManagedAlgorithm):
-    """DreamerV3: a world model, and a policy that learns inside it."""
-
-    algo = "dreamer"
-
-
-class GAIL(ManagedAlgorithm):
-    """Generative adversarial imitation learning, with PPO or SAC as the generator."""
-
-    algo = "gail"
-
-
-MANAGED: dict[str, type[ManagedAlgorithm]] = {
-    cls.algo: cls
-    for cls in (
-        BC,
-        AWR,
-        MARWIL,
-        CRR,
-        IQL,
-        AWAC,
-        CQL,
-        TD3BC,
-        ReBRAC,
-        SAC,
-        TD3,
-        RLPD,
-        MBPO,
-        MOPO,
-        DQN,
-        QRDQN,
-        IQN,
-        FQF,
-        PPO,
-        Dreamer,
-        GAIL,
-    )
-}
+from rl_training.experiment.registry import algorithm_class, working_algorithms
+
+__all__ = [*BUILT_IN.values(), "managed_class"]
+
+
+@cache
+def managed_class(algo: str) -> type[ManagedAlgorithm]:
+    """The class whose agents are of the algorithm `algo`; its help and signature list the knobs."""
+    learner = algorithm_class(algo)
+    body = {"algo": algo, "__module__": __name__, "__doc__": described(learner)}
+    made = type(public_name(algo), (ManagedAlgorithm,), body)
+    made.__signature__ = _signature(learner)  # type: ignore[attr-defined]
+    return made
+
+
+def public_name(algo: str) -> str:
+    """What the managed class of `algo` is called; built-in names are not given twice."""
+    own = str(algorithm_class(algo).name())
+    if own in BUILT_IN.values() and algo not in BUILT_IN:
+        return "".join(part.capitalize() for part in algo.split("_"))
+    return own
+
+
+def described(learner: Any) -> str:
+    """What the algorithm is, and every knob with its type, its default and its meaning."""
+    lines = [str(learner.__doc__).splitlines()[0], "", f"In short: {learner.summary}."]
+    lines += [f"Paper: {learner.paper}.", "", "Knobs, beside the keys of the configuration:", ""]
+    for name, field in learner.Params.model_fields.items():
+        lines += [f"    {name} = {_short(field.default)}", f"        {field.description}"]
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    """A default as one would write it."""
+    return f"{type(value).__name__}()" if isinstance(value, BaseModel) else repr(value)
+
+
+def _signature(learner: Any) -> inspect.Signature:
+    own = inspect.signature(ManagedAlgorithm.__init__).parameters.values()
+    first, _, *named, others = list(own)[1:]  # without self and what is refused by position
+    knobs = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation
+        )
+        for name, field in learner.Params.model_fields.items()
+    ]
+    return inspect.Signature([first, *named, *knobs, others])
+
+
+def __getattr__(name: str) -> Any:
+    owner = next((algo for algo, public in BUILT_IN.items() if public == name), None)
+    if owner is None and not name.startswith("_"):
+        others = working_algorithms().keys() - BUILT_IN.keys()
+        owner = next((algo for algo in sorted(others) if public_name(algo) == name), None)
+    if owner is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return managed_class(owner)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -202,6 +202,16 @@ class ManagedAlgorithm:
         self.algorithm = algorithm
         self._policy = ActingPolicy(algorithm)
 
+    def __repr__(self) -> str:
+        config, learner = self.config, self.algorithm
+        given = [repr(config.env_id), f"seed={config.seed}"]
+        for name, field in type(config.params).model_fields.items():
+            if getattr(config.params, name) != field.default:
+                given.append(f"{name}={config.algo_kwargs[name]!r}")
+        done = f"{int(learner.update_count):,} updates on {learner.update_count.device.type}"
+        where = "" if self.run_dir is None else f", in {self.run_dir}"
+        return f"<{type(self).__name__}({', '.join(given)}) after {done}{where}>"
+
     def __getstate__(self) -> dict[str, Any]:
         """For copies and worker processes: the learner as its class and its plain state.
 
@@ -693,14 +703,14 @@ def _agent_for(
 
     With a checkpoint's manifest the spaces come from there, and no environment is made.
     """
-    from rl_training.api.algorithms import MANAGED
+    from rl_training.api.algorithms import managed_class
 
     if cls.algo and cls.algo != config.algo:
         raise CheckpointError(
             f"{cls.__name__} cannot load a checkpoint of '{config.algo}'; "
             "use rl_training.load, which finds the right class"
         )
-    chosen = cls if cls.algo else MANAGED.get(config.algo, cls)
+    chosen = cls if cls.algo else managed_class(config.algo)
     agent = chosen.__new__(chosen)
     agent.run_dir, agent.config = None, config
     if info is None:

@@ -38,11 +38,10 @@ def inspect(
         summarize,
     )
     from rl_training.experiment.errors import DataError
-    from rl_training.experiment.registry import algorithm_class, algorithm_names
+    from rl_training.experiment.registry import working_algorithms
 
     requirements = {}
-    for name in algorithm_names():
-        cls = algorithm_class(name)
+    for name, cls in working_algorithms().items():
         if loop_family(cls.loop).needs_data:
             requirements[name] = Requirements(
                 cls.action_kinds, cls.needs_returns, cls.needs_rewards, cls.summary

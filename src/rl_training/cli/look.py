@@ -23,12 +23,17 @@ def list_all(
     """Show algorithms, packaged configs, data sets and runs."""
     from rl_training.data.scripted import SCRIPTED
     from rl_training.experiment.config_files import packaged_config_names
+    from rl_training.experiment.errors import ConfigError
     from rl_training.experiment.registry import algorithm_class, algorithm_names
 
     algorithms = _plain_table("name", "learns", "actions", "what it does")
     configs, data = _plain_table(), _plain_table()
     for name in algorithm_names():
-        cls = algorithm_class(name)
+        try:
+            cls = algorithm_class(name)
+        except ConfigError as error:  # a package of others that is broken hides nothing else
+            algorithms.add_row(name, "", "", str(error))
+            continue
         kinds = ", ".join(sorted(kind.capitalize() for kind in cls.action_kinds))
         learns = ", ".join(cls.loops()).replace("_", " ")
         algorithms.add_row(name, learns, kinds, f"{cls.summary} ({cls.paper})")

@@ -103,8 +103,8 @@ class TransitionDataset:
         """Refuse data without rewards."""
         if not self.has_rewards:
             raise DataError(
-                f"data set '{self.name}' has no rewards, which only cloning and imitation (algo: "
-                "bc or gail) can do without; add the array 'rewards'"
+                f"data set '{self.name}' has no rewards, which only cloning and imitation can do "
+                "without ('rl-training data inspect' lists the algorithms); add the array 'rewards'"
             )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

@@ -130,7 +130,7 @@ def hints(dataset: TransitionDataset, noise: ActionNoise | None) -> tuple[str, .
     scaling = suggested_scaling(dataset) if dataset.has_rewards else None
     if scaling:
         found.append(
-            "for algorithms whose knobs are in units of returns, such as iql, begin with "
+            "for algorithms whose knobs are in units of returns, begin with "
             f"dataset.rewards.{scaling.key}: {scaling.value:g}, which multiplies rewards by "
             f"{scaling.factor:.3g}"
         )
@@ -143,7 +143,7 @@ def hints(dataset: TransitionDataset, noise: ActionNoise | None) -> tuple[str, .
     if noise and noise.share <= DETERMINISTIC:
         found.append(
             "the log is nearly deterministic, so like states offer hardly another action to "
-            "compare with: begin with bc and with weights from whole returns (awr, marwil)"
+            "compare with: begin with cloning, plain and weighted by whole returns"
         )
     return tuple(found)
 

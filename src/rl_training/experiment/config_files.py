@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from rl_training.experiment.errors import ConfigError, did_you_mean
+from rl_training.experiment.registry import algorithm_names
 
 LARGEST_CONFIG = 100_000
 """Values in a config file, anchors written out."""
@@ -102,7 +103,7 @@ def read_yaml_file(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(f"config '{path}' cannot be read: {reason}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ConfigError(f"config '{path}' must hold 'key: value' lines, e.g. 'algo: awr'")
+        raise ConfigError(f"config '{path}' must hold 'key: value' lines, e.g. 'seed: 3'")
     return values
 
 
@@ -126,6 +127,8 @@ def read_config_values(source: str | Path) -> dict[str, Any]:
     """The values of a packaged config (by name) or of a YAML file (by path)."""
     path = Path(source)
     chosen = path if path.is_file() else packaged_config(str(source))
+    if chosen is None and str(source) in algorithm_names():
+        return {"algo": str(source)}  # of others: there are no packaged configs for it
     if chosen is None:
         names = packaged_config_names()
         known = {*names, *(name.partition("/")[0] for name in names)}

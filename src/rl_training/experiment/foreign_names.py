@@ -66,7 +66,9 @@ FOREIGN: dict[str, Foreign] = {
     "activation_fn": _RELU,
     "policy": _instead("the networks follow from the spaces of the environment; leave it out"),
     "n_critics": _here("num_critics", otherwise=_TWO_CRITICS),
-    "q_func_factory": _instead("QR-DQN, IQN and FQF are algorithms of their own"),
+    "q_func_factory": _instead(
+        "quantiles of the return make an algorithm of their own; see 'rl-training list'"
+    ),
     # returns, targets and losses
     "gamma": _here("horizon", otherwise="this algorithm looks at no returns"),
     "discount": _here("gamma", "horizon"),

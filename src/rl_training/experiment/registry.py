@@ -1,64 +1,103 @@
-"""Algorithm names and where their classes live.
+"""Algorithms by name.
 
-One line per algorithm; a module is imported only when its algorithm is asked for.
+This layer names none of them and imports none by itself. The package enters its own when it is
+imported (`rl_training/__init__.py`), installed distributions enter theirs as entry points of the
+group `rl_training.algorithms`, and programs call `register`. A class is imported when asked for.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from rl_training.experiment.errors import ConfigError, did_you_mean
 
-_ALGORITHMS: dict[str, str] = {
-    "bc": "rl_training.algorithms.bc:BCAlgorithm",
-    "awr": "rl_training.algorithms.awr:AWRAlgorithm",
-    "marwil": "rl_training.algorithms.marwil:MARWILAlgorithm",
-    "crr": "rl_training.algorithms.crr:CRRAlgorithm",
-    "iql": "rl_training.algorithms.iql:IQLAlgorithm",
-    "awac": "rl_training.algorithms.awac:AWACAlgorithm",
-    "cql": "rl_training.algorithms.cql:CQLAlgorithm",
-    "td3_bc": "rl_training.algorithms.td3_bc:TD3BCAlgorithm",
-    "rebrac": "rl_training.algorithms.rebrac:ReBRACAlgorithm",
-    "sac": "rl_training.algorithms.sac:SACAlgorithm",
-    "td3": "rl_training.algorithms.td3:TD3Algorithm",
-    "rlpd": "rl_training.algorithms.rlpd:RLPDAlgorithm",
-    "mbpo": "rl_training.algorithms.mbpo:MBPOAlgorithm",
-    "mopo": "rl_training.algorithms.mopo:MOPOAlgorithm",
-    "dqn": "rl_training.algorithms.dqn:DQNAlgorithm",
-    "qr_dqn": "rl_training.algorithms.qr_dqn:QRDQNAlgorithm",
-    "iqn": "rl_training.algorithms.iqn:IQNAlgorithm",
-    "fqf": "rl_training.algorithms.fqf:FQFAlgorithm",
-    "ppo": "rl_training.algorithms.ppo:PPOAlgorithm",
-    "dreamer": "rl_training.algorithms.dreamer:DreamerAlgorithm",
-    "gail": "rl_training.algorithms.gail:GAILAlgorithm",
-}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "rl_training.algorithms"
+"""Entry points of installed distributions, as `name = "package.module:Class"`."""
+
+_TARGETS: dict[str, str] = {}
 
 
 def algorithm_names() -> tuple[str, ...]:
-    """The registered names, in the order in which they were registered."""
-    return tuple(_ALGORITHMS)
+    """The known names, in the order in which they were entered; plugins come last."""
+    _enter_plugins()
+    return tuple(_TARGETS)
 
 
 def algorithm_class(name: str) -> Any:
-    """The learner class registered under `name`.
+    """The learner class known as `name`.
 
     Typed `Any` because this layer sits below the algorithms and cannot name their base.
     """
-    if name not in _ALGORITHMS:
+    if name not in _TARGETS:
+        _enter_plugins()
+    if name not in _TARGETS:
         raise ConfigError(
-            f"algo: unknown algorithm '{name}'{did_you_mean(name, _ALGORITHMS)}; "
-            f"known are {', '.join(_ALGORITHMS)}"
+            f"algo: unknown algorithm '{name}'{did_you_mean(name, _TARGETS)}; "
+            f"known are {', '.join(_TARGETS)}"
         )
-    module_name, _, class_name = _ALGORITHMS[name].partition(":")
-    return getattr(importlib.import_module(module_name), class_name)
+    target = _TARGETS[name]
+    module_name, _, class_name = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"algo: '{name}' is registered as '{target}', which cannot be imported ({error}); "
+            "install or repair the package that holds it"
+        ) from error
+    if not (isinstance(found, type) and hasattr(found, "check_config")):
+        raise ConfigError(
+            f"algo: '{name}' is registered as '{target}', which is no algorithm; expected a "
+            "subclass of rl_training.extend.Algorithm"
+        )
+    return found
 
 
-def register(name: str, target: str) -> None:
-    """Make a third-party algorithm known as `name`; `target` is "package.module:Class"."""
+def working_algorithms() -> dict[str, Any]:
+    """Every class that can be imported, by name; a broken package of others hides nothing else."""
+    found = {}
+    for name in algorithm_names():
+        with suppress(ConfigError):
+            found[name] = algorithm_class(name)
+    return found
+
+
+def register(name: str, target: str | type) -> None:
+    """Make a third-party algorithm known as `name`, in this process.
+
+    `target` is the class, or "package.module:Class", which is imported on first use.
+    """
+    if isinstance(target, type):
+        target = f"{target.__module__}:{target.__qualname__}"
     module_name, separator, class_name = target.partition(":")
-    if not (module_name and separator and class_name):
-        raise ConfigError(f"register: target '{target}' must have the form 'package.module:Class'")
-    if _ALGORITHMS.get(name, target) != target:
-        raise ConfigError(f"register: '{name}' is already registered as {_ALGORITHMS[name]}")
-    _ALGORITHMS[name] = target
+    if not (module_name and separator and class_name.isidentifier()):
+        raise ConfigError(
+            f"register: target '{target}' must have the form 'package.module:Class', so that "
+            "other processes find the class as well"
+        )
+    if _TARGETS.get(name, target) != target:
+        raise ConfigError(f"register: '{name}' is already registered as {_TARGETS[name]}")
+    _TARGETS[name] = target
+
+
+def _enter_plugins() -> None:
+    """Enter what installed distributions offer; a name that is taken stays what it was."""
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    for plugin in entry_points(group=GROUP):
+        known = _TARGETS.setdefault(plugin.name, plugin.value)
+        if known != plugin.value:
+            warnings.warn(
+                f"the plugin '{plugin.name}' of {_distribution(plugin)} is left out: this name is "
+                f"registered as {known} already",
+                stacklevel=3,
+            )
+
+
+def _distribution(plugin: EntryPoint) -> str:
+    return "an installed package" if plugin.dist is None else plugin.dist.name

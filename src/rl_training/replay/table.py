@@ -50,8 +50,8 @@ class TransitionTable:
         if with_returns and not dataset.has_whole_episode:
             raise DataError(
                 f"data set '{dataset.name}' holds no whole episode, but returns-to-go are needed; "
-                "set terminations or truncations where episodes end, or train CRR, IQL, AWAC, CQL "
-                "or BC, which learn from single transitions"
+                "set terminations or truncations where episodes end, or train an algorithm that "
+                "learns from single transitions ('rl-training data inspect' lists them)"
             )
         spaces = dataset.spaces
         self.discrete = spaces.is_discrete

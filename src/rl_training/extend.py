@@ -1,0 +1,111 @@
+"""What authors of algorithms import: all that an algorithm of one's own needs.
+
+Names in `__all__` stay where they are when the inside of the package changes. Packages of others
+make an algorithm known to every command by an entry point of the group `rl_training.algorithms`.
+"""
+
+from __future__ import annotations
+
+from rl_training.algorithms.base import (
+    Act,
+    Algorithm,
+    CloningParams,
+    DiscountedParams,
+    Networks,
+    OfflineToOnlineParams,
+    OffPolicyParams,
+    Params,
+    ReplayParams,
+    TargetNetworkParams,
+)
+from rl_training.algorithms.functional import (
+    Loss,
+    Metrics,
+    bootstrapped_returns,
+    capped_exp,
+    critic_loss,
+    soft_update,
+    weight_metrics,
+    weighted_likelihood_loss,
+)
+from rl_training.api.algorithms import managed_class
+from rl_training.api.managed import ManagedAlgorithm
+from rl_training.envs.spaces import Spaces
+from rl_training.experiment.config import (
+    Count,
+    Finite,
+    Fraction,
+    HiddenSizes,
+    NonNegative,
+    Positive,
+    Rate,
+    Schedule,
+    Section,
+    TrainConfig,
+)
+from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
+from rl_training.experiment.registry import register as register_algorithm
+from rl_training.experiment.renames import Renamed
+from rl_training.models import (
+    MLP,
+    Critics,
+    ImageEncoder,
+    MLPIQLModel,
+    MLPSACModel,
+    Policy,
+    ValueNetwork,
+    critics_for,
+    frozen_copy,
+    policy_for,
+)
+from rl_training.replay.batch import Batch
+
+__all__ = [
+    "MLP",
+    "Act",
+    "Algorithm",
+    "Batch",
+    "CloningParams",
+    "ConfigError",
+    "Count",
+    "Critics",
+    "DataError",
+    "DiscountedParams",
+    "Finite",
+    "Fraction",
+    "HiddenSizes",
+    "ImageEncoder",
+    "Loss",
+    "MLPIQLModel",
+    "MLPSACModel",
+    "ManagedAlgorithm",
+    "Metrics",
+    "Networks",
+    "NonNegative",
+    "OffPolicyParams",
+    "OfflineToOnlineParams",
+    "Params",
+    "Policy",
+    "Positive",
+    "RLTrainingError",
+    "Rate",
+    "Renamed",
+    "ReplayParams",
+    "Schedule",
+    "Section",
+    "Spaces",
+    "TargetNetworkParams",
+    "TrainConfig",
+    "ValueNetwork",
+    "bootstrapped_returns",
+    "capped_exp",
+    "critic_loss",
+    "critics_for",
+    "frozen_copy",
+    "managed_class",
+    "policy_for",
+    "register_algorithm",
+    "soft_update",
+    "weight_metrics",
+    "weighted_likelihood_loss",
+]
