@@ -6,18 +6,7 @@ make an algorithm known to every command by an entry point of the group `rl_trai
 
 from __future__ import annotations
 
-from rl_training.algorithms.base import (
-    Act,
-    Algorithm,
-    CloningParams,
-    DiscountedParams,
-    Networks,
-    OfflineToOnlineParams,
-    OffPolicyParams,
-    Params,
-    ReplayParams,
-    TargetNetworkParams,
-)
+from rl_training.algorithms.base import Act, Algorithm, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -27,6 +16,16 @@ from rl_training.algorithms.functional import (
     soft_update,
     weight_metrics,
     weighted_likelihood_loss,
+)
+from rl_training.algorithms.loops import LoopFamily, register_loop
+from rl_training.algorithms.params import (
+    CloningParams,
+    DiscountedParams,
+    OfflineToOnlineParams,
+    OffPolicyParams,
+    Params,
+    ReplayParams,
+    TargetNetworkParams,
 )
 from rl_training.api.algorithms import managed_class
 from rl_training.api.managed import ManagedAlgorithm
@@ -75,6 +74,7 @@ __all__ = [
     "Fraction",
     "HiddenSizes",
     "ImageEncoder",
+    "LoopFamily",
     "Loss",
     "MLPIQLModel",
     "MLPSACModel",
@@ -105,6 +105,7 @@ __all__ = [
     "managed_class",
     "policy_for",
     "register_algorithm",
+    "register_loop",
     "soft_update",
     "weight_metrics",
     "weighted_likelihood_loss",

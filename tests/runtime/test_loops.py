@@ -184,7 +184,7 @@ BUILT: list[str] = []
 def build_own(config: Any, algorithm: Any, dataset: Any) -> Any:
     """A third party's loop: the offline one, and a note of what was built."""
     BUILT.append(config.algo)
-    return LOOPS["offline"].builder()(config, algorithm, dataset)
+    return LOOPS["offline"].builder("rl_training.runtime.loops")(config, algorithm, dataset)
 
 
 def test_a_third_party_registers_a_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -100,12 +100,12 @@ class LoopFamily:
                 "Pendulum-v1"
             )
 
-    def builder(self) -> Callable[..., Any]:
-        """The function that builds the loop."""
+    def builder(self, package: str) -> Callable[..., Any]:
+        """The function that builds the loop; relative names are those of `package`."""
         if not isinstance(self.build, str):
             return self.build
         module, _, function = self.build.partition(":")
-        built: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        built: Callable[..., Any] = getattr(importlib.import_module(module, package), function)
         return built
 
     def refuse_unfit(self, algorithm: type[Algorithm] | Algorithm) -> None:
@@ -159,14 +159,13 @@ def batch_of(algorithm: type[Algorithm]) -> type | None:
 
 _IN_ENVIRONMENT = "learns in the environment, by total_timesteps"
 _FROM_DATA = "learns from data alone, without an environment"
-_LOOPS = "rl_training.runtime.loops"
 
 LOOPS = {
     loop.name: loop
     for loop in (
         LoopFamily(
             "offline",
-            f"{_LOOPS}.offline:build",
+            ".offline:build",
             Batch,
             roles.Role,
             roles.BatchKnobs,
@@ -178,7 +177,7 @@ LOOPS = {
         ),
         LoopFamily(
             "model_based_offline",
-            f"{_LOOPS}.model_based:build_offline",
+            ".model_based:build_offline",
             Batch,
             roles.ModelLearner,
             roles.OfflineModelKnobs,
@@ -189,7 +188,7 @@ LOOPS = {
         ),
         LoopFamily(
             "offline_to_online",
-            f"{_LOOPS}.offline_to_online:build",
+            ".offline_to_online:build",
             Batch,
             roles.Role,
             roles.PriorDataKnobs,
@@ -206,7 +205,7 @@ LOOPS = {
         ),
         LoopFamily(
             "imitation",
-            f"{_LOOPS}.imitation:build",
+            ".imitation:build",
             ImitationBatch,
             roles.Imitator,
             roles.ImitationKnobs,
@@ -216,7 +215,7 @@ LOOPS = {
         ),
         LoopFamily(
             "off_policy",
-            f"{_LOOPS}.off_policy:build",
+            ".off_policy:build",
             Batch,
             roles.Role,
             roles.ReplayKnobs,
@@ -225,7 +224,7 @@ LOOPS = {
         ),
         LoopFamily(
             "on_policy",
-            f"{_LOOPS}.on_policy:build",
+            ".on_policy:build",
             RolloutBatch,
             roles.RolloutLearner,
             roles.RolloutKnobs,
@@ -234,7 +233,7 @@ LOOPS = {
         ),
         LoopFamily(
             "model_based",
-            f"{_LOOPS}.model_based:build",
+            ".model_based:build",
             Batch,
             roles.ModelLearner,
             roles.OnlineModelKnobs,
@@ -243,7 +242,7 @@ LOOPS = {
         ),
         LoopFamily(
             "world_model",
-            f"{_LOOPS}.world_model:build",
+            ".world_model:build",
             SequenceBatch,
             roles.SequenceLearner,
             roles.SequenceKnobs,
@@ -259,7 +258,8 @@ def register_loop(loop: LoopFamily) -> None:
     """Make a third party's loop known: algorithms ask for it with `loop = "its name"`."""
     if loop.name in LOOPS and LOOPS[loop.name] != loop:
         raise ConfigError(f"register_loop: there is a loop '{loop.name}' already; name it anew")
-    if isinstance(loop.build, str) and not all(loop.build.partition(":")):
+    where = loop.build if isinstance(loop.build, str) else "a:function"
+    if where.startswith(".") or not all(where.partition(":")):
         raise ConfigError(
             f"register_loop: build '{loop.build}' must have the form 'package.module:function'"
         )

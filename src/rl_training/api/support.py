@@ -226,8 +226,7 @@ def with_options(
     base: TrainConfig | Mapping[str, Any], options: Mapping[str, Any], algo: str
 ) -> TrainConfig:
     """Sort loose keyword arguments into run keys and knobs, and check what they change."""
-    checked = isinstance(base, TrainConfig)
-    if checked and not options:
+    if isinstance(base, TrainConfig) and not options:
         return base
     keys: dict[str, Any] = {}
     loose: dict[str, Any] = {}
@@ -240,8 +239,8 @@ def with_options(
         elif key in params.model_fields or key in older:
             loose[key] = value
         else:
-            known = [*TrainConfig.model_fields, *params.model_fields]
-            hint = name_here(key, known, {}) or did_you_mean(key, known)
+            there = [*TrainConfig.model_fields, *params.model_fields]
+            hint = name_here(key, there, {}) or did_you_mean(key, there)
             unknown.append(f"{key}: unknown option for {algo}{hint}")
     if unknown:
         raise ConfigError("\n".join(unknown))
@@ -249,13 +248,15 @@ def with_options(
     if isinstance(given, BaseModel):
         given = given.model_dump(mode="json")
     if (given or loose) and isinstance(given, Mapping):  # anything else is refused with the rest
-        before = base.algo_kwargs if checked else base.get("algo_kwargs", {})
+        known = base.algo_kwargs if isinstance(base, TrainConfig) else base.get("algo_kwargs", {})
         keys["algo_kwargs"] = {
             key: value
-            for source in (before, given, loose)
+            for source in (known, given, loose)
             for key, value in with_current_names(params, source).items()
         }
-    return base.replace(**keys) if checked else TrainConfig(**{**base, **keys})
+    if isinstance(base, TrainConfig):
+        return base.replace(**keys)
+    return TrainConfig(**{**base, **keys})
 
 
 def refuse_changes(stored: TrainConfig, wanted: TrainConfig) -> None:

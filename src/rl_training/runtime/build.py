@@ -25,6 +25,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.seeding import derive_seed
+from rl_training.runtime import loops
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.data import read_data
 
@@ -76,7 +77,7 @@ def build_loop(
     """
     family = loop_family(algorithm.loop_of(config))
     family.refuse_unfit(algorithm)
-    loop: Loop = family.builder()(config, algorithm, dataset)
+    loop: Loop = family.builder(loops.__name__)(config, algorithm, dataset)
     return loop
 
 
