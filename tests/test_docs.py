@@ -216,7 +216,7 @@ def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+    monkeypatch.setattr(registry, "_TARGETS", dict(registry._TARGETS))
     for line, marked, code in fenced_blocks(page, "python"):
         if not marked:
             continue
