@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import shlex
@@ -194,10 +195,11 @@ def fenced_blocks(page: Path, language: str) -> list[tuple[int, bool, str]]:
 @each("page", [p for p in PAGES if fenced_blocks(p, "python")], ids=label)
 def test_python_examples_compile_and_name_what_exists(page: Path) -> None:
     for line, _, code in fenced_blocks(page, "python"):
-        compile(code, f"{label(page)}:{line}", "exec")
-        for module, names in re.findall(r"^from (rl_training[\w.]*) import (.+)$", code, re.M):
-            for name in names.split(","):
-                assert hasattr(importlib.import_module(module), name.strip()), (line, name)
+        for node in ast.walk(ast.parse(code, f"{label(page)}:{line}")):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rl_training"):
+                for alias in node.names:
+                    module = importlib.import_module(str(node.module))
+                    assert hasattr(module, alias.name), (line, alias.name)
 
 
 RUNNING = [p for p in PAGES if any(marked for _, marked, _ in fenced_blocks(p, "python"))]

@@ -67,7 +67,7 @@ for words in (["list"], ["train", "half_removed"], ["train", "tiny_clone", "algo
     try:
         main()
     except SystemExit as end:
-        print("code", end.code, *words)
+        print("code", end.code or 0, *words)
 """
 
 

@@ -13,6 +13,7 @@ from rl_training.algorithms.ppo import PPOParams
 from rl_training.algorithms.sac import SACParams
 from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.config import EarlyStoppingConfig
+from rl_training.experiment.config import LoggerConfig
 from rl_training.experiment.config import Schedule
 from rl_training.experiment.config import TrainConfig
 
@@ -71,6 +72,9 @@ class RunKeys(TypedDict, total=False):
     """Newest checkpoints that are kept."""
     keep_best: bool
     """Save and keep the checkpoint with the best evaluation."""
+    best_metric: str | None
+    """Metric of an evaluation by which the best is chosen; the one of early_stopping, if any, or
+the mean return, or without an environment the TD error or the likelihood."""
     log_interval: int
     """Write training metrics every so many updates or environment steps."""
     lr_schedule: Schedule | Mapping[str, Any]
@@ -79,6 +83,8 @@ class RunKeys(TypedDict, total=False):
     """Optional early stopping on evaluations."""
     tensorboard: bool
     """Write TensorBoard events beside metrics.jsonl."""
+    loggers: Sequence[LoggerConfig | Mapping[str, Any]]
+    """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
     output_dir: str | PathLike[str]
     """Folder in which the run folder is made."""
     algo_kwargs: Mapping[str, Any]
