@@ -106,7 +106,7 @@ def test_further_outputs_half_weights_and_a_program(tmp_path: Path) -> None:
         networks: dict[str, Any] = algorithm.other_networks()
         expected = {
             "value": networks["value"](seen),
-            "q": networks["critics"](seen, inner).T,
+            "q": networks["critics"](seen, inner).amin(0),
             "density_mean": algorithm.policy(seen)[0],
             "density_log_std": algorithm.policy(seen)[1],
         }

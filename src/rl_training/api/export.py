@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.api.support import with_paths_found
 from rl_training.experiment.checkpoint import CheckpointInfo, read_checkpoint
 from rl_training.experiment.errors import RLTrainingError
 from rl_training.experiment.state import Stored
 from rl_training.experiment.terminal import terminal
 from rl_training.experiment.tracking import CHECKPOINT_FOLDER, CONFIG_FILE
 from rl_training.export.card import CardText, Origin, baseline_of
+from rl_training.export.evidence import Evidence
 from rl_training.export.observations import Task
 from rl_training.export.write import ExportOptions, ExportResult, Trained, export_policy
+from rl_training.runtime.loops.data import raw_data
 
 if TYPE_CHECKING:
     from rl_training.api.managed import ManagedAlgorithm
@@ -40,6 +43,7 @@ def export_agent(
         lambda obs, state: agent.predict(obs, state),
         _task(agent),
         origin,
+        _evidence(agent, origin),
     )
     say = terminal("stderr").print if progress else lambda text: None
     return export_policy(trained, folder, chosen, say)
@@ -75,6 +79,21 @@ def _origin(agent: ManagedAlgorithm, compare: Sequence[Path]) -> Origin:
         _fingerprint(info),
         baselines=[baseline_of(run) for run in compare],
     )
+
+
+def _evidence(agent: ManagedAlgorithm, origin: Origin) -> Evidence | None:
+    """What the run's data say; None where they are not at hand, or are others."""
+    config = agent.config
+    if config.dataset is None or agent.algorithm.spaces.is_image:
+        return None
+    if origin.run_dir is not None:
+        config = with_paths_found(config, origin.run_dir)
+    try:
+        agent._check_modules()
+        data = raw_data(config, agent.algorithm, agent._dataset)
+    except RLTrainingError:
+        return None
+    return Evidence(data, agent.algorithm)
 
 
 def _fingerprint(info: CheckpointInfo | None) -> str | None:

@@ -618,8 +618,8 @@ class ManagedAlgorithm:
         """Write the policy as a folder that acts without PyTorch and this package.
 
         The export is compared with `predict` and refused where it acts otherwise. `further`
-        names outputs beside the action: value, q, density. With `stochastic` actions are drawn
-        by noise that is an input. Intended use and limits are for the card.
+        names outputs beside the action: value, q, density, support. With `stochastic` actions
+        are drawn by noise that is an input. Intended use and limits are for the card.
         """
         from rl_training.api.export import export_agent
 

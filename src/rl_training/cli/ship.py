@@ -23,7 +23,7 @@ def export(
     ] = False,
     further: Annotated[
         list[str] | None,
-        typer.Option("--with", help="Further outputs: value, q or density; may be repeated."),
+        typer.Option("--with", help="Further output: value, q, density or support; repeatable."),
     ] = None,
     weights: Annotated[
         str, typer.Option("--weights", help="How weights are stored: float32 or float16.")

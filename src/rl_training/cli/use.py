@@ -177,7 +177,7 @@ def predict(
     if output is not None:
         try:
             with draft_of(output) as draft:
-                np.savez_compressed(draft, actions=actions, **answers)  # type: ignore[arg-type]
+                np.savez_compressed(draft, actions=actions, **answers)
         except OSError as error:
             raise DataError(
                 f"'{output}' cannot be written ({error.strerror or error}); choose another name"

@@ -8,17 +8,17 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from rl_training.experiment.checkpoint import CheckpointInfo
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, ExportError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.tracking import METRICS_FILE, RESULT_FILE
+from rl_training.export.evidence import Evidence
+from rl_training.export.parity import Predict
 from rl_training.runtime.statistics import Summary
 
 
@@ -59,6 +59,18 @@ class Origin:
     baselines: Sequence[Baseline] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     support: Mapping[str, Any] | None = None
+    by_group: Sequence[Mapping[str, Any]] | None = None
+
+    def with_evidence(self, evidence: Evidence, predict: Predict) -> Origin:
+        """The same with what the run's data say."""
+        behaviour = Baseline("behaviour in the data", evidence.behaviour_returns())
+        return replace(
+            self,
+            data=evidence.described(),
+            baselines=[*([behaviour] if behaviour.returns else []), *self.baselines],
+            support=evidence.support_section(predict),
+            by_group=evidence.by_group(predict),
+        )
 
     def identity(self) -> dict[str, Any]:
         """What tells this policy from any other."""
@@ -87,6 +99,7 @@ def card_of(origin: Origin, contract: Mapping[str, Any], text: CardText) -> dict
         "selection": _selection(origin, result),
         "performance": _performance(origin, result),
         "comparison": [_scored(one.name, one.returns) for one in origin.baselines] or None,
+        "by_group": None if origin.by_group is None else list(origin.by_group),
         "support": origin.support,
         "known_limits": _known_limits(origin, contract, result),
         "parity": contract["parity"],
@@ -139,12 +152,12 @@ def _selection(origin: Origin, result: Mapping[str, Any]) -> dict[str, Any]:
     config, chosen = origin.config, origin.checkpoint
     best = result.get("best")
     is_best = chosen is not None and isinstance(best, Mapping) and best.get("tick") == chosen.tick
-    metric = "eval/return_mean" if config.early_stopping is None else config.early_stopping.metric
+    metric = best.get("metric") if isinstance(best, Mapping) else None
     return {
         "seed": config.seed,
         "checkpoint": None if chosen is None else chosen.tick,
         "is_best_checkpoint": is_best,
-        "chosen_by": metric if is_best else None,
+        "chosen_by": (metric or "eval/return_mean") if is_best else None,
         "evaluations": _evaluations(origin.run_dir),
         "episodes_per_evaluation": config.eval_episodes,
         "other_seeds_of_the_run": _siblings(origin.run_dir),
@@ -157,7 +170,8 @@ def _evaluations(run_dir: Path | None) -> int | None:
         text = (run_dir / METRICS_FILE).read_text(encoding="utf-8") if run_dir else ""
     except OSError:
         return None
-    return sum('"eval/' in line for line in text.splitlines()) if text else None
+    evaluated = ('"eval/' in line or '"offline/' in line for line in text.splitlines())
+    return sum(evaluated) if text else None
 
 
 def _siblings(run_dir: Path | None) -> list[str]:
@@ -245,12 +259,6 @@ def baseline_of(path: Path) -> Baseline:
     return Baseline(f"run {path.name}", (float(mean),))
 
 
-def behaviour_of(returns: Any) -> Baseline | None:
-    """The behaviour in the data, by the returns of its whole episodes."""
-    values = np.asarray(returns, np.float64)
-    return Baseline("behaviour in the data", tuple(values.tolist())) if len(values) else None
-
-
 TITLES = {
     "intended_use": "Intended use",
     "limits_of_use": "Limits of use",
@@ -260,6 +268,7 @@ TITLES = {
     "selection": "Seeds and selection",
     "performance": "Performance",
     "comparison": "Comparison",
+    "by_group": "By group",
     "support": "Support",
     "known_limits": "Known limits",
     "parity": "Parity with the trained agent",

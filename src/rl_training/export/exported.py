@@ -176,6 +176,16 @@ class ExportedPolicy:
         action, after = self.policy(observation, state or None)
         return action, (after if self.policy.states else state)
 
+    def explain(self, observation: Any) -> dict[str, Array]:
+        """The action under "action", with the further outputs that were exported with it."""
+        if self.policy.states:
+            raise ConfigError("explain: a policy that keeps a state exports nothing but actions")
+        action, _ = self.predict(observation)
+        outputs = self.policy.outputs(self.policy.batch(observation), {}, {})
+        alone = action.ndim < outputs["action"].ndim
+        further = {k: (v[0] if alone else v) for k, v in outputs.items() if k != "action"}
+        return {"action": action, **further}
+
     def evaluate(
         self,
         episodes: int | None = None,

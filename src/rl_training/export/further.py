@@ -1,4 +1,4 @@
-"""What an export may tell beside the action: values, action values, densities."""
+"""What an export may tell beside the action: values, action values, densities, support."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment.errors import ConfigError, did_you_mean
-from rl_training.models.actor_critic import EnsembleCritic, ValueNetwork
+from rl_training.export.support import Support
 from rl_training.models.policies import (
     BoxPolicy,
     CategoricalPolicy,
     GaussianPolicy,
     TanhGaussianPolicy,
 )
-from rl_training.models.value_networks import GreedyPolicy
 
-KNOWN = ("value", "q", "density")
+KNOWN = ("value", "q", "density", "support")
+Read = Callable[[Algorithm, Tensor, Tensor], Tensor | None]
+"""From the algorithm, raw observations and inner actions."""
 
 
 @dataclass(frozen=True)
@@ -30,74 +31,84 @@ class FurtherOutput:
     shape: tuple[int, ...]
     """Of one row."""
     meaning: str
-    read: Callable[[Algorithm, Tensor, Tensor], Tensor]
-    """From the algorithm, raw observations and inner actions."""
+    read: Read
 
 
-def further_outputs(algorithm: Algorithm, names: Sequence[str]) -> list[FurtherOutput]:
+def further_outputs(
+    algorithm: Algorithm, names: Sequence[str], support: Support | None
+) -> list[FurtherOutput]:
     """The outputs of these names; refused where the algorithm has learned nothing of the kind."""
-    makers = {"value": _value, "q": _q, "density": _density}
+    known = {} if algorithm.recurrent else _known(algorithm, support)
     found: list[FurtherOutput] = []
     for name in dict.fromkeys(names):
-        if name not in makers:
+        if name not in KNOWN:
             raise ConfigError(
                 f"--with: unknown output '{name}'{did_you_mean(name, KNOWN)}; known are "
                 f"{', '.join(KNOWN)}"
             )
-        outputs = makers[name](algorithm)
+        outputs = [output for output in known.get(name, ()) if _has(algorithm, output)]
         if not outputs:
-            raise ConfigError(f"--with: {algorithm.name()} has no '{name}' to export; leave it out")
+            why = "without the run's data there is none" if name == "support" else "leave it out"
+            raise ConfigError(f"--with: {algorithm.name()} has no '{name}' to export; {why}")
         found += outputs
     return found
 
 
-def _value(algorithm: Algorithm) -> list[FurtherOutput]:
-    if not isinstance(algorithm.other_networks().get("value"), ValueNetwork):
-        return []
+def _has(algorithm: Algorithm, output: FurtherOutput) -> bool:
+    """Whether the algorithm has learned what an output says."""
+    spaces = algorithm.spaces
+    obs = torch.zeros(
+        (2, *spaces.obs_shape), dtype=torch.uint8 if spaces.is_image else torch.float32
+    )
+    with torch.no_grad():
+        return output.read(algorithm, obs, algorithm.act(obs, explore=False).action) is not None
 
-    def read(algorithm: Algorithm, obs: Tensor, action: Tensor) -> Tensor:
-        value: Tensor = algorithm.other_networks()["value"](algorithm.normalizer(obs))  # type: ignore[operator]
-        return value
 
-    return [FurtherOutput("value", (), "return expected from the observation on", read)]
-
-
-def _q(algorithm: Algorithm) -> list[FurtherOutput]:
+def _known(algorithm: Algorithm, support: Support | None) -> dict[str, list[FurtherOutput]]:
     actions = algorithm.spaces.action_dim
-    if isinstance(algorithm.policy, GreedyPolicy):
-
-        def greedy(algorithm: Algorithm, obs: Tensor, action: Tensor) -> Tensor:
-            assert isinstance(algorithm.policy, GreedyPolicy)
-            return algorithm.policy.q_values(algorithm.normalizer(obs))
-
-        return [FurtherOutput("q", (actions,), "return expected from each action", greedy)]
-    critics = algorithm.other_networks().get("critics")
-    if not isinstance(critics, EnsembleCritic) or algorithm.spaces.is_discrete:
-        return []
-
-    def read(algorithm: Algorithm, obs: Tensor, action: Tensor) -> Tensor:
-        values: Tensor = algorithm.other_networks()["critics"](  # type: ignore[operator]
-            algorithm.normalizer(obs), action
+    value = FurtherOutput(
+        "value",
+        (),
+        "return expected from the observation on",
+        lambda algorithm, obs, action: algorithm.state_values(algorithm.network_input(obs)),
+    )
+    if algorithm.spaces.is_discrete:
+        q = FurtherOutput(
+            "q",
+            (actions,),
+            "return expected from each action",
+            lambda algorithm, obs, action: algorithm.every_action_value(
+                algorithm.network_input(obs)
+            ),
         )
-        return values.movedim(0, -1)
-
-    members = int(critics.net.weights[0].shape[0])
-    return [FurtherOutput("q", (members,), "return of the action, by each critic", read)]
+    else:
+        q = FurtherOutput(
+            "q",
+            (),
+            "return expected from the action",
+            lambda algorithm, obs, action: algorithm.action_values(
+                algorithm.network_input(obs), action
+            ),
+        )
+    known = {"value": [value], "q": [q], "density": _density(algorithm)}
+    if support is not None:
+        known["support"] = [
+            FurtherOutput(
+                "support", (), support.meaning, lambda _, obs, action: support.of(obs, action)
+            )
+        ]
+    return known
 
 
 def _density(algorithm: Algorithm) -> list[FurtherOutput]:
     policy, actions = algorithm.policy, algorithm.spaces.action_dim
-    if algorithm.recurrent:
-        return []
     if isinstance(policy, CategoricalPolicy):
-
-        def log_probs(algorithm: Algorithm, obs: Tensor, action: Tensor) -> Tensor:
-            out: Tensor = algorithm.policy(algorithm.normalizer(obs))
-            return out
-
         return [
             FurtherOutput(
-                "log_probabilities", (actions,), "logarithm of each action's probability", log_probs
+                "log_probabilities",
+                (actions,),
+                "logarithm of each action's probability",
+                lambda algorithm, obs, action: algorithm.policy(algorithm.network_input(obs)),
             )
         ]
     if not isinstance(policy, (BoxPolicy, GaussianPolicy)):
@@ -117,10 +128,10 @@ def _density(algorithm: Algorithm) -> list[FurtherOutput]:
 
 def _gaussian(algorithm: Algorithm, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and logarithm of the standard deviation, (B, A) each, in inner units."""
-    policy, seen = algorithm.policy, algorithm.normalizer(obs)
+    policy, seen = algorithm.policy, algorithm.network_input(obs)
     if isinstance(policy, GaussianPolicy):
-        mean = policy.mean(seen)
-        return mean, policy.log_std.expand_as(mean) + torch.zeros_like(mean)
-    assert isinstance(policy, BoxPolicy)
-    mean, log_std = policy(seen)
+        mean, log_std = policy.mean(seen), policy.log_std
+    else:
+        assert isinstance(policy, BoxPolicy)
+        mean, log_std = policy(seen)
     return mean, log_std + torch.zeros_like(mean)

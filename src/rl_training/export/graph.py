@@ -164,7 +164,8 @@ class PolicyGraph(nn.Module):
         carry = tree_unflatten(states, self.carry_form) if states else None
         with GivenNoise(noise) if self.draws else contextlib.nullcontext():
             action, after = self.algorithm.act(observation, explore=self.draws, carry=carry)
-        further = [output.read(self.algorithm, observation, action) for output in self.further]
+        read = (output.read(self.algorithm, observation, action) for output in self.further)
+        further = [values for values in read if values is not None]
         return (self.in_env_units(action), *tree_flatten(after)[0], *further)
 
     def in_env_units(self, action: Tensor) -> Tensor:

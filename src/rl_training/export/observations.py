@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.contract import close_env
 from rl_training.envs.make import make_env
 from rl_training.experiment.config import TrainConfig
@@ -47,8 +46,10 @@ class Seen:
     """Why there was no evaluation."""
 
 
-def observe(config: TrainConfig, algorithm: Algorithm, task: Task, episodes: int) -> Seen:
-    """Observations of evaluation episodes, else of the data; random ones beside them."""
+def observe(
+    config: TrainConfig, algorithm: Algorithm, task: Task, episodes: int, logged: Array | None
+) -> Seen:
+    """Observations of evaluation episodes, else those `logged`; random ones beside them."""
     low = high = returns = None
     observed, kind, problem = np.zeros((0, *algorithm.spaces.obs_shape)), "", task.problem
     if problem is None and task.env_id is not None:
@@ -64,14 +65,8 @@ def observe(config: TrainConfig, algorithm: Algorithm, task: Task, episodes: int
         except RLTrainingError as error:
             low = high = returns = None
             problem = str(error).splitlines()[0]
-    if not len(observed) and config.dataset is not None:
-        try:
-            data = load_transition_dataset(
-                config.dataset, env_id=config.env_id, needs_rewards=False
-            )
-            observed, kind = _spread(np.asarray(data.observations)), "data"
-        except RLTrainingError as error:
-            problem = problem or str(error).splitlines()[0]
+    if not len(observed) and logged is not None:
+        observed, kind = _spread(logged), "data"
     by_kind = {kind: observed} if len(observed) else {}
     by_kind["random"] = _random(algorithm, observed, low, high)
     dtype = algorithm.spaces.obs_dtype

@@ -32,6 +32,7 @@ from rl_training.export.contract import (
     is_export,
 )
 from rl_training.export.describing import contract_of
+from rl_training.export.evidence import Evidence
 from rl_training.export.exported import load_policy
 from rl_training.export.further import further_outputs
 from rl_training.export.graph import (
@@ -58,6 +59,8 @@ class Trained:
     predict: Predict
     task: Task
     origin: Origin
+    evidence: Evidence | None = None
+    """From the run's data, where they are at hand."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +102,17 @@ def export_policy(
     refuse_unfit(algorithm)
     if options.strict:
         refuse_gaps(options.text)
-    graph = PolicyGraph(
-        algorithm, options.stochastic, further_outputs(algorithm, options.further)
-    ).eval()
+    evidence = trained.evidence
+    further = further_outputs(algorithm, options.further, evidence.support if evidence else None)
+    graph = PolicyGraph(algorithm, options.stochastic, further).eval()
     say(f"tracing the policy of {algorithm.name()}")
     program = traced(graph)
     model = onnx_model(program, graph)
     if half:
         with_half_weights(model)
     say("acting in the environment")
-    seen = observe(trained.config, algorithm, trained.task, options.episodes)
+    logged = None if evidence is None else evidence.dataset.observations
+    seen = observe(trained.config, algorithm, trained.task, options.episodes, logged)
     contract = contract_of(graph, trained.config, trained.task, seen, options.weights)
     contract["origin"] = trained.origin.identity()
     with _draft(folder, options.overwrite) as draft:
@@ -131,6 +135,8 @@ def export_policy(
             save_program(program, draft / PROGRAM)
         returns = again or seen.returns
         origin = replace(trained.origin, returns=returns.returns if returns else ())
+        if evidence is not None:
+            origin = origin.with_evidence(evidence, trained.predict)
         card = card_of(origin, contract, options.text)
         _write_json(draft / CARD_DATA, card)
         (draft / CARD).write_text(rendered(card), encoding="utf-8")

@@ -1,0 +1,124 @@
+"""The policy card: filled from files, complete about what it does not hold; and support."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.api.managed import ManagedAlgorithm, load
+from rl_training.data.sources import load_transition_dataset
+from rl_training.experiment.errors import ExportError
+from rl_training.export.evidence import Evidence
+from rl_training.export.exported import load_policy
+from rl_training.export.support import support_of
+
+from ..conftest import Command
+from ..contract.small_runs import small_config
+from .exporting import export
+
+
+def test_a_card_from_a_run_says_where_the_policy_comes_from(
+    cli: Command, bc_run: Path, awr_run: Path, tmp_path: Path
+) -> None:
+    words = ("--intended-use", "Teaching.", "--limits", "Not for real pendulums.", "--strict")
+    done = cli(
+        *("export", bc_run, "--checkpoint", "15", "--out", tmp_path / "a", "-n", 2, *words),
+        *("--compare", awr_run, "--quiet"),
+    )
+    assert done.code == 0, done.err
+    card = json.loads((tmp_path / "a" / "card.json").read_text())
+    assert card["missing"] == ["by_group"]
+    assert card["intended_use"] == "Teaching."
+    assert card["selection"]["checkpoint"] == 15
+    assert card["selection"]["evaluations"] >= 2
+    assert card["origin"]["data_fingerprint"] == card["data"]["fingerprint_of_data_found"]
+    assert [one["name"] for one in card["comparison"]] == ["behaviour in the data", "run awr-run"]
+    simulator = card["performance"]["simulator"]
+    assert simulator["episodes"] == 2
+    assert simulator["mean_95"][0] <= simulator["mean"] <= simulator["mean_95"][1]
+    assert "Pomerleau" in card["algorithm"]["reading_of_the_paper"]
+    assert "rl-training export RUN --checkpoint 15 --out FOLDER" in card["reproduce"]["commands"]
+    text = (tmp_path / "a" / "card.md").read_text()
+    for line in ("Not for real pendulums.", "- checkpoint: 15", "Not known: by group."):
+        assert line in text, line
+    assert str(tmp_path) not in text
+
+    again = cli("export", bc_run, "--checkpoint", "15", "--out", tmp_path / "b", "-n", 2, *words)
+    assert again.code == 0
+    other = json.loads((tmp_path / "b" / "card.json").read_text())
+    assert other == {**card, "comparison": card["comparison"][:1]}
+
+    with pytest.raises(ExportError, match="is no run folder with an evaluation"):
+        export(load(bc_run), tmp_path / "c", compare=[tmp_path])
+    assert not (tmp_path / "c").exists()
+
+
+def test_support_is_uniform_on_held_out_data_and_low_for_random_actions() -> None:
+    data = load_transition_dataset("pendulum-mixed")
+    support = support_of(data.spaces, data.observations, data.actions)
+    assert support is not None
+    rng = np.random.default_rng(0)
+    rows = np.setdiff1d(np.arange(len(data)), support.rows)
+    rows = rng.choice(rows, 1_000, replace=False)
+    obs = torch.from_numpy(data.observations[rows])
+    inner = torch.from_numpy(data.spaces.from_env(data.actions[rows])).float()
+    held_out = support.of(obs, inner).numpy()
+    for level in (0.05, 0.2, 0.4, 0.6):  # above, many rows lie on one another: a pendulum at rest
+        assert abs((held_out < level).mean() - level) < 0.05, level
+    far = support.of(obs + torch.tensor([0.0, 0.0, 30.0]), inner)
+    assert float(far.max()) < 0.05
+
+    data = load_transition_dataset("cartpole-mixed")
+    support = support_of(data.spaces, data.observations, data.actions)
+    assert support is not None
+    obs = torch.from_numpy(data.observations[:500])
+    both = sum(support.of(obs, torch.full((500,), action)) for action in (0, 1))
+    np.testing.assert_allclose(both, 1.0, atol=1e-6)
+
+
+def test_support_is_exported_and_groups_are_told_apart(tmp_path: Path) -> None:
+    agent = ManagedAlgorithm(small_config("bc", "box"))
+    agent.algorithm.update_count += 1
+    folder = export(agent, tmp_path / "bc", further=["support"]).folder
+    data = load_transition_dataset("pendulum-mixed").take_episodes(6)
+    evidence = Evidence(data, agent.algorithm)
+    obs = data.observations[:50]
+    found = load_policy(folder).outputs(np.ascontiguousarray(obs), {}, {})
+    assert evidence.support is not None
+    inner = torch.from_numpy(data.spaces.from_env(found["action"]))
+    expected = evidence.support.of(torch.from_numpy(obs), inner)
+    np.testing.assert_allclose(found["support"], expected, atol=2e-3)
+
+    def predict(obs: Any, state: Any) -> Any:
+        return agent.predict(obs, state)
+
+    assert evidence.by_group(predict) is None
+    groups = np.where(np.arange(len(data)) <= data.episode_ends[2], "a", "b")
+    split = Evidence(replace(data, groups=groups), agent.algorithm).by_group(predict)
+    assert split is not None
+    assert [(entry["group"], entry["episodes"]) for entry in split] == [("a", 3), ("b", 3)]
+    returns = data.episode_returns()
+    assert split[0]["behaviour_return"] == pytest.approx(returns[:3].mean())
+
+
+def test_a_policy_without_an_environment_is_exported_and_checked_on_its_data(
+    tmp_path: Path,
+) -> None:
+    data = load_transition_dataset("pendulum-mixed").take_episodes(4)
+    arrays = data.to_arrays()
+    agent = ManagedAlgorithm(
+        small_config("iql", "box").replace(env_id=None, dataset=None), dataset=arrays
+    )
+    agent.algorithm.update_count += 1
+    result = export(agent, tmp_path / "iql")
+    assert result.returns is None
+    assert "data" in result.parity.observations
+    card = json.loads((tmp_path / "iql" / "card.json").read_text())
+    assert card["task"]["env_id"] is None
+    assert card["support"]["states"] > 0
