@@ -23,18 +23,18 @@ from rl_training.models.dreamer import (
     DreamerSize,
     ImaginedPolicy,
     LatentState,
-    PictureDecoder,
-    PictureEncoder,
+    PixelDecoder,
+    PixelEncoder,
     TwoHotHead,
     VectorDecoder,
     VectorEncoder,
-    drawn,
+    exponential_noise,
     image_stages,
+    sample_one_hot,
     symexp,
     symlog,
     two_hot,
     two_hot_bins,
-    waits,
 )
 from rl_training.models.dreamer.coders import enlarged
 from rl_training.models.dreamer.layers import trunc_normal_
@@ -196,13 +196,13 @@ def test_draws_follow_their_probabilities_and_carry_their_gradient() -> None:
     torch.manual_seed(0)
     probs = torch.tensor([0.5, 0.3, 0.15, 0.05])
     given = probs.expand(20_000, 4).clone().requires_grad_()
-    sample = drawn(given, waits(torch.rand(20_000, 4)))
+    sample = sample_one_hot(given, exponential_noise(torch.rand(20_000, 4)))
     assert set(sample.detach().round(decimals=5).unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(sample.detach().mean(0), probs, atol=0.015, rtol=0.0)
     weights = torch.randn(4)
     (sample * weights).sum().backward()
     torch.testing.assert_close(given.grad[0], weights)
-    worst = drawn(given.detach(), waits(torch.zeros(20_000, 4)))
+    worst = sample_one_hot(given.detach(), exponential_noise(torch.zeros(20_000, 4)))
     assert torch.isfinite(worst).all()
 
 
@@ -331,8 +331,8 @@ def test_the_policys_categorical_by_hand() -> None:
 @pytest.mark.parametrize(("height", "width", "stages"), [(64, 64, 4), (16, 16, 2), (96, 96, 4)])
 def test_pictures_there_and_back(height: int, width: int, stages: int) -> None:
     assert image_stages(height, width) == stages
-    encoder = PictureEncoder(3, height, width, SMALL)
-    decoder = PictureDecoder(20, 3, height, width, SMALL)
+    encoder = PixelEncoder(3, height, width, SMALL)
+    decoder = PixelDecoder(20, 3, height, width, SMALL)
     pictures = torch.rand(2, 5, 3, height, width)
     assert encoder(pictures).shape == (2, 5, encoder.out_dim)
     features = torch.randn(2, 5, 20)
@@ -356,7 +356,7 @@ def test_pictures_are_enlarged_pixel_by_pixel() -> None:
 
 
 def test_grey_is_nothing_to_an_encoder() -> None:
-    encoder = PictureEncoder(3, 16, 16, SMALL)  # biases begin at zero
+    encoder = PixelEncoder(3, 16, 16, SMALL)  # biases begin at zero
     assert not encoder(torch.full((2, 3, 16, 16), 0.5)).any()
     assert encoder(torch.zeros(2, 3, 16, 16)).any()
 

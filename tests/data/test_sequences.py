@@ -181,7 +181,7 @@ def test_an_episode_that_was_given_up_is_cut() -> None:
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     store = replay(40, 2)
     fill(store, [30, 6])
-    with pytest.raises(ConfigError, match="batch_length: sequences of 6 moments"):
+    with pytest.raises(ConfigError, match="batch_length: sequences of 6 steps"):
         store.sample(2, 6, torch.rand(2, 2))
     with pytest.raises(ConfigError, match="buffer_capacity: 3 is too small for 2 environments"):
         replay(3, 2)

@@ -1,4 +1,4 @@
-"""An environment whose every number says where it came from, and that fails on request."""
+"""An environment whose numbers identify their step, and which fails on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProbeEnv(gym.Env[NDArray[Any], Any]):
     end in unison. The failures `fail_at` (raises), `nan_at` (in `nan_in`), `shape_at` (an
     observation of another shape) and `die_at` (the process is gone) happen at that step, 0
     being the reset; only in the episode of `only_seed`, and only while there is a file
-    `only_while`, where these are given: a run can be broken and mended from outside.
+    `only_while`, where these are given: a test can break a run and repair it from outside.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ProbeEnv(gym.Env[NDArray[Any], Any]):
         if self._due(self._die_at):
             os._exit(3)
         if self._due(self._fail_at):
-            raise ValueError("the probe was told to fail")
+            raise ValueError("the probe was set to fail")
         high, low = divmod(self._seed, _HALF)
         where = np.array([high, low, self._step], np.float32)
         obs = np.concatenate([where / _SCALES if self._scaled else where, action])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.envs.atari import ATARI_ID, AtariFrames, _Stretches
+from rl_training.envs.atari import ATARI_ID, AtariFrames, _AreaMean
 from rl_training.envs.make import env_spaces, make_env
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 
@@ -47,7 +47,7 @@ def small(screen: np.ndarray, size: int = 84) -> np.ndarray:
 @each(("length", "parts"), [(210, 84), (160, 84), (10, 10), (7, 3), (5, 8)])
 def test_stretches_are_means_of_areas(length: int, parts: int) -> None:
     values = np.random.default_rng(0).integers(0, 256, (length, 4)).astype(np.float32)
-    found = _Stretches(length, parts).means(values, 0)
+    found = _AreaMean(length, parts).means(values, 0)
     np.testing.assert_allclose(found, area_weights(length, parts) @ values, atol=0.02)
 
 

@@ -191,8 +191,8 @@ def test_an_environment_that_does_not_repeat_itself_begins_afresh(mode: Any, hid
     assert "depends on more than its seed and its actions" in second.notes[0]
     assert second.notes[2] == (
         "environment 1 of 'test/Unseeded-v0' did not repeat the 17 steps of its interrupted "
-        f"episode (seed {episode_seed(SEED, 1, 0)}), so it is not deterministic; a fresh episode "
-        "was begun, and from here on the run differs from an uninterrupted one"
+        f"episode (seed {episode_seed(SEED, 1, 0)}), so it is not deterministic; a new episode "
+        "was started, and from here on the run differs from an uninterrupted one"
     )
     fresh = second.training_state()
     assert fresh["seeds"] == [episode_seed(SEED, i, 1) for i in range(2)]

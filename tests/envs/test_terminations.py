@@ -107,18 +107,18 @@ def test_hopper_tests_both_sides_of_a_component() -> None:
             "auto",
             "Acrobot-v1",
             {},
-            r"nobody said where 'Acrobot-v1' ends; set .* to never, learned",
+            r"no termination function is known for 'Acrobot-v1'; set .* to never, learned",
         ),
         (
             "auto",
             "Hopper-v5",
             {"terminate_when_unhealthy": False},
-            r"env_kwargs.terminate_when_unhealthy changes where 'Hopper-v5' ends",
+            r"env_kwargs.terminate_when_unhealthy changes when 'Hopper-v5' terminates",
         ),
         ("hoper", "Hopper-v5", {}, r"'hoper' is not known \(did you mean 'hopper'\?\)"),
         ("no_such_module:f", "Hopper-v5", {}, "'no_such_module:f' cannot be imported"),
         (f"{HERE}:nothing", "Hopper-v5", {}, f"'{HERE}:nothing' cannot be imported"),
-        (f"{HERE}:not_callable", "Hopper-v5", {}, "is no function"),
+        (f"{HERE}:not_callable", "Hopper-v5", {}, "is not a function"),
         (":f", "Hopper-v5", {}, "cannot be imported"),
         ("./ends.py:f", "Hopper-v5", {}, r"cannot be imported \(TypeError"),
     ],
@@ -130,7 +130,7 @@ def test_refused(choice: str, env_id: str, kwargs: dict[str, Any], message: str)
 
 
 def test_what_training_environments_alone_are_given_counts_too() -> None:
-    message = r"train_env_kwargs.healthy_z_range changes where 'Hopper-v5' ends"
+    message = r"train_env_kwargs.healthy_z_range changes when 'Hopper-v5' terminates"
     with pytest.raises(ConfigError, match=message):
         termination_for("auto", "Hopper-v5", {}, {"healthy_z_range": (0.5, 2.0)})
 
@@ -182,6 +182,6 @@ def test_a_function_of_the_users() -> None:
 )
 def test_answers_of_the_wrong_shape_or_type(name: str, got: str) -> None:
     ends = termination_for(f"{HERE}:{name}", "Anything-v0", {}, {})
-    expected = rf"'{HERE}:{name}' must give one boolean for each of 3 .* \(3,\), but gave {got}"
+    expected = rf"'{HERE}:{name}' must return one boolean for .* 3 .* \(3,\), but returned {got}"
     with pytest.raises(ConfigError, match=expected):
         ends(torch.zeros(3, 2))

@@ -120,7 +120,7 @@ def test_actions_arrive_in_the_environments_units(mode: str) -> None:
 
 
 FAILURES = [
-    ({"fail_at": 4}, "raised ValueError: the probe was told to fail; correct the environment"),
+    ({"fail_at": 4}, "raised ValueError: the probe was set to fail; correct the environment"),
     ({"nan_at": 4}, r"returned the observation \[.*nan.*\]; every number has to be finite"),
     ({"nan_at": 4, "nan_in": "reward"}, "returned the reward nan; every number has to be finite"),
     ({"shape_at": 4}, r"returned an observation of shape \(1,\), expected \(5,\)"),

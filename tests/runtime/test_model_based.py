@@ -331,7 +331,7 @@ HERE = "tests.runtime.test_model_based"
         ),
         (
             {"termination": f"{HERE}:wrong_shape"},
-            r"^algo_kwargs.termination: '.*:wrong_shape' must give one boolean .* shape \(3, 3\)",
+            r"^algo_kwargs.termination: '.*:wrong_shape' must return one boolean .* shape \(3, 3\)",
         ),
         (
             {"termination": f"{HERE}:raises"},
@@ -390,7 +390,9 @@ def test_a_log_too_small_for_the_holdout(tmp_path: Path) -> None:
 
 def test_a_task_whose_ends_nobody_knows(tmp_path: Path) -> None:
     agent = MBPO("LineForModels-v0", output_dir=str(tmp_path), total_timesteps=9000, **MODEL)
-    with pytest.raises(RLTrainingError, match="nobody said where 'LineForModels-v0' ends"):
+    with pytest.raises(
+        RLTrainingError, match="termination function is known for 'LineForModels-v0'"
+    ):
         agent.learn(progress=False)
     assert not list(tmp_path.iterdir())
 

@@ -18,7 +18,7 @@ from rl_training.envs.collector import Step
 from rl_training.envs.make import env_spaces
 from rl_training.envs.toys.catch import CATCH_ID
 from rl_training.experiment.errors import ConfigError
-from rl_training.models.carry import begun, rows_of
+from rl_training.models.carry import reset_rows, rows_of
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.collection import BehavingPolicy, Behaviour
 from rl_training.runtime.evaluation import start_seed
@@ -348,11 +348,11 @@ def test_rows_of_a_carry() -> None:
     carry = DreamerCarry(*(torch.rand(4, *x.shape[1:]) for x in agent.algorithm.initial_carry(4)))
     some = rows_of(carry, [True, False, False, True])
     assert torch.equal(some.deter, carry.deter[[0, 3]])
-    fresh = begun(carry, torch.tensor([False, True, False, False]))
+    fresh = reset_rows(carry, torch.tensor([False, True, False, False]))
     for kept, new in zip(carry, fresh, strict=True):
         assert torch.equal(new[[0, 2, 3]], kept[[0, 2, 3]])
         assert not bool(new[1].any())
-    assert rows_of((), [True]) == begun((), torch.tensor([True])) == ()
+    assert rows_of((), [True]) == reset_rows((), torch.tensor([True])) == ()
 
 
 # --- films -------------------------------------------------------------------------------------

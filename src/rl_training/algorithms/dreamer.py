@@ -42,16 +42,16 @@ from rl_training.models.dreamer import (
     Head,
     ImaginedPolicy,
     LatentState,
-    PictureDecoder,
-    PictureEncoder,
+    PixelDecoder,
+    PixelEncoder,
     TwoHotHead,
     VectorDecoder,
     VectorEncoder,
-    drawn,
-    going_on,
+    exponential_noise,
+    mask_state,
     one_hot,
+    sample_one_hot,
     symexp,
-    waits,
 )
 from rl_training.replay.sequences import Context, SequenceBatch
 
@@ -170,17 +170,17 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         size = SIZES[params.size]
-        self.encoder: PictureEncoder | VectorEncoder
-        self.decoder: PictureDecoder | VectorDecoder
+        self.encoder: PixelEncoder | VectorEncoder
+        self.decoder: PixelDecoder | VectorDecoder
         if spaces.is_image:
-            shape = self._picture_shape()
-            self.encoder = PictureEncoder(*shape, size)
+            shape = self._image_shape()
+            self.encoder = PixelEncoder(*shape, size)
         else:
             self.encoder = VectorEncoder(spaces.obs_dim, size)
         self.rssm = RSSM(size, spaces.action_dim, self.encoder.out_dim)
         width = self.rssm.feature_dim
         if spaces.is_image:
-            self.decoder = PictureDecoder(width, *shape, size)
+            self.decoder = PixelDecoder(width, *shape, size)
         else:
             self.decoder = VectorDecoder(width, spaces.obs_dim, size)
         self.reward = TwoHotHead(width, size.units, 1)
@@ -196,7 +196,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         stoch = torch.zeros(*batch, size.latents, dtype=torch.int64)
         self.register_buffer("last_stoch", stoch, persistent=False)
 
-    def _picture_shape(self) -> tuple[int, int, int]:
+    def _image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of what is seen at one moment."""
         frame = self.spaces.image_shape
         if len(frame) == 4:
@@ -253,7 +253,9 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         deter = self.rssm.recur(state, self.rssm.read_action(before.action))
         posterior = self.rssm.posterior(deter, self.rssm.from_embed(self.encoder(self.seen(obs))))
         if explore:
-            state = LatentState(deter, drawn(posterior, waits(torch.rand_like(posterior))))
+            state = LatentState(
+                deter, sample_one_hot(posterior, exponential_noise(torch.rand_like(posterior)))
+            )
             action = self.actor.sample(state.features)
         else:
             likeliest = one_hot(posterior.argmax(-1), self.rssm.size.classes)
@@ -340,7 +342,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         acted, looked = rssm.read_action(batch.action * going), rssm.from_embed(embed)
         state, states = self.latent(batch.context), []
         for t in range(embed.shape[1]):
-            deter = rssm.recur(going_on(state, going[:, t]), acted[:, t])
+            deter = rssm.recur(mask_state(state, going[:, t]), acted[:, t])
             expected = rssm.posterior(deter, looked[:, t]) if t < shown else rssm.prior(deter)
             likeliest = one_hot(expected.argmax(-1), rssm.size.classes)
             state = LatentState(deter, likeliest.to(deter.dtype))
@@ -370,7 +372,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         count = state.deter.shape[0]
         features, actions = [], []
         chance = self.actor.noise(self, p.rollout_length + 1, count)
-        wait = waits(self.uniform(p.rollout_length, count, size.latents, size.classes))
+        wait = exponential_noise(self.uniform(p.rollout_length, count, size.latents, size.classes))
         for step in range(p.rollout_length + 1):
             features.append(state.features)
             actions.append(self.actor.draw(features[-1], chance[step]))

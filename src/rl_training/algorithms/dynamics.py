@@ -25,8 +25,8 @@ from rl_training.experiment.config import (
     Count,
     Fraction,
     HiddenSizes,
-    Interval,
     NonNegative,
+    NonNegativeInt,
     Positive,
 )
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
@@ -41,7 +41,7 @@ MISSED_ENDS = 0.02
 """Share of the ends learned from that a learned termination may miss to make fewer up."""
 
 Decays = Annotated[tuple[NonNegative, ...], Field(min_length=1, strict=False)]
-Epochs = Annotated[tuple[Interval, Interval], Field(strict=False)]
+Epochs = Annotated[tuple[NonNegativeInt, NonNegativeInt], Field(strict=False)]
 
 
 class ModelParams(DiscountedParams):

@@ -21,7 +21,7 @@ from rl_training.algorithms.base import Networks
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
 from rl_training.algorithms.sac import SACAlgorithm, SACParams, SoftParams
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, Interval, Positive
+from rl_training.experiment.config import Count, NonNegativeInt, Positive
 from rl_training.models.dynamics import Uncertainty
 
 
@@ -30,7 +30,7 @@ class SoftModelParams(SoftParams, ModelParams):
 
 
 class MBPOParams(SACParams, SoftModelParams):
-    learning_starts: Interval = 5_000
+    learning_starts: NonNegativeInt = 5_000
     """Environment steps with random actions before the first fit and the first update."""
     gradient_updates_per_step: Positive = 20.0
     """Updates per environment step; fractions are kept exactly over time."""

@@ -11,7 +11,7 @@ from rl_training.experiment.config import (
     Count,
     Fraction,
     HiddenSizes,
-    Interval,
+    NonNegativeInt,
     Positive,
     Rate,
     Section,
@@ -135,7 +135,7 @@ class ReplayParams(AnyParams):
 
     buffer_capacity: Count = 1_000_000
     """Transitions the replay holds; the oldest are overwritten."""
-    learning_starts: Interval = 1_000
+    learning_starts: NonNegativeInt = 1_000
     """Environment steps with random actions before the first update."""
     train_frequency: Count = 1
     """Environment steps between two rounds of updates."""
@@ -165,9 +165,9 @@ class OffPolicyParams(DiscountedParams, ReplayParams):
 class OfflineToOnlineParams(OffPolicyParams):
     """Knobs of the loop that learns from prior data and its own experience together."""
 
-    learning_starts: Interval = 1_000
+    learning_starts: NonNegativeInt = 1_000
     """Environment steps before the first update; random unless the policy has learned before."""
-    offline_pretrain_updates: Interval = 0
+    offline_pretrain_updates: NonNegativeInt = 0
     """Updates on the prior data alone, before the first environment step."""
     offline_batch_ratio: Fraction = 0.5
     """Share of every minibatch that is prior data, to the nearest whole row."""

@@ -42,7 +42,7 @@ from rl_training.algorithms.critics import (
 from rl_training.algorithms.functional import Metrics, soft_update
 from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, Finite, Interval, Positive
+from rl_training.experiment.config import Count, Finite, NonNegativeInt, Positive
 from rl_training.experiment.renames import Renamed
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 from rl_training.replay.batch import Batch, cut
@@ -51,7 +51,7 @@ from rl_training.replay.batch import Batch, cut
 class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
     renamed = {"alpha": Renamed("fixed_temperature")}
 
-    learning_starts: Interval = 5_000
+    learning_starts: NonNegativeInt = 5_000
     """Environment steps before the first update; random unless the policy has learned before."""
     gradient_updates_per_step: Positive = 20.0
     """Critic updates per environment step; the policy makes one step to a round of them."""

@@ -68,9 +68,9 @@ from rl_training.experiment.tracking import (
     DATASET_FILE,
     create_run_folder,
     read_run_config,
+    reraise_os_error,
     resume_command,
     write_run_config,
-    written_or_said,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.runtime.build import (
@@ -414,16 +414,16 @@ class ManagedAlgorithm:
             if again and trainer.is_over():
                 loop.close()
                 more = "more_updates" if loop.unit == "updates" else "more_timesteps"
-                mend = f"train on with learn({more}=...), or with a larger total"
+                fix = f"train on with learn({more}=...), or with a larger total"
                 if trainer.stop_reason:
-                    mend = "train on with other early_stopping, such as early_stopping=None"
+                    fix = "train on with other early_stopping, such as early_stopping=None"
                 raise ConfigError(
                     f"learn: the run in '{run_dir}' is complete after {loop.tick:,} {loop.unit} "
-                    f"({trainer.stop_reason or f'its budget is {loop.total:,}'}); {mend}"
+                    f"({trainer.stop_reason or f'its budget is {loop.total:,}'}); {fix}"
                 )
             if started_anew:
                 self._start()
-            with written_or_said(run_dir / CONFIG_FILE):
+            with reraise_os_error(run_dir / CONFIG_FILE):
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             if note := version_note(trainer.last_saved):

@@ -30,8 +30,8 @@ from rl_training.experiment.tracking import (
     CONFIG_FILE,
     create_run_folder,
     read_run_config,
+    reraise_os_error,
     write_run_config,
-    written_or_said,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.runtime.build import build_algorithm, run_scope, task_spaces
@@ -117,7 +117,7 @@ def resume_seeds(
             trainer.restore()
         if trainer.started_anew:
             begin(config, agents, None)
-        with written_or_said(run_dir / CONFIG_FILE):
+        with reraise_os_error(run_dir / CONFIG_FILE):
             _write_configs(run_dir, config)
         if note := version_note(next(iter(trainer.trainers.values())).last_saved):
             console.say(note)

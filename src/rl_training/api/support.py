@@ -45,7 +45,7 @@ from rl_training.experiment.tracking import (
     resume_command,
     versions,
 )
-from rl_training.models.carry import Carry, begun, num_rows
+from rl_training.models.carry import Carry, num_rows, reset_rows
 from rl_training.runtime.loops import Loop
 
 Array = np.ndarray[Any, Any]
@@ -429,4 +429,4 @@ def state_before(algorithm: Algorithm, state: Any, episode_start: Any, rows: int
             f"predict: episode_start must hold one flag per observation, {rows}, got the shape "
             f"{first.shape}"
         )
-    return begun(state, torch.from_numpy(np.broadcast_to(first, (rows,)).copy()))
+    return reset_rows(state, torch.from_numpy(np.broadcast_to(first, (rows,)).copy()))

@@ -278,15 +278,15 @@ def vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
     array = numbers(raw, name)
     if array.ndim != 2 or array.shape[1] == 0:
         if array.ndim == 1 and array.dtype.kind in "iu":
-            mend = (
+            fix = (
                 "if these are indices of states, store them one-hot, e.g. "
                 "numpy.eye(number_of_states)[indices], because an index is no magnitude"
             )
         else:
-            mend = f"reshape it, e.g. with .reshape({array.shape[0]}, -1)"
+            fix = f"reshape it, e.g. with .reshape({array.shape[0]}, -1)"
         raise DataError(
             f"{raw.label}: array '{raw.key(name)}' has shape {array.shape}, expected "
-            f"(rows, width); {mend}"
+            f"(rows, width); {fix}"
         )
     return finite(raw, name, array)
 

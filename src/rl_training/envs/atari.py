@@ -1,4 +1,4 @@
-"""Atari games as agents are trained on them: few small frames, chosen at a human's pace."""
+"""Atari games with the usual preprocessing: small frames, frame skip, sticky actions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ATARI_ID = "rl_training/Atari-v0"
 
 
 class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
-    """One small frame per `frame_skip` frames of the emulator.
+    """Returns one small frame per `frame_skip` frames of the emulator.
 
-    An action is held for `frame_skip` frames, and each pixel is the brighter one of the last
-    two, since sprites flicker; the picture is reduced to `screen_size` squared by averaging
-    areas. Every episode starts from one state of the emulator and is decided by its seed and
-    its actions: the seed draws 1 to `noop_max` idle frames, and at each frame the action
-    before it stays in force with `repeat_action_probability`. With `fire`, games that wait
-    for the fire button at the start or after a lost life have it pressed. `life_loss` ends
-    the episode at a lost life (the next one begins a new game, so that an episode is its seed
-    and its actions); `clip_rewards` hands out their sign. The last two are meant for training
-    only: `train_env_kwargs`.
+    An action is repeated for `frame_skip` frames. Each pixel is the maximum over the last two
+    frames, because sprites flicker, and the image is resized to `screen_size` squared by area
+    averaging. Every episode starts from the same emulator state and depends only on its seed
+    and its actions: the seed samples 1 to `noop_max` no-op frames, and in each frame the
+    previous action is repeated with `repeat_action_probability`. With `fire`, the fire button
+    is pressed for games that wait for it at the start or after a lost life. `life_loss`
+    terminates the episode at a lost life; the next episode starts a new game, so that every
+    episode still follows from its seed and actions. `clip_rewards` returns the sign of the
+    reward. Use the last two for training only, in `train_env_kwargs`.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         super().__init__(env)
         emulator: Any = env.unwrapped
         self._ale = emulator.ale
-        # A seeded reset loads the game anew, which takes a tenth of a second; a state that is
-        # restored takes microseconds and holds everything, the emulator's generator included.
+        # A seeded reset reloads the game, which takes 0.1 s. Restoring a saved state takes
+        # microseconds and includes the emulator's random generator.
         emulator.seed_game(0)
         emulator.load_game()
         self._ale.reset_game()
@@ -66,8 +66,8 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         self._read = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
         self._screens = np.zeros((2, height, width, *channels), np.uint8)
         self._start_screen = self._read()
-        self._rows = _Stretches(height, screen_size)
-        self._columns = _Stretches(width, screen_size)
+        self._rows = _AreaMean(height, screen_size)
+        self._columns = _AreaMean(width, screen_size)
         shape = (screen_size, screen_size, *channels)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self._lives = 0
@@ -87,7 +87,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
             self._before_the_episode(self._fire_button)
         if idle or self._fire:
             self._look(0)
-        else:  # a restored state shows nothing before its first frame
+        else:  # a restored state has no screen before its first frame
             self._screens[0] = self._start_screen
         self._screens[1] = self._screens[0]
         return self._small_frame(), {}
@@ -109,7 +109,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
                 break
         lost = ale.lives() < self._lives
         if lost and self._fire and not (self._life_loss or ale.game_over()):
-            # One frame more of this step: what it earns counts, and what it presses is held.
+            # One more frame in this step: its reward counts, and its action stays in effect.
             self._in_force = self._fire_button
             reward += ale.act(self._in_force)
         terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
@@ -121,7 +121,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         return self._small_frame(), float(reward), terminated, truncated, {}
 
     def _before_the_episode(self, button: Any) -> None:
-        """One frame; a game that ends in it starts over."""
+        """Run one frame; if the game ends in it, start the game again."""
         self._ale.act(button)
         if self._ale.game_over():
             self._ale.restoreSystemState(self._start)
@@ -151,10 +151,10 @@ def make_atari(
     max_frames: int = 108_000,
     render_mode: str | None = None,
 ) -> gym.Env[Any, Any]:
-    """A game by its name, such as "breakout" or "SpaceInvaders", as `AtariFrames` shows it.
+    """Make a game by its name, such as "breakout" or "SpaceInvaders", wrapped in `AtariFrames`.
 
-    `repeat_action_probability` 0.25 is the sticky actions of Machado et al. 2018; 0 is what
-    the first papers used.
+    `repeat_action_probability` 0.25 gives the sticky actions of Machado et al. 2018; the first
+    papers used 0.
     """
     try:
         ale_py: Any = importlib.import_module("ale_py")
@@ -188,9 +188,9 @@ def make_atari(
     env: gym.Env[Any, Any] = AtariFrames(
         ale_py.AtariEnv(
             name,
-            obs_type="ram",  # of which nothing is seen
+            obs_type="ram",  # never read
             frameskip=1,
-            repeat_action_probability=0.0,  # by the episode's own generator instead
+            repeat_action_probability=0.0,  # sampled from the episode's own generator instead
             full_action_space=full_action_space,
             max_num_frames_per_episode=max_frames,
             render_mode=render_mode,
@@ -208,7 +208,7 @@ def make_atari(
 
 
 def register_atari() -> None:
-    """Make `rl_training/Atari-v0` known to Gymnasium."""
+    """Register `rl_training/Atari-v0` with Gymnasium."""
     if ATARI_ID not in gym.registry:
         gym.register(
             ATARI_ID,
@@ -218,16 +218,16 @@ def register_atari() -> None:
         )
 
 
-class _Stretches:
-    """An axis of `length` pixels cut into `parts` equal stretches.
+class _AreaMean:
+    """Means over `parts` equal segments of an axis of `length` pixels.
 
-    Their means are differences of running sums at the cuts. A matrix product would be as
-    short, but its library may start threads, which stall where processes share cores.
+    A mean is a difference of cumulative sums at the segment's ends. A matrix product would be
+    as short, but its library may start threads, which stall when processes share cores.
     """
 
     def __init__(self, length: int, parts: int) -> None:
         cuts = np.linspace(0.0, length, parts + 1)
-        self._below = np.minimum(cuts.astype(int), length - 1)  # whole pixels before a cut
+        self._below = np.minimum(cuts.astype(int), length - 1)  # whole pixels before an end
         self._share = (cuts - self._below).astype(np.float32)  # of the pixel that it divides
         self._scale = np.float32(parts / length)
 

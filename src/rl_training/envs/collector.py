@@ -1,7 +1,7 @@
-"""Experience from a vector of environments, exactly resumable.
+"""Collects transitions from a vector of environments, exactly resumable.
 
-The state of an environment is its episode's seed and the actions since: no simulator has
-to be pickled, and a checkpoint holds a few kilobytes.
+The state of an environment is stored as the seed of its episode and the actions since the
+reset: no simulator has to be pickled, and a checkpoint takes a few kilobytes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Vectorization = Literal["sync", "async"]
 
 
 class Step(NamedTuple):
-    """One transition of each environment, true to what the environments returned.
+    """One transition of each environment, exactly as the environments returned it.
 
-    At the end of an episode `next_obs` is its last observation, never the first of the
-    next; at most one of `terminated` and `truncated` is set.
+    At the end of an episode `next_obs` is its last observation, never the first one of the
+    next episode; at most one of `terminated` and `truncated` is set.
     """
 
     obs: NDArray[Any]  # (E, O) float32, or (E, ...) uint8 images
@@ -56,8 +56,8 @@ def make_vector_env(
     num_envs: int,
     vectorization: Vectorization = "sync",
 ) -> VectorEnvs:
-    """`num_envs` copies of a Gymnasium environment, in this process ("sync", the faster one
-    for light environments) or in one process each ("async")."""
+    """Make `num_envs` copies of a Gymnasium environment, in this process ("sync", faster for
+    cheap environments) or in one process each ("async")."""
     if num_envs < 1:
         raise ConfigError(f"num_envs: {num_envs} environments cannot be stepped; use 1 or more")
     if vectorization == "sync":
@@ -68,13 +68,12 @@ def make_vector_env(
 
 
 class Collector:
-    """Steps `num_envs` environments for ever, each episode with its own seed.
+    """Steps `num_envs` environments and resets them as episodes end, each with its own seed.
 
-    What happens is decided by the arguments and the actions alone. Arrays handed out are
-    never written to again. `inexact_because` says why a resumed run will differ from, or is
-    no longer, an uninterrupted one: an episode does not repeat exactly, or a resume could not
-    bring an environment back to where it was; it stays so in later checkpoints. `notes` are for
-    the person who starts the run.
+    The transitions depend on the arguments and the actions only. Returned arrays are never
+    written to again. `inexact_because` says why a resumed run differs from an uninterrupted
+    one: an episode does not repeat exactly, or a resume could not restore the state of an
+    environment. Later checkpoints keep it. `notes` are sentences for the user.
     """
 
     def __init__(
@@ -93,8 +92,8 @@ class Collector:
         self.inexact_because: str | None = tried.inexact
         self.notes: list[str] = [note for note in (tried.inexact, tried.untried) if note]
         self.guard: AbstractContextManager[None] = nullcontext()
-        """Entered around the work of the environments in a step; may raise out of it."""
-        # environments whose interrupted episode could not be brought back
+        """Entered around the environments' work in a step; it may raise."""
+        # environments whose interrupted episode could not be restored
         self.restarted: NDArray[Any] = np.zeros(num_envs, np.bool_)
         self._seed = seed
         self._finished: list[EpisodeRecord] = []
@@ -109,22 +108,22 @@ class Collector:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing says that a resumed run is another one."""
+        """Whether a resumed run is expected to equal an uninterrupted one."""
         return self.inexact_because is None
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Act in every environment, then begin new episodes where one has ended.
+        """Step every environment, then reset those whose episode has ended.
 
         `actions` are in inner units: (E, A) in [-1, 1], or (E,) integers from 0. The
         observations to act on next are in `obs`. After an `EnvironmentFailure` the
-        environments are closed, and `training_state` is that before this step.
+        environments are closed, and `training_state` returns the state before this step.
         """
         if actions.shape != self._action_shape:
             raise ValueError(f"actions of shape {actions.shape}, expected {self._action_shape}")
         env_actions = self.spaces.to_env(actions)
         obs = self.obs
         seeds: list[int] | None = None
-        # Nothing is noted inside: where a step or a reset fails, the step has not happened.
+        # Nothing is recorded inside: if a step or a reset fails, the step has not happened.
         with self.guard:
             next_obs, reward, terminated, truncated = self._envs.step(env_actions)
             ended = terminated | truncated
@@ -134,13 +133,13 @@ class Collector:
         self._returns += reward
         self.env_steps += self.num_envs
         if seeds is not None:
-            self._note_finished(ended)
-            self._note_begun(ended, seeds)
+            self._record_finished(ended)
+            self._record_resets(ended, seeds)
         self.obs = self._envs.obs
         return Step(obs, actions, reward, next_obs, terminated, truncated)
 
     def drain_episodes(self) -> list[EpisodeRecord]:
-        """The episodes finished since the last call, in the order in which they ended."""
+        """Return the episodes finished since the last call, in the order of their ends."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -149,7 +148,7 @@ class Collector:
         self._envs.close()
 
     def training_state(self) -> dict[str, Any]:
-        """Tensors and plain values from which another process continues exactly."""
+        """Return tensors and plain values from which another process continues exactly."""
         return {
             "env_steps": self.env_steps,
             "episodes": list(self._episodes),
@@ -163,10 +162,10 @@ class Collector:
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Bring every environment back by replaying its episode.
+        """Restore every environment by replaying its episode.
 
-        An environment that does not arrive at the stored observation and return begins its
-        next episode instead.
+        An environment that does not reach the stored observation and return starts its next
+        episode instead.
         """
         stored = Stored(state, "collector")
         obs = stored.tensor("obs", None, *([None] * self.obs.ndim)).numpy()
@@ -183,7 +182,7 @@ class Collector:
         replayed = self._envs.replay(self._seeds, actions)
         lost = np.zeros(self.num_envs, np.bool_)
         for i, result in enumerate(replayed):
-            # The return as well: an observation need not show the whole state.
+            # The return is compared too: an observation may not show the whole state.
             lost[i] = (
                 result is None
                 or result.obs.tobytes() != obs[i].tobytes()
@@ -193,22 +192,22 @@ class Collector:
                 note = (
                     f"environment {i} of '{self._envs.env_id}' did not repeat the "
                     f"{len(actions[i])} steps of its interrupted episode (seed {self._seeds[i]}), "
-                    "so it is not deterministic; a fresh episode was begun, and from here on the "
+                    "so it is not deterministic; a new episode was started, and from here on the "
                     "run differs from an uninterrupted one"
                 )
                 self.notes.append(note)
                 self.inexact_because = note
         self.restarted = lost
         if lost.any():
-            self._note_begun(lost, self._begin_episodes(lost))
+            self._record_resets(lost, self._begin_episodes(lost))
         self.obs = self._envs.obs
 
     def recall(self, state: dict[str, Any]) -> None:
-        """Put back what an earlier `training_state` says, but not the environments: it can be
-        saved again, and no step can be taken."""
+        """Restore what `training_state` returned, except the environments: the state can be saved
+        again, but no step can be taken."""
         stored, count = Stored(state, "collector"), self.num_envs
         self.env_steps = stored.whole("env_steps")
-        if not stored.flag("exact"):  # runs of earlier versions do not say why
+        if not stored.flag("exact"):  # earlier versions stored no reason
             because = stored.get("inexact_because", None)
             self.inexact_because = str(because or "an earlier resume of the run was not exact")
         self._episodes = stored.wholes("episodes", count)
@@ -219,7 +218,7 @@ class Collector:
         self.obs = stored["obs"].numpy().copy()
 
     def _logged_actions(self, stored: Stored) -> list[NDArray[Any]]:
-        """Of every environment since its reset, each within the action space."""
+        """The actions of every environment since its reset, checked against the action space."""
         like = torch.from_numpy(self._log.since_reset(0))
         logs = stored.tensors("actions", self.num_envs, like.dtype, None, *like.shape[1:])
         actions = [log.numpy() for log in logs]
@@ -228,20 +227,20 @@ class Collector:
         return actions
 
     def _begin_episodes(self, due: NDArray[Any]) -> list[int]:
-        """Reset the environments in the mask; every environment's seed from now on."""
+        """Reset the environments in the mask; return the seeds of all environments' episodes."""
         seeds = list(self._seeds)
         for i in np.flatnonzero(due).tolist():
             seeds[i] = episode_seed(self._seed, i, self._episodes[i] + 1)
         self._envs.reset(due, seeds)
         return seeds
 
-    def _note_finished(self, ended: NDArray[Any]) -> None:
+    def _record_finished(self, ended: NDArray[Any]) -> None:
         for i in np.flatnonzero(ended).tolist():
             episode_return, length = float(self._returns[i]), self._log.length(i)
             success = self._envs.successes[i]
             self._finished.append(EpisodeRecord(i, episode_return, length, self._seeds[i], success))
 
-    def _note_begun(self, begun: NDArray[Any], seeds: list[int]) -> None:
+    def _record_resets(self, begun: NDArray[Any], seeds: list[int]) -> None:
         self._seeds = seeds
         for i in np.flatnonzero(begun).tolist():
             self._episodes[i] += 1
@@ -258,11 +257,11 @@ def _record(entry: Any) -> EpisodeRecord:
 
 
 class _ActionLog:
-    """The actions of every environment since its reset.
+    """Stores the actions of every environment since its reset.
 
-    Environments are stepped together, so one row per step serves all of them: environment
-    i's episode is column i from row `_began[i]` on. Rows that no episode needs any more are
-    dropped when the space is used up, and it is doubled when that does not free half of it.
+    Environments are stepped together, so there is one row per step: the episode of environment
+    i is column i from row `_began[i]` on. When the storage is full, rows that no episode needs
+    are dropped; when that frees less than half of it, it is doubled.
     """
 
     def __init__(self, spaces: Spaces, num_envs: int, capacity: int = 256) -> None:
@@ -289,7 +288,7 @@ class _ActionLog:
         self._began[env] = self._used
 
     def since_reset(self, env: int) -> NDArray[Any]:
-        """A copy, so that saving it does not save the whole log."""
+        """Return a copy, so that saving it does not save the whole log."""
         episode: NDArray[Any] = self._rows[self._began[env] : self._used, env]
         return np.array(episode)
 

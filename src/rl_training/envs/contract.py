@@ -1,4 +1,4 @@
-"""What an environment has to answer: one check for training, evaluation, data and videos."""
+"""Checks of what an environment returns, shared by training, evaluation, data and videos."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from numpy.typing import NDArray
 
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config_errors import shortened
-from rl_training.experiment.errors import EnvironmentFailure, RLTrainingError, told
+from rl_training.experiment.errors import EnvironmentFailure, RLTrainingError, describe_exception
 
-Answer = tuple[NDArray[Any], float, bool, bool, Any]
+StepResult = tuple[NDArray[Any], float, bool, bool, Any]
 """Observation, reward, terminated, truncated and info."""
 
 FINITE = "every number has to be finite; correct the environment"
 CORRECT = "correct the environment, or env_kwargs"
 
 FOREIGN_ERRORS = (Exception, SystemExit)
-"""What the code of an environment may raise, and what no environment may end a run with."""
+"""Exceptions that an environment's code may raise; none of them may end the process."""
 
 _FLOAT32, _FLOAT64, _UINT8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint8)
 _NUMBERS = frozenset({float, np.float64, np.float32})
 
 
 class WrongAnswerError(Exception):
-    """Said as it is, not as something the environment raised."""
+    """The environment returned something wrong; its message is shown without "raised"."""
 
 
 class EnvContract:
-    """Checks what the environments of one task answer.
+    """Checks what the environments of one task return.
 
-    A `WrongAnswerError` holds the middle of a sentence: "returned the reward None, ...".
-    Numbers that are not finite are left to the caller, who may look at many at once.
+    The message of a `WrongAnswerError` is the middle of a sentence: "returned the reward None,
+    ...". Callers check for non-finite numbers themselves, because they can check many at once.
     """
 
     def __init__(self, spaces: Spaces) -> None:
         self.shape, self.dtype = spaces.obs_shape, np.dtype(spaces.obs_dtype)
-        # NumPy has one object of each of these, so that comparing them costs next to nothing.
+        # NumPy has a single object for each of these, so they can be compared with `is`.
         self._taken = (_UINT8, _UINT8) if spaces.is_image else (_FLOAT32, _FLOAT64)
 
     def reset(self, env: gym.Env[Any, Any], seed: int) -> NDArray[Any]:
-        """Begin an episode; its first observation."""
+        """Reset the environment and return the first observation."""
         answer: Any = env.reset(seed=seed)
         if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
             raise WrongAnswerError(
@@ -54,8 +54,8 @@ class EnvContract:
             )
         return self.observation(answer[0])
 
-    def step(self, take: Callable[[Any], Any], action: Any) -> Answer:
-        """What `take`, the step of an environment, answers to an action."""
+    def step(self, take: Callable[[Any], Any], action: Any) -> StepResult:
+        """Call `take`, the `step` of an environment, and return its checked result."""
         answer = take(action)
         try:
             obs, reward, terminated, truncated, info = answer
@@ -80,7 +80,7 @@ class EnvContract:
         return obs, reward, terminated, truncated, info
 
     def observation(self, obs: Any) -> NDArray[Any]:
-        """As an array of the task's shape and type."""
+        """Return the observation as an array of the task's shape and dtype."""
         if obs is None or isinstance(obs, (dict, str, bytes)):
             raise WrongAnswerError(f"returned {_kind(obs)} as the observation, {self._expected}")
         try:
@@ -93,7 +93,7 @@ class EnvContract:
             raise WrongAnswerError(
                 f"returned an observation of shape {array.shape}, expected {self.shape}"
             )
-        other_type = self.dtype == _UINT8 and array.dtype != _UINT8  # would be cut to bytes
+        other_type = self.dtype == _UINT8 and array.dtype != _UINT8  # would be truncated to bytes
         if array.dtype.kind not in "fiub" or other_type:
             raise WrongAnswerError(
                 f"returned an observation of {array.dtype}, expected {self.dtype}"
@@ -108,22 +108,22 @@ class EnvContract:
 
 
 class CheckedEnv:
-    """An environment whose every answer is checked, and whose failures are sentences."""
+    """An environment whose results are checked and whose failures are one sentence each."""
 
     def __init__(self, env: gym.Env[Any, Any], env_id: str, contract: EnvContract) -> None:
         self.env, self.env_id, self.contract = env, env_id, contract
         self._episode, self._seed, self.length = "", 0, 0
 
     def reset(self, seed: int, episode: str) -> NDArray[Any]:
-        """Begin an episode, called `episode` where it fails."""
+        """Reset the environment; messages about failures call the episode `episode`."""
         self._episode, self._seed, self.length = episode, seed, 0
-        obs: NDArray[Any] = self._answer(self.contract.reset, self.env, seed)
+        obs: NDArray[Any] = self._call(self.contract.reset, self.env, seed)
         self._check_finite(obs, 0.0)
         return obs
 
-    def step(self, action: Any) -> Answer:
+    def step(self, action: Any) -> StepResult:
         self.length += 1
-        answer: Answer = self._answer(self.contract.step, self.env.step, action)
+        answer: StepResult = self._call(self.contract.step, self.env.step, action)
         self._check_finite(answer[0], answer[1])
         return answer
 
@@ -136,7 +136,7 @@ class CheckedEnv:
         if not math.isfinite(reward):
             raise self._failure(f"returned the reward {reward}", FINITE)
 
-    def _answer(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, ask: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return ask(*arguments)
         except RLTrainingError:
@@ -144,16 +144,16 @@ class CheckedEnv:
         except FOREIGN_ERRORS as error:
             raise self._failure(what_it_did(error), CORRECT) from error
 
-    def _failure(self, what: str, mend: str) -> EnvironmentFailure:
+    def _failure(self, what: str, fix: str) -> EnvironmentFailure:
         return EnvironmentFailure(
             f"env_id: environment '{self.env_id}' {what} in {self._episode} (seed {self._seed}, "
-            f"step {self.length}); {mend}"
+            f"step {self.length}); {fix}"
         )
 
 
 def success_in(info: Any) -> bool | None:
-    """What the last step of an episode says of its success, in `info["is_success"]`; None where
-    it says nothing that is true or false."""
+    """Read `info["is_success"]` of the last step of an episode; None if it is missing or not a
+    boolean."""
     value = info.get("is_success") if isinstance(info, dict) else None
     if value is None:
         return None
@@ -164,25 +164,27 @@ def success_in(info: Any) -> bool | None:
 
 
 def close_env(env: gym.Env[Any, Any]) -> None:
-    """Release an environment; one that fails to be closed harms nothing that was done in it."""
+    """Close an environment and ignore errors, which harm nothing that was done in it."""
     with suppress(*FOREIGN_ERRORS):
         env.close()
 
 
 def what_it_did(error: BaseException) -> str:
-    """A failure of an environment as the middle of a sentence."""
-    return str(error) if isinstance(error, WrongAnswerError) else f"raised {told(error)}"
+    """Describe a failure of an environment as the middle of a sentence."""
+    return (
+        str(error) if isinstance(error, WrongAnswerError) else f"raised {describe_exception(error)}"
+    )
 
 
 def numbers(array: NDArray[Any]) -> str:
-    """At most a few of them, on one line."""
+    """Format at most a few numbers on one line."""
     return np.array2string(array, threshold=8, max_line_width=1000)
 
 
 def all_finite(array: NDArray[Any]) -> bool:
     if array.dtype == _UINT8:
         return True
-    # Searching the bytes takes half the time of `all` on the few numbers of a step.
+    # Searching the bytes takes half the time of `all` for the few numbers of a step.
     return 0 not in np.isfinite(array).tobytes()
 
 
@@ -201,7 +203,7 @@ def _flag(value: Any, name: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return " ".join(shortened(value).split())  # arrays are written on several lines
+    return " ".join(shortened(value).split())  # arrays print on several lines
 
 
 def _kind(answer: Any) -> str:

@@ -1,4 +1,4 @@
-"""Tasks of the DeepMind Control suite (Tassa et al. 2018), seen as pictures or as vectors."""
+"""Tasks of the DeepMind Control suite (Tassa et al. 2018), with image or vector observations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rl_training.experiment.errors import ConfigError, MissingExtraError, did_yo
 
 CONTROL_ID = "rl_training/Control-v0"
 CAMERAS = {"quadruped": 2}
-"""Of domains whose first camera does not follow what moves."""
+"""The camera of domains whose first one does not follow the body."""
 
 
 class ControlEnv(gym.Env[NDArray[Any], NDArray[Any]]):
-    """A task such as ("walker", "stand"); an action is held for `action_repeat` steps.
+    """A task such as ("walker", "stand"); an action is repeated for `action_repeat` steps.
 
-    Observations are `image_size` squared RGB pictures, or with `pixels` False all that the
-    task measures in one vector. Rewards of the steps of an action are summed. An episode ends at
-    the suite's time limit, which is a truncation, or where the task says that nothing follows.
+    Observations are `image_size` squared RGB images, or with `pixels` False one vector of all
+    measurements of the task. The rewards of the repeated steps are summed. The suite's time limit
+    truncates an episode; a discount of 0 terminates it.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
@@ -79,32 +79,38 @@ class ControlEnv(gym.Env[NDArray[Any], NDArray[Any]]):
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         reward = 0.0
         for _ in range(self._repeat):
-            moment = self._env.step(action)
-            reward += float(moment.reward or 0.0)
-            if moment.last():
+            time_step = self._env.step(action)
+            reward += float(time_step.reward or 0.0)
+            if time_step.last():
                 break
-        terminated = moment.last() and moment.discount == 0.0
-        return self._observation(moment), reward, terminated, moment.last() and not terminated, {}
+        terminated = time_step.last() and time_step.discount == 0.0
+        return (
+            self._observation(time_step),
+            reward,
+            terminated,
+            time_step.last() and not terminated,
+            {},
+        )
 
     def render(self) -> Any:
-        return self._picture(240)
+        return self._image(240)
 
     def close(self) -> None:
         self._env.close()
 
-    def _observation(self, moment: Any) -> NDArray[Any]:
+    def _observation(self, time_step: Any) -> NDArray[Any]:
         if self._pixels:
-            return self._picture(self._side)
-        parts = [np.asarray(part, np.float32).ravel() for part in moment.observation.values()]
+            return self._image(self._side)
+        parts = [np.asarray(part, np.float32).ravel() for part in time_step.observation.values()]
         return np.concatenate(parts)
 
-    def _picture(self, side: int) -> NDArray[Any]:
-        picture = self._env.physics.render(height=side, width=side, camera_id=self._camera)
-        return np.array(picture, np.uint8)
+    def _image(self, side: int) -> NDArray[Any]:
+        image = self._env.physics.render(height=side, width=side, camera_id=self._camera)
+        return np.array(image, np.uint8)
 
 
 def _suite() -> Any:
-    # it chooses at its import how to draw, and without a screen the default cannot
+    # the suite picks its renderer at import, and the default one needs a display
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
         os.environ.setdefault("MUJOCO_GL", "egl")
     try:
@@ -114,7 +120,7 @@ def _suite() -> Any:
 
 
 def register_control() -> None:
-    """Make `rl_training/Control-v0` known to Gymnasium."""
+    """Register `rl_training/Control-v0` with Gymnasium."""
     if CONTROL_ID not in gym.registry:
         gym.register(
             CONTROL_ID,

@@ -1,4 +1,4 @@
-"""Episodes in an environment with a given behaviour, as arrays."""
+"""Roll out a controller in an environment and return its episodes as arrays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.seeding import data_episode_seeds
 
 Controller = Callable[[NDArray[Any], np.random.Generator], Any]
-"""Observation and a random generator to an action in the environment's units."""
+"""Maps an observation and a random generator to an action in environment units."""
 
 
 def uniform_controller(spaces: Spaces) -> Controller:
-    """Actions drawn uniformly from the action space."""
+    """Samples actions uniformly from the action space."""
     if spaces.is_discrete:
         first, last = spaces.action_start, spaces.action_start + spaces.action_dim
         return lambda _, generator: int(generator.integers(first, last))
@@ -40,13 +40,12 @@ def roll_out(
     on_step: Callable[[float, bool], None] | None = None,
     on_reset: Callable[[], None] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of a number of whole `episodes`, or of exactly `steps` steps.
+    """Return the arrays of `episodes` whole episodes, or of exactly `steps` steps.
 
-    Episode i is decided by (seed, i) alone, whatever came before it, so that a data set
-    with more episodes begins with the same ones. An episode that `steps` interrupts is
-    left open, for `build_dataset` to close; one of `max_steps` steps is cut there, as by a
-    time limit. `on_step` gets each reward, and whether the episode ended with it; `on_reset`
-    is called at the beginning of each.
+    Episode i depends on (seed, i) only, so a data set with more episodes starts with the same
+    ones. An episode that `steps` interrupts has no end flag; `build_dataset` closes it. An
+    episode is truncated after `max_steps` steps. `on_step` receives each reward and whether the
+    episode ended with it; `on_reset` is called at the start of each episode.
     """
     if (episodes is None) == (steps is None):
         raise ValueError("give either episodes or steps")

@@ -1,6 +1,6 @@
-"""The generators that a process has but one of: Python's, NumPy's and torch's.
+"""The process-wide random generators of Python, NumPy and torch.
 
-All threads share them, so a run can only be repeated if no other thread uses them meanwhile.
+All threads share them, so a run is reproducible only if no other thread uses them meanwhile.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from rl_training.experiment.errors import RLTrainingError
 
 
 def seed_global_generators(seed: int) -> None:
-    """For environments that draw from them against the rules."""
+    """Seed the process-wide generators, for environments that sample from them."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 class _Use:
-    """Which thread uses the generators, and whether a run learns in it."""
+    """Which thread uses the generators, and whether it trains."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.learning = 0
 
     def __enter__(self) -> None:
-        while not self.lock.acquire(timeout=0.02):  # what others do with them is soon done
+        while not self.lock.acquire(timeout=0.02):  # other threads hold the lock only briefly
             self.refuse_beside_learning()
 
     def __exit__(self, *_: object) -> None:
@@ -42,7 +42,7 @@ class _Use:
     def refuse_beside_learning(self) -> None:
         if not self.learning:
             return
-        if self.lock.acquire(blocking=False):  # it is this one
+        if self.lock.acquire(blocking=False):  # this thread is the one that trains
             self.lock.release()
             return
         raise RLTrainingError(
@@ -57,12 +57,12 @@ _use = _Use()
 
 
 def refuse_beside_learning() -> None:
-    """Refuse to draw numbers in a thread while a run learns in another one."""
+    """Raise an error if another thread of this process is training."""
     _use.refuse_beside_learning()
 
 
 def _forget_other_threads() -> None:
-    """In a child process, which has but the thread that made it: it must not wait for others."""
+    """Release the lock in a forked child process, in which the other threads do not exist."""
     global _use
     if _use.lock.acquire(blocking=False):
         _use.lock.release()
@@ -76,7 +76,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def sole_learner() -> Iterator[None]:
-    """Inside, a run learns: other threads may not use the generators."""
+    """While active, this thread trains, and other threads may not use the generators."""
     with _use:
         _use.learning += 1
         try:
@@ -87,7 +87,7 @@ def sole_learner() -> Iterator[None]:
 
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
-    """Leave the global generators as they were, whatever happens inside."""
+    """Restore the state of the global generators on exit."""
     with _use:
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
         kept = _state_of_python_and_numpy()
@@ -99,15 +99,15 @@ def untouched_randomness() -> Iterator[None]:
 
 
 def fingerprint() -> tuple[Any, ...]:
-    """Equal to an earlier one unless a number was drawn from a global generator on the host."""
+    """Return a value that changes when a host generator was sampled from."""
     of_python, (name, keys, *rest) = _state_of_python_and_numpy()
     return of_python, name, keys.tobytes(), *rest, torch.get_rng_state().numpy().tobytes()
 
 
 class OwnGenerators:
-    """Global generators that one environment has to itself.
+    """Private copies of the global generators for one environment.
 
-    They begin like the process's, and `begin_episode` seeds them.
+    They start in the state of the process's generators, and `begin_episode` seeds them.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class OwnGenerators:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, these are the global ones."""
+        """While active, these are the global generators."""
         others = _state()
         _restore(self._kept)
         try:
@@ -130,7 +130,7 @@ class OwnGenerators:
             _restore(others)
 
     def around(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The function, which finds these in place of the global ones."""
+        """Wrap a function so that it samples from these generators."""
 
         def call(argument: Any) -> Any:
             with self.in_place():

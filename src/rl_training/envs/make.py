@@ -1,4 +1,4 @@
-"""Making environments: each comes as asked for, or with one sentence about why it does not."""
+"""Makes environments; a failure is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXTRAS = (
 
 
 def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.Env[Any, Any]:
-    """A Gymnasium environment, or one sentence about why there is none."""
+    """Make a Gymnasium environment, or raise an error of one sentence."""
     if env_id.startswith("ALE/"):
         _register_atari(env_id)
     try:
@@ -47,8 +47,8 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         ) from None
     except ModuleNotFoundError as error:
         module = env_id.partition(":")[0]
-        missing = error.__cause__ or error  # gymnasium raises it again, without the name
-        if getattr(missing, "name", None) != module:  # something that the module itself imports
+        missing = error.__cause__ or error  # gymnasium re-raises it without the name
+        if getattr(missing, "name", None) != module:  # an import inside the module failed
             raise EnvironmentSetupError(_failed(env_id, error)) from None
         raise EnvironmentSetupError(
             f"env_id: the module '{module}' of '{env_id}' is not found; install it, or name the "
@@ -69,13 +69,13 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         ) from None
     except FOREIGN_ERRORS as error:
         raise EnvironmentSetupError(_failed(env_id, error)) from None
-    for warning in caught:  # held back until now: a refusal is one sentence
+    for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return env
 
 
 def spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:
-    """The spaces of an environment, or a sentence about why they are none of ours."""
+    """Return the spaces of an environment, or raise an error if they are not supported."""
     try:
         return Spaces.of(env)
     except EnvironmentSetupError as error:
@@ -88,7 +88,7 @@ def spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:
 
 
 def env_spaces(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
-    """Spaces of an environment that is made and closed for the purpose."""
+    """Return the spaces of an environment, which is made and closed for this purpose."""
     env = make_env(env_id, env_kwargs)
     try:
         return spaces_of(env, env_id)

@@ -1,7 +1,7 @@
-"""Whether an episode is its seed and its actions, which exact resume relies on: tried out.
+"""Tests whether an episode depends only on its seed and actions, as exact resume requires.
 
-One short episode is played in a new environment and again after another one. What differs was
-carried over from the episodes before, so no replay of a seed and its actions can bring it back.
+One short episode is played in a new environment and again after another episode. If the two
+differ, state was carried over between episodes, and replaying actions cannot restore it.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from rl_training.envs.make import make_env, spaces_of
 from rl_training.experiment.errors import RLTrainingError
 
 STEPS = 100
-"""Of an episode, at most."""
+"""Maximum steps of an episode."""
 SECONDS = 2.0
-"""For the making of the environment and all episodes, about; a slower one is not tried."""
+"""Approximate time for making the environment and all episodes; a slower one is not tested."""
 
 _SEED, _OTHER_SEED = 20_011, 20_021
 
 
 class Repeatability(NamedTuple):
-    """What the trial has shown."""
+    """The result of the test."""
 
     draws: bool = False
-    """Whether the environment draws from, or seeds, a generator that the process shares."""
+    """Whether the environment samples from, or seeds, a process-wide generator."""
     inexact: str | None = None
-    """Why a resumed run will differ from an uninterrupted one; None where nothing says so."""
+    """Why a resumed run will differ from an uninterrupted one; None if no reason was found."""
     untried: str | None = None
-    """Why nothing is known."""
+    """Why the test did not run; None if it ran."""
 
 
 def repeatability(env_id: str, env_kwargs: Mapping[str, Any] | None) -> Repeatability:
-    """Try it in an environment of its own; the global generators are left alone.
+    """Run the test in a new environment; the global generators keep their state.
 
-    An environment that fails says nothing here: training meets the failure and tells it.
+    Failures of the environment are ignored here, because training will report them.
     """
     deadline = time.monotonic() + SECONDS
     with untouched_randomness():
@@ -67,7 +67,7 @@ def _try(env: gym.Env[Any, Any], env_id: str, deadline: float) -> Repeatability:
     began = time.monotonic()
     if began > deadline:
         return Repeatability(untried=_untried(env_id, "making it takes too long"))
-    # a third of what is left for each of the three episodes
+    # a third of the remaining time for each of the three episodes
     first = trial.play(_SEED, STEPS, began + (deadline - began) / 3)
     if first is None:
         return Repeatability(untried=_untried(env_id, "its steps take too long"))
@@ -90,7 +90,7 @@ def _untried(env_id: str, why: str) -> str:
 
 
 class _Trial:
-    """Plays episodes with random actions, and sees whether the global generators move."""
+    """Plays episodes with random actions and checks whether the global generators change."""
 
     def __init__(
         self, env: gym.Env[Any, Any], contract: EnvContract, controller: Controller
@@ -99,9 +99,10 @@ class _Trial:
         self.draws = False
 
     def play(self, seed: int, steps: int, until: float | None = None) -> list[bytes] | None:
-        """The bits of what the environment answered, reset first; None where `until` had passed
-        before its first step."""
-        seed_global_generators(seed + 1)  # an environment that seeds them takes the seed itself
+        """Return the bytes of all results of the episode, starting with the reset; None if `until`
+        passed before the first step."""
+        # not the seed itself, because an environment may seed them with it
+        seed_global_generators(seed + 1)
         before = fingerprint()
         generator = np.random.default_rng(seed)
         obs = self.contract.reset(self.env, seed)

@@ -1,4 +1,4 @@
-"""What a policy sees and does, and the map between its units and the environment's."""
+"""Observation and action spaces, and the map between inner and environment units."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rl_training.experiment.state import LARGEST_COUNT, Stored
 
 @dataclass(frozen=True)
 class Spaces:
-    """Flat or image observations and Box or Discrete actions.
+    """Vector or image observations and Box or Discrete actions.
 
-    Inside the package Box actions live in [-1, 1]; `to_env` and `from_env` are the
-    affine map to the environment's units. Discrete actions are 0..n-1 inside and
-    start..start+n-1 outside. Observations are the same inside and outside: (obs_dim,)
-    float32, or uint8 images of `image_shape`, whose first axis counts `frame_stack` frames
-    where the environment stacks them.
+    Inner Box actions are in [-1, 1]; `to_env` and `from_env` are the affine map to and from
+    environment units. Inner Discrete actions are 0..n-1, those of the environment
+    start..start+n-1. Observations have no inner units: they are (obs_dim,) float32, or uint8
+    images of `image_shape`, whose first axis has `frame_stack` frames if the environment
+    stacks them.
     """
 
     obs_dim: int  # numbers in an observation
@@ -37,7 +37,7 @@ class Spaces:
 
     @classmethod
     def of(cls, env: gym.Env[Any, Any]) -> Spaces:
-        """The spaces of an environment; frames stacked by Gymnasium's wrapper are known."""
+        """Read the spaces of an environment, including the size of Gymnasium's frame stack."""
         try:
             stack = int(env.get_wrapper_attr("stack_size"))
         except AttributeError:
@@ -119,7 +119,7 @@ class Spaces:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Spaces:
-        """What `to_dict` gave, out of a file: refused where no environment could have it."""
+        """Read the result of `to_dict` from a file; impossible values are refused."""
         stored = Stored(values, "spaces")
         kind = stored["action_kind"]
         if kind not in ("box", "discrete"):
@@ -148,16 +148,16 @@ class Spaces:
 
     @cached_property
     def _box(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """Bounds of Box actions and half their range, which is exact."""
+        """Bounds of Box actions and half their range, whose computation is exact."""
         low = np.asarray(self.action_low, np.float32)
         high = np.asarray(self.action_high, np.float32)
         return low, high, np.float32(0.5) * (high - low)
 
     def to_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Inner units to the environment's: float32, or integers.
+        """Map actions from inner to environment units: float32, or integers.
 
-        The one map of the package: what a policy does is the same to the last bit in training,
-        evaluation and use. Box actions are a new array, which an environment may keep.
+        Training, evaluation and prediction all use this map, so that actions agree bit for bit.
+        Box actions are returned in a new array, which an environment may keep.
         """
         if self.is_discrete:
             return action + self.action_start if self.action_start else action
@@ -170,8 +170,8 @@ class Spaces:
         return result
 
     def from_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The environment's units to inner ones; Box actions stay inside +-(1 - 1e-5),
-        where a squashed policy's density is finite."""
+        """Map actions from environment to inner units; Box actions are clipped to +-(1 - 1e-5),
+        where the density of a squashed policy is finite."""
         if self.is_discrete:
             return action - self.action_start
         low, high, _ = self._box
@@ -187,7 +187,7 @@ class Spaces:
         )
 
     def in_full(self) -> str:
-        """All that two tasks may differ in: shapes, types, frames, bounds, numbers of actions."""
+        """Describe all in which two tasks may differ: shapes, dtypes, frames, bounds, actions."""
         frames = f" of {self.frame_stack} frames" if self.frame_stack > 1 else ""
         seen = f"{self.obs_shape} {np.dtype(self.obs_dtype)}{frames}"
         if self.is_discrete:
@@ -198,7 +198,7 @@ class Spaces:
         return f"{'images' if self.is_image else 'observations'} {seen} and {done}"
 
     def refuse_other(self, found: Spaces, where: str, key: str = "env_id") -> None:
-        """Refuse a task with spaces other than these, for which a policy was made."""
+        """Raise an error if a task's spaces are not these, for which a policy was made."""
         if found != self:
             raise EnvironmentSetupError(
                 f"{key}: {where} has {found.in_full()}, but the policy was made for "
@@ -208,13 +208,13 @@ class Spaces:
 
 
 def _bounds(values: tuple[float, ...]) -> str:
-    """One number where all components have it."""
+    """One number if all components are equal."""
     same = len(set(values)) == 1
     return f"{values[0]:g}" if same else "[" + ", ".join(f"{x:g}" for x in values) + "]"
 
 
 def _image_shape(space: gym.Space[Any] | None, frame_stack: int) -> tuple[int, ...]:
-    """Shape of image observations, (): none. A frame has two axes, or three with its channels."""
+    """Shape of image observations, or () for others. A frame has 2 axes, or 3 with channels."""
     if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
         return ()
     axes_of_a_frame = len(space.shape) - (frame_stack > 1)

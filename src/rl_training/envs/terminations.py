@@ -1,4 +1,4 @@
-"""Where imagined episodes end: functions of the next observation, known for Gymnasium's tasks."""
+"""Termination functions of imagined episodes, known for Gymnasium's tasks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.experiment.errors import ConfigError, did_you_mean, told
+from rl_training.experiment.errors import ConfigError, describe_exception, did_you_mean
 
 Termination = Callable[[Tensor], Tensor]
-"""(B, O) raw next observations to (B,) booleans."""
+"""Maps (B, O) raw next observations to (B,) booleans."""
 
 
 def never(next_obs: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ KNOWN: dict[str, Termination] = {
     "pendulum": never,
     "cartpole": cartpole,
 }
-"""By the name that a configuration may give."""
+"""Termination functions by their name in a configuration."""
 
 TASKS = {
     "Hopper": "hopper",
@@ -105,7 +105,7 @@ TASKS = {
     "Pusher": "never",
     "HumanoidStandup": "never",
 }
-"""Environment ids without their version."""
+"""The termination function of environment ids, given without their version."""
 
 CHANGING = (
     "terminate_when_unhealthy",
@@ -117,7 +117,7 @@ CHANGING = (
     "frame_skip",
     "goal_velocity",
 )
-"""Arguments of tasks with which the known functions no longer hold."""
+"""Arguments of tasks that change when episodes terminate."""
 
 KEY = "algo_kwargs.termination"
 
@@ -128,11 +128,11 @@ def termination_for(
     env_kwargs: Mapping[str, Any],
     train_env_kwargs: Mapping[str, Any],
 ) -> Termination:
-    """The function that `choice` means for a task; "learned" is not one of them."""
+    """Return the function that `choice` names for a task; "learned" is not handled here."""
     if choice == "auto":
         return KNOWN[_known_for(env_id, env_kwargs, train_env_kwargs)]
     if choice in KNOWN:
-        return Checked(KNOWN[choice], choice)  # the task may have fewer components than it reads
+        return Checked(KNOWN[choice], choice)  # the observation may be too short for it
     if ":" not in choice:
         raise ConfigError(
             f"{KEY}: '{choice}' is not known{did_you_mean(choice, ('auto', 'learned', *KNOWN))}; "
@@ -147,17 +147,17 @@ def _known_for(
     instead = f"set {KEY} to never, learned, or a function of your own as package.module:function"
     if env_id is None:
         raise ConfigError(
-            f"{KEY}: without an environment the ends of the task are unknown; {instead}"
+            f"{KEY}: without an environment no termination function is known; {instead}"
         )
     task = re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])
     known = TASKS.get(task)
     if known is None:
-        raise ConfigError(f"{KEY}: nobody said where '{env_id}' ends; {instead}")
+        raise ConfigError(f"{KEY}: no termination function is known for '{env_id}'; {instead}")
     given = {"train_env_kwargs": train_env_kwargs, "env_kwargs": env_kwargs}
     changed = [f"{name}.{key}" for name in given for key in CHANGING if key in given[name]]
     if changed:
         raise ConfigError(
-            f"{KEY}: {changed[0]} changes where '{env_id}' ends, so that the known "
+            f"{KEY}: {changed[0]} changes when '{env_id}' terminates, so that the known "
             f"function no longer holds; {instead}"
         )
     return known
@@ -167,18 +167,18 @@ def _imported(path: str) -> Termination:
     module_name, _, name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (Exception, SystemExit) as error:  # a module may do anything while it is imported
+    except (Exception, SystemExit) as error:  # importing a module may raise anything
         raise ConfigError(
-            f"{KEY}: '{path}' cannot be imported ({told(error)}); expected "
+            f"{KEY}: '{path}' cannot be imported ({describe_exception(error)}); expected "
             "package.module:function, installed or in a folder of PYTHONPATH"
         ) from error
     if not callable(function):
-        raise ConfigError(f"{KEY}: '{path}' is no function; expected package.module:function")
+        raise ConfigError(f"{KEY}: '{path}' is not a function; expected package.module:function")
     return Checked(function, path)
 
 
 class Checked:
-    """A function that a configuration names, whose answers are looked at."""
+    """A function named in a configuration, whose results are checked."""
 
     def __init__(self, function: Callable[[Tensor], Any], path: str) -> None:
         self.function, self.path = function, path
@@ -188,8 +188,8 @@ class Checked:
             found = self.function(next_obs)
         except Exception as error:
             raise ConfigError(
-                f"{KEY}: '{self.path}' raised {told(error)}; expected one boolean for each of "
-                f"{next_obs.shape[0]} next observations of {next_obs.shape[1]} components"
+                f"{KEY}: '{self.path}' raised {describe_exception(error)}; expected one boolean "
+                f"for each of {next_obs.shape[0]} next observations of size {next_obs.shape[1]}"
             ) from error
         rows = next_obs.shape[0]
         if not isinstance(found, Tensor) or found.shape != (rows,) or found.dtype != torch.bool:
@@ -199,7 +199,7 @@ class Checked:
                 else type(found).__name__
             )
             raise ConfigError(
-                f"{KEY}: '{self.path}' must give one boolean for each of {rows} next observations, "
-                f"a tensor of shape ({rows},), but gave {got}"
+                f"{KEY}: '{self.path}' must return one boolean for each of {rows} next "
+                f"observations, a tensor of shape ({rows},), but returned {got}"
             )
         return found

@@ -40,18 +40,18 @@ StepArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 class Replayed(NamedTuple):
-    """Where replaying an episode's actions has led."""
+    """The result of replaying the actions of an episode."""
 
     obs: NDArray[Any]  # one observation
     episode_return: float
 
 
 class VectorEnvs(ABC):
-    """E environments with one clock.
+    """E environments that are stepped together.
 
-    `obs` holds the current observations, (E, O) float32 or (E, ...) uint8 images; before the
-    first `reset` of all environments it is zeros. Arrays that were handed out, `obs`
-    included, are never written to again. After an `EnvironmentFailure` only `close` is of use.
+    `obs` holds the current observations, (E, O) float32 or (E, ...) uint8 images; it is zero
+    before the first `reset`. Returned arrays, `obs` included, are never written to again. After
+    an `EnvironmentFailure` only `close` may be called.
     """
 
     def __init__(self, env_id: str, spaces: Spaces, num_envs: int) -> None:
@@ -62,24 +62,24 @@ class VectorEnvs(ABC):
         self.repeatability = Repeatability()
         self.obs: NDArray[Any] = np.zeros((num_envs, *spaces.obs_shape), spaces.obs_dtype)
         self.successes: list[bool | None] = [None] * num_envs
-        """Of the episode that ended last in each, where the environment reports it."""
-        # For sentences about failures: one shared clock costs less than E counters.
+        """Whether the last ended episode of each environment was a success, if it reports that."""
+        # For messages about failures: one shared clock is cheaper than E counters.
         self._clock = 0
         self._began = [0] * num_envs
         self._seeds = [0] * num_envs
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> StepArrays:
-        """Step every environment with its row of `actions`, in the environment's units.
+        """Step every environment with its row of `actions`, in environment units.
 
-        Returns next_obs as `obs` is, reward (E,) float32, terminated (E,) bool and
-        truncated (E,) bool. An environment that reports both has terminated. An ended
-        environment has to be reset before the next step.
+        Returns next_obs like `obs`, reward (E,) float32, terminated (E,) bool and truncated
+        (E,) bool. If an environment sets both flags, it counts as terminated. An environment
+        whose episode has ended must be reset before the next step.
         """
 
     @abstractmethod
     def _reset(self, mask: NDArray[Any], obs: NDArray[Any]) -> None:
-        """Reset the masked environments with `self._seeds`, their observations into `obs`."""
+        """Reset the masked environments with `self._seeds` and write their rows of `obs`."""
 
     @abstractmethod
     def _replay(self, actions: Sequence[NDArray[Any]]) -> list[Replayed | None]: ...
@@ -89,8 +89,8 @@ class VectorEnvs(ABC):
         """Release the environments; a second call does nothing."""
 
     def reset(self, mask: NDArray[Any], seeds: Sequence[int]) -> None:
-        """Begin a new episode where `mask` (E,) bool is set, with the seed at that index
-        (`seeds` has E entries, the others are not looked at); the rest is left alone."""
+        """Reset the environments where `mask` (E,) bool is set, each with its entry of the E
+        `seeds`; the other environments and seeds are ignored."""
         for i, due in enumerate(mask.tolist()):
             if due:
                 self._seeds[i] = int(seeds[i])
@@ -106,8 +106,8 @@ class VectorEnvs(ABC):
     ) -> list[Replayed | None]:
         """Reset every environment with its seed and step it through its own `actions` (L, ...).
 
-        None where the episode ended or raised before its last action: the environment did
-        not do what it did before. Such an environment has to be reset.
+        Returns None for an environment whose episode ended or raised before its last action,
+        which means that it did not repeat. Such an environment must be reset.
         """
         self._seeds = [int(seed) for seed in seeds]
         self._began = [self._clock - len(taken) for taken in actions]
@@ -133,19 +133,19 @@ class VectorEnvs(ABC):
         self._fail(i, what, FINITE)
 
     def _fail(
-        self, i: int, what: str, mend: str = CORRECT, cause: BaseException | None = None
+        self, i: int, what: str, fix: str = CORRECT, cause: BaseException | None = None
     ) -> NoReturn:
         seed, step = self._seeds[i], self._clock - self._began[i]
         with suppress(Exception):
             self.close()
         raise EnvironmentFailure(
             f"env_id: environment {i} of '{self.env_id}' (episode seed {seed}, step {step}) "
-            f"{what}; {mend}"
+            f"{what}; {fix}"
         ) from cause
 
 
 def check_same_spaces(found: Spaces, first: Spaces, env_id: str) -> None:
-    """Refuse copies of an environment that differ in their spaces."""
+    """Raise an error if two copies of an environment have different spaces."""
     if found != first:
         raise EnvironmentSetupError(
             f"env_id: one copy of '{env_id}' has {first.in_full()}, another {found.in_full()}; "
@@ -164,7 +164,7 @@ def replay_episode(
             if ended:
                 return None
             obs, reward, terminated, truncated, _ = contract.step(env.step, action)
-            total += float(np.float32(reward))  # as the collector adds them up
+            total += float(np.float32(reward))  # as the collector sums them
             ended = bool(terminated or truncated)
         return None if ended else Replayed(obs.astype(contract.dtype), total)
     except FOREIGN_ERRORS:  # it did not raise the first time
@@ -172,7 +172,7 @@ def replay_episode(
 
 
 class SyncEnvs(VectorEnvs):
-    """A list of environments and a loop."""
+    """Steps a list of environments in a loop."""
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
         self._envs: list[gym.Env[Any, Any]] = []
@@ -189,8 +189,8 @@ class SyncEnvs(VectorEnvs):
             raise
         self.repeatability = tried
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in self._envs]
-        # Environments that draw from the generators of the process get generators of their own,
-        # as each has in a process of its own; others are spared the cost.
+        # Environments that sample from the process-wide generators get private copies, as in
+        # processes of their own; other environments are spared the cost.
         self._generators = [OwnGenerators() for _ in self._envs] if tried.draws else []
         for i, generators in enumerate(self._generators):
             self._step_functions[i] = generators.around(self._step_functions[i])
@@ -203,7 +203,7 @@ class SyncEnvs(VectorEnvs):
         reward = np.empty(num_envs, np.float32)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
-        # Python integers: environments check them faster than NumPy's.
+        # Environments check Python integers faster than NumPy's.
         rows: Any = actions.tolist() if self._discrete else actions
         i = 0
         try:
@@ -233,7 +233,7 @@ class SyncEnvs(VectorEnvs):
             self._fail(i, what_it_did(error), cause=error)
 
     def _generators_of(self, i: int, seed: int) -> AbstractContextManager[None]:
-        """Where an environment has generators of its own: seeded, and in place."""
+        """Seed and install the private generators of an environment, if it has any."""
         if not self._generators:
             return nullcontext()
         self._generators[i].begin_episode(seed)

@@ -35,7 +35,7 @@ from rl_training.envs.vector import (
 from rl_training.experiment.errors import EnvironmentSetupError
 
 ANSWER_LIMIT_S = 600
-"""Seconds without an answer to a step or a reset after which a worker counts as stuck."""
+"""Seconds that a worker may take for a step or a reset before it counts as stuck."""
 
 
 _open_workers: weakref.WeakSet[AsyncEnvs] = weakref.WeakSet()
@@ -68,9 +68,9 @@ class AsyncEnvs(VectorEnvs):
                 f"environment ({type(error).__name__}); look above for its message, or use "
                 "vectorization=sync"
             ) from error
-        # At its exit the interpreter sends SIGTERM, which workers ignore, and waits for them.
+        # At exit the interpreter sends SIGTERM, which workers ignore, and then waits for them.
         _open_workers.add(self)
-        # One poll object each: `Connection.poll` builds a selector at every call.
+        # One poll object per worker, because `Connection.poll` builds a selector in every call.
         self._pollers = []
         for pipe in self._vector.parent_pipes:
             poller = select.poll()
@@ -79,7 +79,7 @@ class AsyncEnvs(VectorEnvs):
         self.repeatability = self._tried()
 
     def _tried(self) -> Repeatability:
-        """Tried by one of the workers, because the environment may not live through it."""
+        """Run the test in a worker, because it may kill the process."""
         vector = self._workers
 
         def ask() -> None:
@@ -134,12 +134,12 @@ class AsyncEnvs(VectorEnvs):
         return list(self._answers(ask, vector.call_wait, steps=longest))
 
     def _answers(self, ask: Callable[[], None], answer: Callable[[], Any], steps: int = 1) -> Any:
-        """What the workers answer, or a failure that names the one that cannot."""
+        """Return the workers' results, or raise a failure that names the broken one."""
         vector, limit = self._workers, ANSWER_LIMIT_S * max(1, steps)
         try:
             ask()
             for i, poller in enumerate(self._pollers):
-                # Counted in polls, not by a clock, which runs on while the process is stopped.
+                # Counted in polls: a clock would continue while the process is stopped.
                 if not any(poller.poll(1000) for _ in range(limit)):
                     self._fail(i, f"has not answered for {limit} s")
             return answer()
@@ -147,10 +147,10 @@ class AsyncEnvs(VectorEnvs):
             sentinels = [process.sentinel for process in vector.processes]
             ended = wait(sentinels, timeout=5.0)
             i = next((i for i, s in enumerate(sentinels) if s in ended), 0)
-            vector.processes[i].join(5.0)  # the exit code comes a moment after the end
+            vector.processes[i].join(5.0)  # the exit code arrives a little after the end
             what = f"lost its worker process ({_end_of(vector.processes[i].exitcode)})"
-            mend = "correct the environment, or give the machine more memory"
-            self._fail(i, what, mend, error)
+            fix = "correct the environment, or give the machine more memory"
+            self._fail(i, what, fix, error)
 
     def _raise_reported(self, infos: Mapping[str, Any]) -> None:
         if "failure" in infos:
@@ -161,11 +161,11 @@ class AsyncEnvs(VectorEnvs):
         vector, self._vector = self._vector, None
         if vector is None:
             return
-        # Gymnasium's close waits for answers that a failed worker never gives.
+        # Gymnasium's close waits for replies that a failed worker never sends.
         for pipe in vector.parent_pipes:
             with suppress(OSError):
                 pipe.send(("close", None))
-        # Workers in the middle of a long step are not waited for, and ignore other signals.
+        # Workers in a long step get one second; after that they are killed.
         deadline = time.monotonic() + 1.0
         for process in vector.processes:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -185,34 +185,34 @@ class AsyncEnvs(VectorEnvs):
 
 
 class _WorkerFactory:
-    """Makes the environment of one worker."""
+    """Makes the environment in a worker process."""
 
     def __init__(self, env_id: str, env_kwargs: dict[str, Any], spaces: Spaces) -> None:
         self._env_id, self._env_kwargs, self._spaces = env_id, env_kwargs, spaces
         self._parent = os.getpid()
 
     def __call__(self) -> gym.Env[Any, Any]:
-        if os.getpid() == self._parent:  # Gymnasium makes one here as well, for its spaces
+        if os.getpid() == self._parent:  # Gymnasium also makes one here, for its spaces
             return _WorkerEnv(_Absent(), self._spaces)
-        # Signals reach the whole process group, but it is the parent that saves, ends and
-        # closes the pipe, at which a worker ends.
+        # Signals reach the whole process group. The parent handles them and closes the pipe,
+        # which ends a worker.
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
         if "torch" in sys.modules:
-            # The thread pool does not survive a fork: with one thread it is not asked.
+            # The thread pool does not survive a fork; with one thread it is not used.
             sys.modules["torch"].set_num_threads(1)
         env: gym.Env[Any, Any]
         try:
             env = make_env(self._env_id, self._env_kwargs)
             check_same_spaces(spaces_of(env, self._env_id), self._spaces, self._env_id)
-        except BaseException as error:  # noqa: BLE001  (told at the first reset)
+        except BaseException as error:  # noqa: BLE001  (raised at the first reset)
             env = _Absent(error)
         return _WorkerEnv(env, self._spaces, (self._env_id, self._env_kwargs))
 
 
 class _Absent(gym.Env[Any, Any]):
-    """Stands where no environment could be made, or is needed."""
+    """Placeholder for an environment that could not be made or is not needed."""
 
     def __init__(self, why: BaseException | None = None) -> None:
         self._why = why or RuntimeError("there is no environment in this process")
@@ -222,10 +222,10 @@ class _Absent(gym.Env[Any, Any]):
 
 
 class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment in a worker: float32 observations of one shape, failures as words.
+    """An environment in a worker: observations of one shape and dtype, failures as text.
 
-    Gymnasium would broadcast an observation of another shape into its shared memory, and
-    would not say which environment raised.
+    Gymnasium would broadcast an observation of another shape into its shared memory and
+    would not report which environment raised.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         seed = seed or 0
-        # A fork begins with its parent's state: all workers would draw the same numbers.
+        # A fork inherits its parent's generators: all workers would sample the same numbers.
         seed_global_generators(seed)
         try:
             return self._contract.reset(self.env, seed), {}
@@ -267,16 +267,16 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
         return obs, float(reward), bool(terminated), bool(truncated), sent
 
     def replay_episode(self) -> Replayed | None:
-        """`episode` is set just before: Gymnasium can set a value in each worker, but calls
-        all of them with the same arguments."""
+        """Replay `episode`, which is set before, because Gymnasium can set a different value in
+        each worker but passes the same arguments to all."""
         seed_global_generators(self.episode[0])
         return replay_episode(self.env, *self.episode, self._contract)
 
     def repeatability(self) -> Repeatability:
-        """Tried where `tries` was set."""
+        """Run the test if `tries` is set."""
         try:
             return repeatability(*self._task) if self.tries else Repeatability()
-        except BaseException:  # noqa: BLE001  (told when training meets it)
+        except BaseException:  # noqa: BLE001  (training reports it)
             return Repeatability()
 
     def close(self) -> None:
@@ -299,6 +299,6 @@ def _end_of(exit_code: int | None) -> str:
 
 
 def _start_method() -> str | None:
-    """Fork where there is one: environments that a script or a notebook has registered
-    exist in the workers, and no script needs a `__main__` guard."""
+    """Use fork where it exists: environments registered by a script or a notebook then exist in
+    the workers, and no script needs a `__main__` guard."""
     return "fork" if "fork" in multiprocessing.get_all_start_methods() else None

@@ -62,7 +62,7 @@ def _text(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(whole_number)]
 Count = Annotated[Whole, Field(ge=1, le=10**15)]
-Interval = Annotated[Whole, Field(ge=0)]
+NonNegativeInt = Annotated[Whole, Field(ge=0)]
 Text = Annotated[str, BeforeValidator(_text)]
 Bounds = Finite | Annotated[tuple[Finite, ...], Field(min_length=1, strict=False)]
 HiddenSizes = Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
@@ -187,7 +187,7 @@ class DataSource(Section):
     """Minari data set id (kind minari)."""
     steps: Count | None = None
     """Number of random steps to take (kind random; 10000 when left out)."""
-    seed: Interval = 0
+    seed: NonNegativeInt = 0
     """Seed with which scripted and random data are made; independent of the run's seed."""
     max_episodes: Count | None = None
     """Keep only the first episodes."""
@@ -214,7 +214,7 @@ class SplitConfig(Section):
 
     holdout: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """Share of the episodes; of the groups, where the data say who an episode belongs to."""
-    seed: Interval = 0
+    seed: NonNegativeInt = 0
     """Seed of the choice; independent of the run's seed."""
 
 
@@ -409,9 +409,9 @@ class TrainConfig(Section):
     """Keyword arguments for gymnasium.make."""
     train_env_kwargs: dict[str, Any] = {}
     """Keyword arguments of the training environments only, over env_kwargs (online)."""
-    seed: Interval = 0
+    seed: NonNegativeInt = 0
     """Seed of everything random in the run."""
-    seeds: Annotated[tuple[Interval, ...], Field(min_length=1, strict=False)] | None = None
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, strict=False)] | None = None
     """Seeds of several agents that are trained at once, each as `seed` would train it (offline)."""
     device: Text = "auto"
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
@@ -437,7 +437,7 @@ class TrainConfig(Section):
     """Environments that are stepped together (online)."""
     vectorization: Literal["sync", "async"] = "sync"
     """In this process, which suits quick environments, or each in a process of its own (online)."""
-    eval_interval: Interval = 0
+    eval_interval: NonNegativeInt = 0
     """Evaluate every so many updates or environment steps; 0 evaluates only at the end."""
     eval_episodes: Annotated[Count, Field(le=1_000_000)] = 10
     """Episodes per evaluation."""
@@ -445,7 +445,7 @@ class TrainConfig(Section):
     """Steps after which an evaluation cuts an episode that has not ended, and says so."""
     final_eval: bool = True
     """Evaluate when the run ends."""
-    checkpoint_interval: Interval = 0
+    checkpoint_interval: NonNegativeInt = 0
     """Save every so many updates or environment steps; 0 leaves it to checkpoint_minutes."""
     checkpoint_minutes: NonNegative = 10.0
     """Save every so many minutes as well, whatever the interval; 0 turns that off."""

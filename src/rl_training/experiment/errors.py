@@ -108,7 +108,7 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
-def told(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Kind and first line of what other code raised, for the middle of a sentence."""
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
     return f"{type(error).__name__}{': ' if first else ''}{first}"

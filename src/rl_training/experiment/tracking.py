@@ -99,7 +99,7 @@ def hardware() -> dict[str, Any]:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write atomically."""
-    with written_or_said(path):
+    with reraise_os_error(path):
         replace_text(path, json.dumps(values, indent=1) + "\n")
 
 
@@ -118,7 +118,7 @@ def resume_command(run_dir: Path) -> str:
 
 
 @contextmanager
-def written_or_said(path: Path) -> Iterator[None]:
+def reraise_os_error(path: Path) -> Iterator[None]:
     """Turn a failure to write a file of a run into a sentence about it."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a recurrent policy keeps from one step of an episode to the next."""
+"""The recurrent state that a policy carries from step to step."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 Carry = Any
-"""A tree of tensors whose first axis counts rows, one per episode; all zero where an episode
-begins. `()` for a policy that keeps nothing."""
+"""A tree of tensors with one row per episode in their first axis, all zero at a reset; `()` for
+a policy without state."""
 
 
 def rows_of(carry: Carry, rows: Any) -> Carry:
-    """The carry of some rows, by an index or a mask."""
+    """Select rows of the carry by an index or a mask."""
     return tree_map(lambda kept: kept[rows], carry)
 
 
-def begun(carry: Carry, first: Tensor) -> Carry:
-    """The carry with the rows of the (rows,) mask `first` at the beginning of an episode."""
+def reset_rows(carry: Carry, first: Tensor) -> Carry:
+    """Set the rows of the (rows,) mask `first` to the state at a reset."""
 
     def fresh(kept: Tensor) -> Tensor:
         mask = first.to(kept.device).reshape(-1, *(1,) * (kept.ndim - 1))
@@ -28,6 +28,6 @@ def begun(carry: Carry, first: Tensor) -> Carry:
 
 
 def num_rows(carry: Carry) -> int | None:
-    """How many rows a carry is for; None for an empty one."""
+    """The number of rows of a carry; None for an empty one."""
     leaves: list[Tensor] = tree_leaves(carry)
     return leaves[0].shape[0] if leaves else None

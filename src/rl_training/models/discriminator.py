@@ -1,4 +1,4 @@
-"""Telling demonstrations from a policy's own steps."""
+"""The discriminator, which separates demonstrations from a policy's own steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ POWER_ITERATIONS_AT_START = 20
 
 
 class MLPGAILDiscriminator(nn.Module):
-    """Logits (B,) of "this pair is the expert's", for observations and inner actions.
+    """Logits (B,) of the probability that an (observation, inner action) pair is the expert's.
 
-    Discrete actions enter one-hot. Observations are standardised by running statistics of
-    whatever `observe` was given, the same for expert and policy: scale alone must not tell
-    them apart. Box actions are held in [-1, 1], where the environment holds them, too.
+    Discrete actions are one-hot. Observations of expert and policy are standardised with the same
+    running statistics, which `observe` updates, so that their scale alone does not separate them.
+    Box actions are clipped to [-1, 1], as in the environment.
 
-    With `spectral_norm` every weight matrix is divided by an estimate of its largest
-    singular value, which one power iteration per `refresh` follows (Miyato et al. 2018), so
-    that logits change at most as fast as standardised inputs.
+    With `spectral_norm` every weight matrix is divided by an estimate of its largest singular
+    value, updated by one power iteration per `refresh` (Miyato et al. 2018), so that logits
+    have a Lipschitz constant of about 1 in the standardised inputs.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class MLPGAILDiscriminator(nn.Module):
 
     @torch.no_grad()
     def observe(self, obs: Tensor) -> None:
-        """Take (B, O) observations, of experts and policy alike, into the statistics."""
+        """Update the statistics with (B, O) observations of expert and policy."""
         self.normalizer.observe(obs)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Follow the largest singular values by one step; a no-op without `spectral_norm`."""
+        """Run one power iteration per layer; a no-op without `spectral_norm`."""
         if self.spectral_norm:
             for i, layer in enumerate(self._layers):
                 left, right = self.get_buffer(f"left{i}"), self.get_buffer(f"right{i}")
@@ -67,7 +67,7 @@ class MLPGAILDiscriminator(nn.Module):
                 left.copy_(F.normalize(layer.weight @ right, dim=0))
 
     def inputs(self, obs: Tensor, action: Tensor) -> Tensor:
-        """(B, O + A) as the network sees them."""
+        """The (B, O + A) inputs of the network."""
         if self.discrete:
             places = torch.arange(self.action_dim, device=action.device)
             seen = (action.unsqueeze(-1) == places).to(obs.dtype)
@@ -76,7 +76,7 @@ class MLPGAILDiscriminator(nn.Module):
         return torch.cat([self.normalizer(obs), seen], dim=-1)
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """(B,) for what `inputs` returned."""
+        """(B,) logits for the result of `inputs`."""
         if not self.spectral_norm:
             return cast(Tensor, self.net(inputs)).squeeze(-1)
         x = inputs

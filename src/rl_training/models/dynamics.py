@@ -1,4 +1,4 @@
-"""A probabilistic ensemble of the dynamics: what follows a state and an action, and how surely."""
+"""A probabilistic ensemble that predicts reward and next state with their uncertainty."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rl_training.models.mlp import EnsembleMLP, truncated_normal_init_
 from rl_training.models.normalizer import Standardizer
 
 MAX_LOG_VAR, MIN_LOG_VAR = 0.5, -10.0
-"""Where the learned bounds of the log-variance start, in units of the standardised targets."""
+"""Initial values of the learned log-variance bounds, for standardised targets."""
 ROWS_AT_ONCE = {"cpu": 8192, "cuda": 131_072}
-"""Rows of one pass while imagining; more would only move memory."""
+"""Rows per pass while imagining; more would only move memory."""
 
 
 Uncertainty = Callable[[Tensor, Tensor], Tensor]
-"""(members, B, 1 + O) means and standard deviations, in the task's units, to (B,)."""
+"""Maps (members, B, 1 + O) means and standard deviations, in the task's units, to (B,)."""
 
 
 class Prediction(NamedTuple):
@@ -42,9 +42,9 @@ class MLPMOPOEnsembleModel(nn.Module):
 
     Inputs and targets are standardised column by column with statistics that are part of the
     state, so that neither the reward nor a state component drowns the others. The
-    log-variance is held softly between learned bounds. `elites` are the numbers of the members
-    that imagine; a fit sets them. With `learned_termination` a classifier of the next state says
-    where an episode ends: where its logit is above the member's `termination_cut`.
+    log-variance is softly clamped between learned bounds. `elites` are the indices of the members
+    used for imagined steps; a fit sets them. With `learned_termination` a classifier of the next
+    state predicts terminations: where its logit exceeds the member's `termination_cut`.
     """
 
     elites: Tensor
@@ -82,7 +82,7 @@ class MLPMOPOEnsembleModel(nn.Module):
     # --- in standardised units, for fitting ---------------------------------------------------
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Prediction:
-        """Of standardised inputs, (B, O + A) or (members, B, O + A): each (members, B, 1 + O)."""
+        """Predict from standardised (B, O + A) or (members, B, O + A): each (members, B, 1 + O)."""
         mean, log_var = self.net(x, members).chunk(2, dim=-1)
         log_var = self.max_log_var - F.softplus(self.max_log_var - log_var)
         return Prediction(mean, self.min_log_var + F.softplus(log_var - self.min_log_var))
@@ -106,9 +106,9 @@ class MLPMOPOEnsembleModel(nn.Module):
     def imagine(
         self, obs: Tensor, action: Tensor, uncertainty: Uncertainty | None = None
     ) -> Imagined:
-        """A draw from one elite for each row, chosen anew for every row and call.
+        """Sample each row from one elite, chosen at random for every row and call.
 
-        An `uncertainty` asks all members, which costs as many times more.
+        An `uncertainty` evaluates all members, which costs as many times more.
         """
         size = ROWS_AT_ONCE[obs.device.type]
         pieces = zip(torch.split(obs, size), torch.split(action, size), strict=True)
@@ -135,9 +135,9 @@ class MLPMOPOEnsembleModel(nn.Module):
         return Imagined(drawn[:, 0], obs + drawn[:, 1:], found)
 
     def _of_chosen(self, x: Tensor, chosen: Tensor) -> Prediction:
-        """What elite number `chosen[i]` says of row i, with each elite asked about its rows only.
+        """The prediction of elite `chosen[i]` for row i, where each elite computes only its rows.
 
-        The rows are laid out elite by elite, padded to the largest share.
+        The rows are grouped by elite and padded to the largest group.
         """
         counts = torch.bincount(chosen, minlength=self.num_elites)
         order = chosen.argsort()
@@ -153,7 +153,7 @@ class MLPMOPOEnsembleModel(nn.Module):
 
     @torch.no_grad()
     def ends(self, next_obs: Tensor) -> Tensor:
-        """(B,) whether the learned classifier takes raw next observations for ends."""
+        """(B,) whether the learned classifier predicts a termination at raw next observations."""
         cut = self.termination_cut[:, None]
         parts = [
             (self.termination_logits(part) - cut).sigmoid().mean(0) > 0.5
@@ -162,7 +162,7 @@ class MLPMOPOEnsembleModel(nn.Module):
         return torch.cat(parts) if parts else next_obs.new_zeros(0, dtype=torch.bool)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if self.termination is not None:  # states of before there were cuts had them at 0
+        if self.termination is not None:  # older states without cuts imply 0
             at_zero = torch.zeros_like(self.termination_cut)
             state_dict.setdefault(f"{prefix}termination_cut", at_zero)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,4 +1,4 @@
-"""A linear layer of several networks at once, with gradients shaped for a GPU."""
+"""A linear layer of several networks at once, with a gradient that is fast on a GPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 TALL = 1024
-"""Rows from which the product that gives the weights' gradient is cut into pieces."""
+"""Rows from which the matrix product of the weights' gradient is split into pieces."""
 PIECE = 256
 
 
 def batched_linear(x: Tensor, weight: Tensor, bias: Tensor, trained: int) -> Tensor:
-    """x @ weight + bias for all members, with gradients for the first `trained` ones alone.
+    """x @ weight + bias for all members, with gradients for the first `trained` ones only.
 
     `x` is (members, B, in), `weight` (members, in, out) and `bias` (members, 1, out).
     """
@@ -57,8 +57,8 @@ class _BatchedLinear(torch.autograd.Function):
 def product_over_rows(x: Tensor, y: Tensor) -> Tensor:
     """(members, in, out): x^T y of (members, B, in) and (members, B, out).
 
-    A sum over thousands of rows into a small matrix leaves most of a GPU idle, since a batched
-    product does not share the rows of one sum out; it is taken in pieces that are then added.
+    A batched product does not parallelise over the rows of one sum, so a sum over thousands of
+    rows into a small matrix leaves most of a GPU idle. It is computed in pieces, then added.
     """
     members, rows = x.shape[:2]
     if rows < TALL or rows % PIECE:

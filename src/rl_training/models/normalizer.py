@@ -1,4 +1,4 @@
-"""Standardisation that travels with the policy."""
+"""Normalisers whose statistics are stored with the policy."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 
 UNCOUNTED = 10_000.0
-"""Observations that statistics weigh as when others are added, where they come from a data set or
-stand for none."""
+"""The number of observations that uncounted statistics (of a data set, or the defaults) stand for
+when more are added."""
 
 
 class ObservationNormalizer(nn.Module):
     """(obs - mean) / std with statistics that are part of the checkpoint.
 
-    They are set once from a data set, or follow the observations by `observe`. Inactive,
-    it is the identity and costs nothing.
+    They are set once from a data set, or updated by `observe`. If inactive, it is the identity
+    and costs nothing.
     """
 
     mean: Tensor
@@ -33,16 +33,16 @@ class ObservationNormalizer(nn.Module):
         self.std.copy_(std)
 
     def continue_from(self, other: ObservationNormalizer) -> None:
-        """Take over statistics; those that were not counted weigh as `UNCOUNTED` observations."""
+        """Copy statistics; uncounted ones get the weight of `UNCOUNTED` observations."""
         self.set_statistics(other.mean, other.std)
         self.count.fill_(UNCOUNTED if other.count == 0 else other.count)
 
     @torch.no_grad()
     def observe(self, obs: Tensor) -> None:
-        """Take (B, O) further observations into the statistics; a no-op while inactive."""
+        """Update the statistics with (B, O) observations; a no-op while inactive."""
         if self.active:
             mean, variance, count = merged_moments(self.mean, self.std.square(), self.count, obs)
-            # in place: an update that observes can then be captured
+            # in place, so that an update with it can be captured
             self.set_statistics(mean, variance.clamp(min=1e-8).sqrt())
             self.count.copy_(count)
 
@@ -51,7 +51,7 @@ class ObservationNormalizer(nn.Module):
 
 
 class Standardizer(nn.Module):
-    """(x - mean) / std with statistics of given data, column by column, and the way back."""
+    """(x - mean) / std with the statistics of given data per column, and its inverse."""
 
     mean: Tensor
     std: Tensor
@@ -63,7 +63,7 @@ class Standardizer(nn.Module):
 
     @torch.no_grad()
     def set_from(self, x: Tensor) -> None:
-        """Statistics of the rows of (N, width); a column that does not vary keeps its scale."""
+        """Set the statistics from (N, width) rows; a constant column keeps its scale."""
         mean, std = x.double().mean(0), x.double().std(0, correction=0)
         varies = std > 1e-7 * mean.abs().clamp(min=1.0)
         self.mean.copy_(mean)
@@ -77,7 +77,7 @@ class Standardizer(nn.Module):
 
 
 class RewardScale(nn.Module):
-    """Rewards divided by the deviation of the discounted return, as it is seen so far."""
+    """Divides rewards by the running standard deviation of the discounted return."""
 
     returns: Tensor
     mean: Tensor
@@ -93,7 +93,7 @@ class RewardScale(nn.Module):
 
     @torch.no_grad()
     def scaled(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """(E,) rewards of one vector step in the current scale, which they have moved."""
+        """Update the scale with the (E,) rewards of one vector step and return them scaled."""
         self.returns = self.returns * self.gamma + reward
         self.mean, self.variance, self.count = merged_moments(
             self.mean, self.variance, self.count, self.returns
@@ -105,7 +105,7 @@ class RewardScale(nn.Module):
 def merged_moments(
     mean: Tensor, variance: Tensor, count: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and count after the rows of `x` joined (Chan, Golub and LeVeque 1979)."""
+    """Mean, variance and count after adding the rows of `x` (Chan, Golub and LeVeque 1979)."""
     size = x.shape[0]
     total = count + size
     delta = x.mean(0) - mean

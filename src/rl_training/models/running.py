@@ -1,4 +1,4 @@
-"""Running statistics of a scalar stream, kept on the device and in the checkpoint."""
+"""Running statistics of a scalar stream, on the device and in the checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Moments(NamedTuple):
 class MovingMoments(nn.Module):
     """Exponential moving averages of a batch's mean and mean square.
 
-    The first batch sets them; each later one moves them by `rate`. No host sync.
+    The first batch sets them; each later batch updates them with `rate`, without a host sync.
     """
 
     mean: Tensor
@@ -38,7 +38,7 @@ class MovingMoments(nn.Module):
 
     @torch.no_grad()
     def after(self, x: Tensor) -> Moments:
-        """The moments once `x` is counted in; they stay as they are until `set`."""
+        """Return the moments after `x` is included; `set` stores them."""
         rate = torch.where(self.started, self.rate, 1.0)
         return Moments(
             self.mean + rate * (x.mean() - self.mean),

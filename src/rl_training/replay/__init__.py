@@ -1,1 +1,1 @@
-"""What training draws its batches from: tables, replay, rollouts and sequences."""
+"""Storage from which training samples its batches: tables, replay, rollouts and sequences."""

@@ -1,4 +1,4 @@
-"""The unit every update consumes."""
+"""The batch of transitions that an update learns from."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ class Batch(NamedTuple):
     """B transitions on the training device.
 
     `discount` is gamma (gamma^n for n-step rewards), and 0 only where the next state is
-    terminal, so every target reads `reward + discount * next_value`; a time limit never
-    ends a return. Where an episode was cut by a time limit, its return-to-go continues as
+    terminal, so every target is `reward + discount * next_value`; a time limit never ends a
+    return. The return-to-go of a truncated episode is completed by bootstrapping:
     `returns_to_go + bootstrap_discount * value(final_obs)`.
     """
 
-    # (B, O) as the networks see it, normalised where the run normalises; images (B, ...) uint8
+    # (B, O) as given to the networks, normalised if the run normalises; images (B, ...) uint8
     obs: Tensor
     action: Tensor  # (B, A) in [-1, 1], or (B,) int64 for Discrete
     reward: Tensor  # (B,) processed
     next_obs: Tensor  # as obs
     discount: Tensor  # (B,)
     returns_to_go: Tensor | None = None  # (B,)
-    bootstrap_discount: Tensor | None = None  # (B,) gamma^(steps to the cut), 0 where none
+    bootstrap_discount: Tensor | None = None  # (B,) gamma^(steps to the truncation), 0 without one
     final_obs: Tensor | None = None  # as obs, last observation of the episode
-    # (B,) rows of a replay buffer, for priorities fed back; hides tuple.index, which nobody needs
+    # (B,) rows of a replay buffer, for updating priorities; hides tuple.index, which is not used
     index: Tensor | None = None  # type: ignore[assignment]
     weight: Tensor | None = None  # (B,) importance weights of prioritised sampling
-    next_action: Tensor | None = None  # as action: what the data did next
-    has_next_action: Tensor | None = None  # (B,) 1, or 0 where the episode goes on unrecorded
+    next_action: Tensor | None = None  # as action: the next action in the data
+    has_next_action: Tensor | None = None  # (B,) 1, or 0 if the data do not hold the next step
 
 
 def interleaved(first: Batch, second: Batch, slices: int) -> Batch:
-    """Both batches in one, so that each of `slices` equal cuts holds its share of either."""
+    """Merge two batches so that each of `slices` equal slices holds its share of both."""
 
     def mixed(x: Tensor | None, y: Tensor | None) -> Tensor | None:
         if x is None or y is None:
@@ -47,7 +47,7 @@ def interleaved(first: Batch, second: Batch, slices: int) -> Batch:
 
 
 def normalized(batch: Batch, normalizer: Callable[[Tensor], Tensor]) -> Batch:
-    """The batch with all its observations normalised."""
+    """Normalise all observations of the batch."""
     return batch._replace(
         obs=normalizer(batch.obs),
         next_obs=normalizer(batch.next_obs),
@@ -56,7 +56,7 @@ def normalized(batch: Batch, normalizer: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def cut(batch: Batch, slices: int) -> Iterator[Batch]:
-    """The batch in `slices` equal cuts, as views."""
+    """Split the batch into `slices` equal slices, as views."""
     size = batch.reward.shape[0] // slices
     for start in range(0, size * slices, size):
         yield Batch(*(None if x is None else x[start : start + size] for x in batch))  # type: ignore[arg-type]

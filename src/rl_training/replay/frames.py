@@ -1,4 +1,4 @@
-"""Images of a replay, each frame stored once."""
+"""Stores the images of a replay, each frame once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from rl_training.experiment.state import Stored
 from rl_training.replay.priorities import prefix
 
 LARGEST_NUMBER = 2**24
-"""Numbers of frames are kept in float32 rows, which hold whole numbers exactly up to here."""
+"""Frame numbers are stored in float32 rows, which represent integers exactly up to here."""
 
 
 class FrameStore:
-    """A ring of frames, and observations as the numbers of the frames in their stack.
+    """A ring buffer of frames; an observation is stored as the numbers of its stacked frames.
 
-    Consecutive observations of an environment share all frames but one, and a transition's
-    next observation is the next transition's observation, so a step stores one frame, an
-    episode its last one and the different ones of its first stack. How an environment fills
-    up its first stack does not matter.
+    Consecutive observations of an environment share all frames but one, so a step stores one
+    frame, plus the distinct frames of the first stack of an episode. How an environment fills
+    its first stack does not matter.
 
-    A frame's number is its place in the ring. Places are reused in the order of writing:
-    what refers to frames older than `oldest` must be forgotten.
+    A frame's number is its position in the ring. Positions are reused in the order of writing:
+    references to frames older than `oldest` must be dropped.
     """
 
     def __init__(self, capacity: int, num_envs: int, spaces: Spaces, device: torch.device) -> None:
@@ -41,11 +40,11 @@ class FrameStore:
             spaces.frame_stack,
             spaces.image_shape,
         )
-        # Not zeroed: memory is taken as it fills.
+        # Not zeroed: the memory is allocated as it fills.
         size = spaces.obs_dim // self.stack
         self.frames = torch.empty(capacity, size, dtype=torch.uint8, device=device)
         self._on_host = self.frames.numpy() if device.type == "cpu" else None
-        self.written = 0  # frames ever
+        self.written = 0  # total frames written
         self._current = np.zeros(
             (num_envs, self.stack), np.int64
         )  # count at which each was written
@@ -53,14 +52,14 @@ class FrameStore:
 
     @staticmethod
     def memory_needed(capacity: int, spaces: Spaces) -> int:
-        """Bytes that a ring of `capacity` frames takes."""
+        """Bytes of a ring of `capacity` frames."""
         return capacity * (spaces.obs_dim // spaces.frame_stack)
 
     @staticmethod
     def frames_for(transitions: int, num_envs: int, spaces: Spaces, n_step: int) -> int:
-        """Frames that hold a number of transitions, with room for one episode in 32 steps.
+        """Frames needed for a number of transitions, assuming episodes of 32 steps or more.
 
-        Whatever happens, the newest transitions that no row of a replay holds yet fit in.
+        There is always room for the newest transitions, which have no row in a replay yet.
         """
         stack = spaces.frame_stack
         waiting = num_envs * (stack + 1) * (stack + n_step + 1)
@@ -68,16 +67,16 @@ class FrameStore:
 
     @property
     def oldest(self) -> int:
-        """How many frames had been written before the oldest that is still there."""
+        """The number of frames that were written before the oldest one still stored."""
         return self.written - self.capacity
 
     def add(
         self, obs: NDArray[Any], next_obs: NDArray[Any], ended: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any], int]:
-        """Store what is new in one step of every environment, (E, ...) uint8 each.
+        """Store the new frames of one step of every environment, (E, ...) uint8 each.
 
-        Returns the numbers of the frames of both observations, (E, stack) each, and the count
-        of frames that had been written before the oldest of them.
+        Returns the frame numbers of both observations, (E, stack) each, and the number of
+        frames that were written before the oldest of them.
         """
         num_envs, stack = self._current.shape
         seen = obs.reshape(num_envs, stack, -1)
@@ -90,8 +89,8 @@ class FrameStore:
                 self._current[i, k] = self.written + len(new) - 1
         if stack > 1 and not np.array_equal(following[:, :-1], seen[:, 1:]):
             raise EnvironmentSetupError(
-                "env_id: the environment's observations are not a stack of frames that moves on "
-                "by one frame a step, as its wrapper's stack_size says; correct its wrappers"
+                "env_id: the environment's observations are not a stack that shifts by one "
+                "frame per step, as its wrapper's stack_size implies; correct its wrappers"
             )
         before = self._current.copy()
         self._current[:, :-1] = before[:, 1:]
@@ -109,7 +108,7 @@ class FrameStore:
             for place, frame in zip(places.tolist(), new, strict=True):
                 self._on_host[place] = frame
             return
-        # From pageable memory: the driver has its copy when the call returns, and nothing waits.
+        # From pageable memory: the driver has copied it when the call returns, without a sync.
         block = torch.from_numpy(np.stack(new))
         start, device = int(places[0]), self.frames.device
         ahead = min(len(new), self.capacity - start)
@@ -118,16 +117,16 @@ class FrameStore:
             self.frames[: len(new) - ahead].copy_(block[ahead:].to(device, non_blocking=True))
 
     def begin(self, envs: NDArray[Any]) -> None:
-        """The next `add` begins an episode in these environments (a boolean mask)."""
+        """Mark environments (a boolean mask) whose next `add` starts an episode."""
         self._begins |= envs
 
     def images(self, numbers: Tensor) -> Tensor:
-        """(B, *image_shape) uint8 observations from (B, stack) numbers of frames."""
+        """Return (B, *image_shape) uint8 observations for (B, stack) frame numbers."""
         flat = numbers.long().view(-1)
         return self.frames.index_select(0, flat).view(-1, *self.image_shape)
 
     def training_state(self) -> dict[str, Any]:
-        """Shares memory with a ring that is full: write it before the next `add`."""
+        """Return the state, which shares memory with a full ring: save it before the next `add`."""
         return {
             "frames": prefix(self.frames, min(self.written, self.capacity)),
             "written": self.written,

@@ -1,4 +1,4 @@
-"""What was imagined: a ring that takes many transitions at once."""
+"""A ring buffer of imagined transitions, stored many at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rl_training.replay.replay import ReplayBuffer
 
 
 class ModelReplay(ReplayBuffer):
-    """The newest `limit` of at most `capacity` transitions, stored without a Python loop.
+    """Keeps the newest `limit` transitions, at most `capacity`, without a Python loop.
 
-    `limit` may change while the run goes on. The memory stays where it is, so that draws can be
-    captured.
+    `limit` may change during the run. The memory is never reallocated, so that sampling can be
+    captured in a CUDA graph.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class ModelReplay(ReplayBuffer):
         self.limit = self.capacity
 
     def set_limit(self, limit: int) -> None:
-        """Keep at most so many from now on: the newest."""
+        """Keep at most the newest `limit` transitions from now on."""
         assert 0 < limit <= self.capacity, (limit, self.capacity)
         if limit == self.limit:
             return
@@ -37,7 +37,7 @@ class ModelReplay(ReplayBuffer):
         self._set_filled(kept)
 
     def extend(self, batch: Batch) -> None:
-        """Store (N, ...) transitions over the oldest ones."""
+        """Store (N, ...) transitions, overwriting the oldest ones."""
         columns = (batch.obs, batch.next_obs, batch.action, batch.reward, batch.discount)
         rows = torch.cat([x if x.dim() == 2 else x[:, None] for x in columns], 1)
         assert len(rows) <= self.limit, (len(rows), self.limit)

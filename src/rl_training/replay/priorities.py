@@ -12,20 +12,20 @@ from rl_training.experiment.memory import Claim, require_memory
 from rl_training.experiment.state import Stored
 
 FAN_OUT = 32
-"""Children per node. A node's children are one row of memory, so a level costs a handful of
-calls whatever its width: a million leaves are four levels instead of a binary tree's twenty."""
+"""Children per node. The children of a node are one row of memory, so a level costs a few calls
+at any width: a million leaves take four levels instead of the twenty of a binary tree."""
 
-_JUST_BELOW = 1.0 - 2.0**-53  # x * this is the largest double below x
+_JUST_BELOW = 1.0 - 2.0**-53  # x times this is the largest double below x
 
 
 class Priorities:
-    """Draws rows in proportion to their priority, and learns new priorities.
+    """Samples rows in proportion to their priority and updates priorities.
 
-    Row i has priority (|TD error| + eps)^alpha, and rows that were just stored the largest
-    one seen so far, so that each is drawn soon; rows never stored have 0 and are never
-    drawn. All of it is device work of fixed shape without a host sync, from the device's
-    generator. Deviates from the paper in one thing: importance weights are scaled by the
-    largest of the batch, not of the whole memory, which needs no second tree.
+    Row i has priority (|TD error| + eps)^alpha. New rows get the largest priority so far, so
+    that each is sampled soon; empty rows have priority 0 and are never sampled. All operations
+    have fixed shapes, need no host sync and use the device's generator. One difference from
+    the paper: importance weights are divided by the largest weight of the batch instead of the
+    whole memory, which avoids a second tree.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Priorities:
         require_memory(device, Claim("the priorities", capacity, self.memory_needed(capacity)))
         self.capacity, self.alpha, self.eps = capacity, alpha, eps
         widths = _level_widths(capacity)
-        # One flat tensor of doubles, top level first: what is in use is then a prefix, and sums
-        # over a million priorities keep every digit that a priority has.
+        # One flat tensor, top level first, so that the part in use is a prefix. Doubles, so that
+        # sums over a million priorities lose no digit of a float32 priority.
         self.tree = torch.zeros(sum(widths), dtype=torch.float64, device=device)
         self._levels = list(torch.split(self.tree, widths))
         self._families = [level.view(-1, FAN_OUT) for level in self._levels]
@@ -51,32 +51,32 @@ class Priorities:
 
     @staticmethod
     def memory_needed(capacity: int) -> int:
-        """Bytes that the priorities of `capacity` rows take."""
+        """Bytes of the priorities of `capacity` rows."""
         return 8 * sum(_level_widths(capacity))
 
     @property
     def leaves(self) -> Tensor:
-        """(capacity,) priorities, a view."""
+        """The (capacity,) priorities, as a view."""
         return self._levels[-1][: self.capacity]
 
     def set_beta(self, beta: float) -> None:
-        """How much of the sampling bias the weights undo: 0 none, 1 all of it."""
+        """Set how much of the sampling bias the weights correct: 0 for none, 1 for all."""
         self.beta.fill_(beta)
 
     def insert(self, start: int, count: int) -> None:
-        """Rows start..start+count-1 hold new transitions: give them the largest priority."""
+        """Give the largest priority to rows start..start+count-1, which hold new transitions."""
         stop = start + count
         self._filled = max(self._filled, stop)
         self._levels[-1][start:stop].copy_(self.max_priority)
         self._sum_up(start, stop)
 
     def remove(self, start: int, count: int) -> None:
-        """Rows start..start+count-1 hold nothing any more and are not drawn."""
+        """Set the priority of rows start..start+count-1, which are now empty, to 0."""
         self._levels[-1][start : start + count].zero_()
         self._sum_up(start, start + count)
 
     def _sum_up(self, start: int, stop: int) -> None:
-        """Renew the sums above a stretch of leaves."""
+        """Recompute the sums above a range of leaves."""
         for family, parents in zip(
             reversed(self._families[1:]), reversed(self._levels[:-1]), strict=True
         ):
@@ -84,11 +84,11 @@ class Priorities:
             torch.sum(family[start:stop], 1, out=parents[start:stop])
 
     def draw(self, size: int) -> tuple[Tensor, Tensor]:
-        """(size,) rows and their importance weights; at least one row must have been inserted.
+        """Sample (size,) rows and their importance weights; at least one row must be stored.
 
-        Stratified: the total is cut into `size` equal stretches with one draw in each. The
-        weights are (N * P(row))^-beta over the largest of the batch, which N and the total
-        drop out of: (smallest priority / priority)^beta.
+        Sampling is stratified: the total is split into `size` equal segments with one sample
+        in each. The weights are (N * P(row))^-beta divided by the largest one of the batch, in
+        which N and the total cancel: (smallest priority / priority)^beta.
         """
         device = self.tree.device
         where = torch.arange(size, device=device) + torch.rand(
@@ -99,9 +99,9 @@ class Priorities:
         priority = where
         for family, level in zip(self._families, self._levels, strict=True):
             sums = family.index_select(0, node).cumsum(1)
-            # The parent's sum may differ from its children's in the last digit. Strictly below
-            # the end and not below zero, the first sum above `where` belongs to a child of
-            # positive priority; so no rounding can lead to a row that holds nothing.
+            # The parent's value may differ from the sum of its children in the last digit. With
+            # `where` clamped to [0, sum), the first cumulative sum above it belongs to a child of
+            # positive priority, so rounding can never select an empty row.
             where = torch.minimum(where, sums[:, -1] * _JUST_BELOW).unsqueeze(1)
             child = torch.searchsorted(sums, where, right=True)
             node = node * FAN_OUT + child.squeeze(1)
@@ -111,14 +111,14 @@ class Priorities:
         return node, (priority.min() / priority).pow(self.beta).float()
 
     def update(self, index: Tensor, td_errors: Tensor) -> None:
-        """New priorities for (B,) rows; of a row named twice the larger one counts."""
-        # A NaN or an infinity here would make every later sum one. The trainer stops the run
-        # over the loss it came from; until then draws stay inside the memory.
+        """Set new priorities for (B,) rows; of duplicates the largest priority counts."""
+        # A NaN or an infinity would spread to every later sum. The trainer stops the run because
+        # of the loss; until then sampling must stay inside the memory.
         error = torch.nan_to_num(td_errors.detach().abs()).double()
         priority = (error + self.eps).pow(self.alpha)
         torch.maximum(self.max_priority, priority.max(), out=self.max_priority)
-        # Zero first and then the maximum: the result does not hang on the order of writes,
-        # which a GPU does not promise.
+        # Zero first, then the maximum: the result does not depend on the order of writes, which
+        # a GPU does not guarantee.
         self._levels[-1].index_fill_(0, index, 0.0)
         self._levels[-1].scatter_reduce_(0, index, priority, "amax")
         node = index
@@ -129,10 +129,10 @@ class Priorities:
             parents.index_copy_(0, node, family.index_select(0, node).sum(1))
 
     def training_state(self) -> dict[str, Any]:
-        """The used part of the tree; shares memory once all of it is used.
+        """Return the used part of the tree, which shares memory once all of it is used.
 
-        Sums are stored, not recomputed: another order of addition would differ in the last
-        digit, and the run would no longer go on exactly.
+        Sums are stored, not recomputed: another order of addition could change the last digit,
+        and the resumed run would not be exact.
         """
         return {
             "capacity": self.capacity,
@@ -162,7 +162,7 @@ class Priorities:
 
 
 def _level_widths(capacity: int) -> list[int]:
-    """Nodes per level, top first, each rounded up to whole families."""
+    """Nodes per level, top first, each rounded up to whole groups of siblings."""
     widths: list[int] = []
     nodes = capacity
     while True:
@@ -174,6 +174,6 @@ def _level_widths(capacity: int) -> list[int]:
 
 
 def prefix(tensor: Tensor, length: int) -> Tensor:
-    """The first rows for a checkpoint: a copy, since a view would be saved with all that lies
-    behind it; the tensor itself where that is all of it."""
+    """Return the first rows for a checkpoint: a copy, because torch.save would write the whole
+    storage of a view, or the tensor itself if these are all rows."""
     return tensor if length == len(tensor) else tensor[:length].clone()

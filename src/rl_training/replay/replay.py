@@ -1,4 +1,4 @@
-"""A run's own experience: a ring of transitions on the training device."""
+"""The replay buffer: a ring of transitions on the training device."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["Priorities", "ReplayBuffer"]
 
 
 class ReplayBuffer:
-    """The newest transitions, drawn uniformly or by priority.
+    """Stores the newest transitions and samples them uniformly or by priority.
 
-    `capacity` transitions, rounded down to whole vector steps. A transition is one packed
-    row, so a batch is a single gather; row `step * num_envs + env` belongs to environment
-    `env`. Draws are device work of fixed shape without a host sync, from the device's
+    It holds `capacity` transitions, rounded down to whole vector steps. A transition is one
+    packed row, so a batch is a single gather; row `step * num_envs + env` belongs to
+    environment `env`. Sampling has fixed shapes, needs no host sync and uses the device's
     generator.
 
-    **n-step returns are complete before they are stored.** The last `n_step` vector steps
-    wait on the host, where each new reward is added to every window it belongs to; a window
-    ends with its n-th reward or with its episode, and its row enters the ring when its step
-    is `n_step - 1` vector steps old. So every stored row stands alone: none reaches over an
-    episode's end or the ring's write head, the ring may overwrite anything, and drawing
-    costs the same for every n. The price: the newest `n_step - 1` vector steps cannot be
-    drawn yet and do not count in `len`.
+    ***n-step returns are complete before they are stored.** The last `n_step` vector steps stay
+    on the host, where each new reward is added to every n-step window that contains it. A
+    window ends with its n-th reward or with its episode, and its row enters the ring when its
+    step is `n_step - 1` vector steps old. So every stored row is independent: none crosses the
+    end of an episode or the write position of the ring, the ring may overwrite anything, and
+    sampling costs the same for every n. In exchange, the newest `n_step - 1` vector steps
+    cannot be sampled yet and do not count in `len`.
 
-    Images are stored apart, each frame once; rows hold the numbers of their frames. Where
-    episodes are so short that their extra frames fill that memory, the oldest transitions
-    go before `capacity` is reached.
+    Images are stored separately, each frame once; rows hold frame numbers. If episodes are so
+    short that their extra frames fill that memory, the oldest transitions are dropped before
+    `capacity` is reached.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class ReplayBuffer:
         self.priorities = priorities
         self.discrete = spaces.is_discrete
         self.widths = _widths(spaces)
-        # Not zeroed: memory is taken as it fills, and nothing unwritten is ever drawn.
+        # Not zeroed: the memory is allocated as it fills, and empty rows are never sampled.
         self.rows = torch.empty(self.capacity, sum(self.widths), device=device)
         self._cursor = 0  # vector step to write next
         self._filled = 0  # vector steps in the ring
         self._used = 0  # vector steps of the ring that were ever written
-        # The number of rows for draws that must not ask the host; on the CPU the same memory.
+        # The number of rows on the device, for sampling without a sync; on the CPU the same memory.
         self._size = np.zeros(1)
         self._device_size = torch.from_numpy(self._size).to(device)
         self._make_window(spaces)
@@ -83,7 +83,7 @@ class ReplayBuffer:
         if spaces.is_image:
             frames = FrameStore.frames_for(self.capacity, num_envs, spaces, n_step)
             self.frames = FrameStore(frames, num_envs, spaces, device)
-            # Per vector step: frames written before its oldest one.
+            # Per vector step: the number of frames written before its oldest one.
             self._frames_before = np.zeros(self.steps, np.int64)
             self._window_frames_before = np.zeros(n_step, np.int64)
             self._device_first = torch.zeros((), dtype=torch.int64, device=device)
@@ -92,7 +92,7 @@ class ReplayBuffer:
         self._host_ring: NDArray[Any] | None = by_step.numpy() if device.type == "cpu" else None
 
     def _make_window(self, spaces: Spaces) -> None:
-        """Host memory for the rows that are being made, one slot per vector step."""
+        """Allocate host memory for unfinished rows, one slot per vector step."""
         n = self.n_step
         self._window = np.zeros((n, self.num_envs, sum(self.widths)), np.float32)
         self._window_tensor = torch.from_numpy(self._window)
@@ -102,9 +102,9 @@ class ReplayBuffer:
         if spaces.is_discrete:
             self._action = self._action[..., 0]
         self._newest = n - 1  # slot of the last vector step
-        self._waiting = 0  # slots with a row that is not in the ring yet
-        self._open = np.zeros((n, self.num_envs), np.bool_)  # windows that still grow
-        # [newest slot, slot] -> gamma^k for the k vector steps that lie between the two.
+        self._waiting = 0  # slots whose row is not in the ring yet
+        self._open = np.zeros((n, self.num_envs), np.bool_)  # windows that are still open
+        # [newest slot, slot] -> gamma^k, with k vector steps between the two.
         age = (np.arange(n)[:, None] - np.arange(n)) % n
         self._reward_scale = (self.gamma**age).astype(np.float32)[..., None]
         self._next_scale = (self.gamma ** (age + 1)).astype(np.float32)[..., None]
@@ -117,7 +117,7 @@ class ReplayBuffer:
         n_step: int = 1,
         prioritised: bool = False,
     ) -> int:
-        """Bytes that a replay of `capacity` transitions takes on its device."""
+        """Bytes of a replay of `capacity` transitions on its device."""
         needed = 4 * capacity * sum(_widths(spaces))
         if spaces.is_image:
             frames = FrameStore.frames_for(capacity, num_envs, spaces, n_step)
@@ -125,7 +125,7 @@ class ReplayBuffer:
         return needed + (Priorities.memory_needed(capacity) if prioritised else 0)
 
     def __len__(self) -> int:
-        """Transitions that can be drawn."""
+        """The number of transitions that can be sampled."""
         return self._filled * self.num_envs
 
     # --- storing ------------------------------------------------------------------------------
@@ -141,9 +141,9 @@ class ReplayBuffer:
     ) -> None:
         """Store one step of every environment.
 
-        (num_envs, ...) observations, `next_obs` being the one the step returned even where it
-        ended the episode; actions in inner units, (num_envs, A) or (num_envs,) for Discrete;
-        (num_envs,) rewards and boolean flags. The arrays are copied.
+        Observations are (num_envs, ...), and `next_obs` is what the step returned even if it
+        ended the episode; actions are in inner units, (num_envs, A) or (num_envs,) for Discrete;
+        rewards and boolean flags are (num_envs,). The arrays are copied.
         """
         frames_before = 0
         if self.frames is not None:
@@ -176,7 +176,7 @@ class ReplayBuffer:
         terminated: NDArray[Any],
         truncated: NDArray[Any],
     ) -> None:
-        """Begin a window in the newest slot, and let this step into all that are open."""
+        """Open a window in the newest slot and add this step to all open windows."""
         newest, still_open = self._newest, self._open
         still_open[newest] = True
         self._reward[newest] = 0.0
@@ -187,13 +187,13 @@ class ReplayBuffer:
         still_open &= np.logical_not(np.logical_or(terminated, truncated))
 
     def _store(self, slot: int) -> None:
-        """Write a slot's rows over the oldest vector step of the ring."""
+        """Write the rows of a slot over the oldest vector step of the ring."""
         cursor, host_ring = self._cursor, self._host_ring
         if host_ring is not None:
             host_ring[cursor] = self._window[slot]
         else:
-            # From pageable memory: the driver has taken its copy when the call returns, so the
-            # slot may be reused, and the host does not wait for the updates queued before.
+            # From pageable memory: the driver has copied it when the call returns, so the slot may
+            # be reused, and the host does not wait for updates that are still queued.
             self._ring[cursor].copy_(self._window_tensor[slot], non_blocking=True)
         if self.priorities is not None:
             self.priorities.insert(cursor * self.num_envs, self.num_envs)
@@ -204,7 +204,7 @@ class ReplayBuffer:
         if self._filled < self.steps:
             self._set_filled(self._filled + 1)
         elif self.frames is not None:
-            self._set_filled(self._filled)  # the first row has moved on
+            self._set_filled(self._filled)  # the first row has changed
 
     def _forget_lost_frames(self) -> None:
         """Drop the oldest vector steps whose frames have just been overwritten."""
@@ -229,33 +229,33 @@ class ReplayBuffer:
             self._device_first.fill_(self._first * self.num_envs)
 
     def cut(self, envs: NDArray[Any]) -> None:
-        """End the open windows of environments (a boolean mask) whose episode was given up
-        without a flag, as a truncation would: the next `add` begins another episode there."""
+        """End the open windows of environments (a boolean mask) whose episode was abandoned
+        without a flag, like a truncation: the next `add` starts another episode there."""
         self._open[:, envs] = False
         if self.frames is not None:
             self.frames.begin(envs)
 
-    # --- drawing ------------------------------------------------------------------------------
+    # --- sampling -----------------------------------------------------------------------------
 
     def sample(self, batch_size: int) -> Batch:
-        """Transitions drawn with replacement; prioritised ones carry `index` and `weight`."""
+        """Sample transitions with replacement; prioritised ones have `index` and `weight`."""
         if not self._filled:
             raise ConfigError(
-                f"algo_kwargs.learning_starts: nothing can be drawn from the replay before "
+                f"algo_kwargs.learning_starts: nothing can be sampled from the replay before "
                 f"{self.n_step * self.num_envs} environment steps; set at least that many"
             )
         if self.priorities is not None:
             index, weight = self.priorities.draw(batch_size)
             return self.gather(index)._replace(index=index, weight=weight)
-        # Doubles: times any size they stay below it, and every row is as likely as the next.
+        # Doubles: their product with the size stays below it, and all rows are equally likely.
         u = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
         index = (u * self._device_size).long()
-        if self.frames is not None:  # rows in use need not begin at the first
+        if self.frames is not None:  # the rows in use may not start at row 0
             index = (index + self._device_first) % self.capacity
         return self.gather(index)
 
     def gather(self, index: Tensor) -> Batch:
-        """The transitions at given rows."""
+        """Return the transitions in the given rows."""
         obs, next_obs, action, reward, discount = torch.split(
             self.rows.index_select(0, index), self.widths, dim=1
         )
@@ -270,11 +270,11 @@ class ReplayBuffer:
         )
 
     def everything(self) -> Batch:
-        """All transitions that can be drawn, in the order of their rows."""
+        """Return all transitions that can be sampled, in the order of their rows."""
         return self.gather(torch.arange(len(self), device=self.rows.device))
 
     def feed_back(self, index: Tensor, td_errors: Tensor) -> None:
-        """Set the priorities of drawn rows, before the next `add`; ignored where sampling is
+        """Set the priorities of sampled rows, before the next `add`; ignored if sampling is
         uniform."""
         if self.priorities is not None:
             self.priorities.update(index, td_errors)
@@ -292,8 +292,8 @@ class ReplayBuffer:
         }
 
     def training_state(self) -> dict[str, Any]:
-        """The filled part and the open windows. Shares memory with a buffer that is full:
-        write it before the next `add`."""
+        """Return the filled part and the open windows. It shares memory with a full buffer: save
+        it before the next `add`."""
         return {
             "layout": self._layout(),
             "rows": prefix(self.rows, self._used * self.num_envs),
@@ -348,6 +348,6 @@ class ReplayBuffer:
 
 
 def _widths(spaces: Spaces) -> list[int]:
-    """Columns of obs, next_obs, action, reward and discount; images by their frames' numbers."""
+    """Columns of obs, next_obs, action, reward and discount; images are frame numbers."""
     width = spaces.frame_stack if spaces.is_image else spaces.obs_dim
     return [width, width, 1 if spaces.is_discrete else spaces.action_dim, 1, 1]

@@ -1,4 +1,4 @@
-"""Experience of the current policy, and the advantages computed from it."""
+"""Rollouts of the current policy and their advantages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class RolloutBatch(NamedTuple):
-    """B steps of a rollout, each with what the policy that took it thought of it."""
+    """B steps of a rollout, with the log-probabilities and values of the policy that took them."""
 
-    obs: Tensor  # (B, O) as the networks saw it
-    action: Tensor  # (B, A) as drawn, or (B,) int64
+    obs: Tensor  # (B, O) as given to the networks
+    action: Tensor  # (B, A) as sampled, or (B,) int64
     log_prob: Tensor  # (B,)
     value: Tensor  # (B,)
     advantage: Tensor  # (B,)
@@ -29,10 +29,11 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """GAE (Schulman et al. 2016) over (T, E) steps, E environments side by side.
+    """Compute GAE (Schulman et al. 2016) over (T, E) steps of E environments.
 
-    `next_value` is the value of the state that followed each step: of the true final state
-    where the episode ended. Termination cuts the value, both ends cut the recursion.
+    `next_value` is the value of the state that followed each step, which at the end of an
+    episode is its true final state. A termination sets the next value to 0; terminations and
+    truncations both stop the recursion.
     """
     delta = reward + gamma * torch.where(terminated, 0.0, next_value) - value
     goes_on = torch.logical_not(torch.logical_or(terminated, truncated)).to(delta.dtype)

@@ -1,4 +1,4 @@
-"""Experience as streams of observations, from which stretches of any length can be cut."""
+"""A replay of observation streams, from which sequences of any length are sampled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rl_training.experiment.state import Stored
 
 
 class StreamStep(NamedTuple):
-    """What some environments have just shown, one row each.
+    """The newest observations of some environments, one row each.
 
-    `action` is the inner action that led here, `reward` what it gave; both count for nothing at
-    `first`, where an episode begins. `last` ends one, and `terminal` says that nothing follows.
+    `action` is the inner action before the observation and `reward` its reward; both are ignored
+    where `first` marks a reset. `last` marks the end of an episode, `terminal` a termination.
     """
 
     obs: NDArray[Any]
@@ -31,33 +31,33 @@ class StreamStep(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Latent states that a model held at some moments, as far as they were stored."""
+    """Stored latent states of the model at some steps."""
 
     deter: Tensor  # (B, D)
     stoch: Tensor  # (B, latents) classes
 
 
 class SequenceBatch(NamedTuple):
-    """(B, T, ...) moments in a row, which may reach over the ends of episodes."""
+    """(B, T, ...) consecutive steps, which may span several episodes."""
 
     obs: Tensor
-    action: Tensor  # before each moment, one-hot for Discrete; zero at its episode's beginning
+    action: Tensor  # the action before each step, one-hot for Discrete; zero at a reset
     reward: Tensor
     first: Tensor
     last: Tensor
     terminal: Tensor
-    context: Context  # of the moment before the first one
+    context: Context  # of the step before the first one
     places: Tensor  # (B, T), for `refresh`
 
 
 class SequenceReplay:
-    """The newest `capacity` moments, a ring per environment.
+    """Stores the newest `capacity` steps in one ring per environment.
 
-    A moment is what the agent sees, so an episode of n steps has n + 1. Stretches are drawn
-    uniformly over all that are whole, never across a ring's write head; the first `newest` of a
-    batch are the latest ones of the environments in turn. Draws are device work of fixed shape
-    without a host sync. Latent states of the model are stored with the moments and can be
-    brought up to date; one of them precedes every stretch.
+    A stored step is one observation, so an episode of n actions has n + 1. Sequences are sampled
+    uniformly over all complete ones and never cross the write position of a ring; the first
+    `newest` of a batch are the latest of each environment in turn. Sampling has fixed shapes and
+    needs no host sync. Latent states of the model are stored with the steps and can be
+    refreshed; every sequence comes with the latent state before it.
     """
 
     def __init__(
@@ -90,35 +90,35 @@ class SequenceReplay:
         self._flags = torch.zeros(3, n, dtype=torch.bool, device=device)
         self._deter = torch.zeros(n, deter, dtype=torch.float16, device=device)
         self._stoch = torch.zeros(n, latents, dtype=torch.uint8, device=device)
-        self._written = np.zeros(num_envs, np.int64)  # moments ever, per environment
+        self._written = np.zeros(num_envs, np.int64)  # total steps written per environment
         self._device_written = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
     @staticmethod
     def memory_needed(capacity: int, spaces: Spaces, deter: int, latents: int) -> int:
-        """Bytes that a replay of `capacity` moments takes on its device."""
+        """Bytes of a replay of `capacity` steps on its device."""
         seen = int(np.prod(spaces.obs_shape)) * (1 if spaces.is_image else 4)
         width = 1 if spaces.is_discrete else spaces.action_dim
         return capacity * (seen + 4 * width + 4 + 3 + 2 * deter + latents)
 
     def __len__(self) -> int:
-        """Moments that are stored."""
+        """The number of stored steps."""
         return int(np.minimum(self._written, self.length).sum())
 
     @property
     def shortest(self) -> int:
-        """Moments stored of the environment that has fewest."""
+        """The number of stored steps of the environment with the fewest."""
         return int(np.minimum(self._written, self.length).min())
 
-    def add(self, moments: StreamStep, envs: NDArray[Any], context: Context | None = None) -> None:
-        """Store a moment of each of the given environments, and the model's state there."""
+    def add(self, steps: StreamStep, envs: NDArray[Any], context: Context | None = None) -> None:
+        """Store one step of each of the given environments with the model's latent states."""
         device = self._reward.device
         places = torch.from_numpy(envs * self.length + self._written[envs] % self.length)
         places = places.to(device)
-        self._obs[places] = torch.from_numpy(np.ascontiguousarray(moments.obs)).to(device)
-        action = np.asarray(moments.action, np.float32).reshape(len(envs), -1)
+        self._obs[places] = torch.from_numpy(np.ascontiguousarray(steps.obs)).to(device)
+        action = np.asarray(steps.action, np.float32).reshape(len(envs), -1)
         self._action[places] = torch.from_numpy(action).to(device)
-        self._reward[places] = torch.from_numpy(np.asarray(moments.reward, np.float32)).to(device)
-        flags = np.stack([moments.first, moments.last, moments.terminal])
+        self._reward[places] = torch.from_numpy(np.asarray(steps.reward, np.float32)).to(device)
+        flags = np.stack([steps.first, steps.last, steps.terminal])
         self._flags[:, places] = torch.from_numpy(flags).to(device)
         if context is None:
             self._deter[places] = 0.0
@@ -131,12 +131,12 @@ class SequenceReplay:
     def sample(
         self, batch_size: int, steps: int, uniform: Tensor, newest: int = 0
     ) -> SequenceBatch:
-        """Stretches of `steps` moments; `uniform` is (2, batch_size) noise in [0, 1)."""
+        """Sample sequences of `steps` steps; `uniform` is (2, batch_size) noise in [0, 1)."""
         if self.shortest <= steps:
             raise ConfigError(
-                f"algo_kwargs.batch_length: sequences of {steps} moments and the one before them "
+                f"algo_kwargs.batch_length: sequences of {steps} steps and the step before them "
                 f"need {steps + 1} of every environment, but the replay holds {self.shortest}; "
-                "raise algo_kwargs.learning_starts or buffer_capacity, or shorten them"
+                "raise algo_kwargs.learning_starts or buffer_capacity, or shorten the sequences"
             )
         device = self._reward.device
         rows = torch.arange(batch_size, device=device)
@@ -147,7 +147,7 @@ class SequenceReplay:
         stored = written.clamp(max=self.length)
         begin = ((stored - steps).double() * noise[1]).long()
         begin = torch.where(rows < newest, stored - steps - 1, begin)
-        first = written - stored + begin  # numbers count all moments of an environment
+        first = written - stored + begin  # counts all steps of an environment
         number = first[:, None] + torch.arange(steps + 1, device=device)
         place = env[:, None] * self.length + number % self.length
         before, index = place[:, 0], place[:, 1:]
@@ -169,16 +169,16 @@ class SequenceReplay:
         )
 
     def cut(self, envs: NDArray[Any]) -> None:
-        """End the episodes of environments (a boolean mask) that were given up without a flag,
-        as a truncation would."""
+        """End the episodes of environments (a boolean mask) that were abandoned without a flag,
+        like a truncation."""
         due = np.flatnonzero(envs & (self._written > 0))
         newest = due * self.length + (self._written[due] - 1) % self.length
         self._flags[1, torch.from_numpy(newest).to(self._flags.device)] = True
 
     def refresh(self, places: Tensor, context: Context) -> None:
-        """Store what the model now holds at some places; of equal places the last one counts."""
+        """Store the model's current latent states at some places; of duplicates the last counts."""
         flat = places.flatten()
-        # on a GPU the order of writes is anyone's guess, so equal places write the same
+        # a GPU does not guarantee the order of writes, so duplicates write the same value
         rows = torch.arange(len(flat), device=flat.device)
         last = torch.where(flat[:, None] == flat, rows, -1).amax(1)
         deter, stoch = context.deter.flatten(0, -2), context.stoch.flatten(0, -2)
@@ -187,7 +187,7 @@ class SequenceReplay:
 
     @property
     def refreshed(self) -> tuple[Tensor, ...]:
-        """What `refresh` writes to."""
+        """The tensors that `refresh` writes to."""
         return self._deter, self._stoch
 
     # --- state --------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class SequenceReplay:
         }
 
     def training_state(self) -> dict[str, Any]:
-        """Only what was written: a replay that has just begun makes a small checkpoint."""
+        """Return only what was written, so that a young replay makes a small checkpoint."""
         used = int(min(self._written.max(), self.length))
         shape = (self.num_envs, self.length)
         kept = {

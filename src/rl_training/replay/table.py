@@ -1,4 +1,4 @@
-"""A data set on the training device, sampled with one gather."""
+"""A data set on the training device, from which a batch is one gather."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rl_training.experiment.memory import require_data_memory
 from rl_training.replay.batch import Batch, normalized
 
 Random = Callable[[Callable[[torch.Generator | None, int], Tensor]], Tensor]
-"""From a function that makes n rows of random numbers to one such row."""
+"""Takes a function that makes n rows of random numbers and returns one such row."""
 
 
 def observation_statistics(
     dataset: TransitionDataset,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and standard deviation of each component; the latter is never 0."""
+    """Return mean and standard deviation of each component; the latter is never 0."""
     obs = dataset.observations
     mean, std = (f(0, dtype=np.float64).astype(np.float32) for f in (obs.mean, obs.std))
     return mean, std + np.float32(1e-3)
@@ -31,8 +31,8 @@ def observation_statistics(
 class TransitionTable:
     """Transitions packed into one row each, so that a batch is a single gather.
 
-    Batches hold what the networks see: observations are standardised here, once, by their own
-    statistics (`normalize_observations`), or whenever they are drawn, by `normalizer`.
+    Batches hold the networks' inputs: observations are standardised once, here, with their own
+    statistics (`normalize_observations`), or in every sample, by `normalizer`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TransitionTable:
         return self.rows.shape[0]
 
     def draw(self, size: int, generator: torch.Generator | None = None) -> Tensor:
-        """(size,) row numbers: uniform within a part, parts by weight."""
+        """Sample (size,) row numbers: parts by their weight, uniformly within a part."""
         device = self.rows.device
         if self.num_parts == 1:
             return torch.randint(len(self), (size,), device=device, generator=generator)
@@ -108,7 +108,7 @@ class TransitionTable:
         return (self.part_offsets[part] + (u[1] * self.part_sizes[part]).floor()).long()
 
     def gather(self, index: Tensor) -> Batch:
-        """The transitions at given rows."""
+        """Return the transitions in the given rows."""
         fields = torch.split(self.rows.index_select(0, index), self.widths, dim=1)
         obs, next_obs, action, reward, discount = fields[:5]
         batch = Batch(
@@ -134,11 +134,11 @@ class TransitionTable:
         return batch if self.normalizer is None else normalized(batch, self.normalizer)
 
     def everything(self) -> Batch:
-        """All transitions, in their order."""
+        """Return all transitions in their order."""
         return self.gather(torch.arange(len(self), device=self.rows.device))
 
     def sample(self, size: int, random: Random | None = None) -> Batch:
-        """A batch of `size` transitions, whose row numbers `random` may have drawn ahead."""
+        """Sample `size` transitions; `random` may supply row numbers that were sampled ahead."""
         if random is None:
             return self.gather(self.draw(size))
         return self.gather(random(lambda g, n: self.draw(n * size, g).view(n, size)))

@@ -1,4 +1,4 @@
-"""The smallest task that has to be learned from pixels."""
+"""Catch: a minimal task with image observations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CATCH_ID = "rl_training/Catch-v0"
 
 
 class CatchEnv(gym.Env[NDArray[Any], int]):
-    """A ball falls one row a step; a paddle on the last row goes left, stays or goes right.
+    """A ball falls one row per step; a paddle in the last row moves left, stays or moves right.
 
-    The episode ends when the ball arrives: reward 1 where it is caught, -1 where not, 0
-    before. Observations are (rows * scale, columns * scale) uint8, white on black. A random
-    policy catches about one ball in eight, a perfect one all.
+    The episode terminates when the ball reaches the last row, with reward 1 if the paddle
+    catches it and -1 if not; all other rewards are 0. Observations are (rows * scale,
+    columns * scale) uint8, white on black. A random policy catches about one ball in eight.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
@@ -25,7 +25,7 @@ class CatchEnv(gym.Env[NDArray[Any], int]):
         self, rows: int = 8, columns: int = 8, scale: int = 2, render_mode: str | None = None
     ) -> None:
         if rows < 2 or columns < 2 or scale < 1:
-            raise ValueError("a board has at least 2 rows and 2 columns, a scale at least 1")
+            raise ValueError("rows and columns must be at least 2, scale at least 1")
         self.render_mode = render_mode
         self._rows, self._columns, self._scale = rows, columns, scale
         self.action_space: gym.Space[Any] = gym.spaces.Discrete(3)
@@ -39,19 +39,19 @@ class CatchEnv(gym.Env[NDArray[Any], int]):
         super().reset(seed=seed)
         self._ball = int(self.np_random.integers(self._columns))
         self._row, self._paddle = 0, self._columns // 2
-        return self._picture(), {}
+        return self._image(), {}
 
     def step(self, action: int) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         self._paddle = min(max(self._paddle + int(action) - 1, 0), self._columns - 1)
         self._row += 1
         landed = self._row == self._rows - 1
         reward = (1.0 if self._ball == self._paddle else -1.0) if landed else 0.0
-        return self._picture(), reward, landed, False, {}
+        return self._image(), reward, landed, False, {}
 
     def render(self) -> Any:
-        return np.repeat(self._picture().repeat(8, 0).repeat(8, 1)[..., None], 3, -1)
+        return np.repeat(self._image().repeat(8, 0).repeat(8, 1)[..., None], 3, -1)
 
-    def _picture(self) -> NDArray[Any]:
+    def _image(self) -> NDArray[Any]:
         board = np.zeros((self._rows, self._columns), np.uint8)
         board[self._rows - 1, self._paddle] = 255
         board[self._row, self._ball] = 255
@@ -59,6 +59,6 @@ class CatchEnv(gym.Env[NDArray[Any], int]):
 
 
 def register_catch() -> None:
-    """Make `rl_training/Catch-v0` known to Gymnasium."""
+    """Register `rl_training/Catch-v0` with Gymnasium."""
     if CATCH_ID not in gym.registry:
         gym.register(CATCH_ID, entry_point=f"{__name__}:CatchEnv")

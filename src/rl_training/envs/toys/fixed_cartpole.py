@@ -1,4 +1,4 @@
-"""CartPole without an early end."""
+"""CartPole with episodes of fixed length."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EPISODE_STEPS = 500
 
 
 class FixedCartPoleEnv(CartPoleEnv):
-    """Gymnasium's CartPole whose episodes all last 500 steps: reward 1 while cart and pole are
-    inside CartPole's bounds, 0 otherwise, wherever the step leads.
+    """Gymnasium's CartPole with episodes of exactly 500 steps: the reward is 1 while cart and
+    pole are inside CartPole's bounds and 0 otherwise.
 
-    Outside the bounds the physics go on: the pole may turn over, its angle being counted from
-    upright in [-pi, pi], and the cart stops where the rail ends, at twice the bound. So the
-    length of an episode says nothing about what was done in it, and a constant reward teaches
-    nothing.
+    Outside the bounds the simulation continues: the pole may swing round, with its angle from
+    upright in [-pi, pi], and the cart stops at the end of the rail, at twice the bound. So the
+    length of an episode carries no information about the policy, and a constant reward cannot
+    teach anything.
     """
 
     def __init__(self, render_mode: str | None = None) -> None:
@@ -43,7 +43,7 @@ class FixedCartPoleEnv(CartPoleEnv):
 
 
 def register_fixed_cartpole() -> None:
-    """Make `rl_training/FixedCartPole-v0` known to Gymnasium."""
+    """Register `rl_training/FixedCartPole-v0` with Gymnasium."""
     if FIXED_CARTPOLE_ID not in gym.registry:
         gym.register(
             FIXED_CARTPOLE_ID,

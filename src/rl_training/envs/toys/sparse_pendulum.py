@@ -1,4 +1,4 @@
-"""Swing-up that pays only for standing upright."""
+"""Pendulum swing-up with a sparse reward."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EPISODE_STEPS = 200
 
 
 class SparsePendulumEnv(PendulumEnv):
-    """Gymnasium's pendulum, hanging at the start: reward 1 while it is within `upright`
-    radians of standing, 0 otherwise, wherever the step leads.
+    """Gymnasium's pendulum, starting from hanging down: the reward is 1 while it is within
+    `upright` radians of the upright position and 0 otherwise.
 
-    A random policy hardly ever sees a reward. A swing-up takes about a quarter of the 200
+    A random policy almost never gets a reward. A swing-up takes about a quarter of the 200
     steps, so the best return is about 150.
     """
 
@@ -33,7 +33,7 @@ class SparsePendulumEnv(PendulumEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """At rest, within `start_spread` radians of hanging straight down."""
+        """Start at rest, within `start_spread` radians of hanging straight down."""
         super().reset(seed=seed)
         angle = math.pi + self.np_random.uniform(-self.start_spread, self.start_spread)
         self.state = np.array([angle, 0.0])
@@ -49,7 +49,7 @@ class SparsePendulumEnv(PendulumEnv):
 
 
 def register_sparse_pendulum() -> None:
-    """Make `rl_training/SparsePendulum-v0` known to Gymnasium."""
+    """Register `rl_training/SparsePendulum-v0` with Gymnasium."""
     if SPARSE_PENDULUM_ID not in gym.registry:
         gym.register(
             SPARSE_PENDULUM_ID,

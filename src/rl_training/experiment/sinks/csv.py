@@ -11,7 +11,7 @@ from typing import IO, Any
 from rl_training.experiment.config import Section
 from rl_training.experiment.files import append_text, replace_text
 from rl_training.experiment.sinks.base import MetricsEvent, RunInfo
-from rl_training.experiment.tracking import written_or_said
+from rl_training.experiment.tracking import reraise_os_error
 
 CSV_FILE = "metrics.csv"
 
@@ -48,7 +48,7 @@ class CsvSink:
             self._rewrite([*self._stored(), row])
             return
         assert self._file is not None
-        with written_or_said(self.path):
+        with reraise_os_error(self.path):
             self._file.write(self._text([row]))
             self._file.flush()
 
@@ -69,7 +69,7 @@ class CsvSink:
 
     def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
         header = dict(zip(self._columns, self._columns, strict=True))
-        with written_or_said(self.path):
+        with reraise_os_error(self.path):
             replace_text(self.path, self._text([header, *rows]))
             self.close("")
             self._file = append_text(self.path)

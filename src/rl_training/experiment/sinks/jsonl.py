@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from rl_training.experiment.files import append_text, replace_text
 from rl_training.experiment.sinks.base import MetricsEvent, RunInfo
-from rl_training.experiment.tracking import METRICS_FILE, written_or_said
+from rl_training.experiment.tracking import METRICS_FILE, reraise_os_error
 
 
 class JsonlSink:
@@ -24,14 +24,14 @@ class JsonlSink:
         self.path = run.run_dir / METRICS_FILE
         if run.resumed_at is not None and self.path.is_file():
             kept = [line for line, event in whole_lines(self.path) if event[1] <= run.resumed_at]
-            with written_or_said(self.path):
+            with reraise_os_error(self.path):
                 replace_text(self.path, "".join(f"{line}\n" for line in kept))
-        with written_or_said(self.path):
+        with reraise_os_error(self.path):
             self._file: IO[str] = append_text(self.path)
 
     def write(self, event: MetricsEvent) -> None:
         line = json.dumps({"event": event.kind, "tick": event.tick, **event.plain})
-        with written_or_said(self.path):
+        with reraise_os_error(self.path):
             self._file.write(line + "\n")
             self._file.flush()
 

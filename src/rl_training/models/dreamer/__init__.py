@@ -1,11 +1,11 @@
-"""The networks of a world model: what is seen, what happens next, and what it is worth.
+"""The networks of a world model: encoders and decoders, the recurrent state, and heads.
 
 Hafner, Pasukonis, Ba and Lillicrap 2023, arXiv:2301.04104, in the form of the authors' current
 code: block-GRU, RMS normalisation, categorical latents, two-hot heads.
 """
 
-from rl_training.models.dreamer.coders import PictureDecoder as PictureDecoder
-from rl_training.models.dreamer.coders import PictureEncoder as PictureEncoder
+from rl_training.models.dreamer.coders import PixelDecoder as PixelDecoder
+from rl_training.models.dreamer.coders import PixelEncoder as PixelEncoder
 from rl_training.models.dreamer.coders import VectorDecoder as VectorDecoder
 from rl_training.models.dreamer.coders import VectorEncoder as VectorEncoder
 from rl_training.models.dreamer.coders import image_stages as image_stages
@@ -21,7 +21,7 @@ from rl_training.models.dreamer.layers import DreamerSize as DreamerSize
 from rl_training.models.dreamer.layers import Head as Head
 from rl_training.models.dreamer.rssm import RSSM as RSSM
 from rl_training.models.dreamer.rssm import LatentState as LatentState
-from rl_training.models.dreamer.rssm import drawn as drawn
-from rl_training.models.dreamer.rssm import going_on as going_on
+from rl_training.models.dreamer.rssm import exponential_noise as exponential_noise
+from rl_training.models.dreamer.rssm import mask_state as mask_state
 from rl_training.models.dreamer.rssm import one_hot as one_hot
-from rl_training.models.dreamer.rssm import waits as waits
+from rl_training.models.dreamer.rssm import sample_one_hot as sample_one_hot

@@ -1,4 +1,4 @@
-"""From observations to features and back, for vectors and pictures."""
+"""Encoders and decoders for vector and image observations."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models.dreamer.layers import Dense, DreamerSize, Head, RMSNorm, trunc_normal_
 
 SMALLEST_MAP = 4
-"""Side of the picture at which convolutions end."""
+"""Side of the smallest feature map."""
 IMAGE_CHANNELS = (2, 3, 4, 4)
 """Channels of the convolutions, in multiples of the model's depth."""
 
 
 def symlog(x: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|): large numbers small, small ones as they are."""
+    """sign(x) log(1 + |x|): compresses large numbers and is near the identity for small ones."""
     return torch.sign(x) * torch.log1p(x.abs())
 
 
 def symexp(x: Tensor) -> Tensor:
-    """What `symlog` came from."""
+    """The inverse of `symlog`."""
     return torch.sign(x) * torch.expm1(x.abs())
 
 
@@ -44,7 +44,7 @@ class VectorEncoder(nn.Module):
 
 
 class VectorDecoder(nn.Module):
-    """Vectors from features, in symlog space."""
+    """Maps features to vectors in symlog space."""
 
     def __init__(self, feature_dim: int, obs_dim: int, size: DreamerSize) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class VectorDecoder(nn.Module):
 
 
 def image_stages(height: int, width: int) -> int:
-    """How often a picture is halved until a side is at most 7 pixels; refused where it cannot."""
+    """How often an image is halved until a side has at most 7 pixels; other sizes are refused."""
     stages = 0
     sides = height, width
     while min(sides) >= 2 * SMALLEST_MAP:
@@ -79,7 +79,7 @@ def image_stages(height: int, width: int) -> int:
 
 
 class ChannelNorm(RMSNorm):
-    """`RMSNorm` over the channels of a picture."""
+    """`RMSNorm` over the channels of an image."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.movedim(-3, -1)).movedim(-1, -3)
@@ -97,11 +97,11 @@ def _channels(size: DreamerSize, stages: int) -> list[int]:
     return [size.depth * factor for factor in IMAGE_CHANNELS[-stages:]]
 
 
-class PictureEncoder(nn.Module):
+class PixelEncoder(nn.Module):
     """Convolutions with pooling over (..., channels, height, width) numbers in [0, 1].
 
-    Here as in the decoder a pixel's channels lie side by side in memory, which is how a GPU's
-    convolutions want them and what the norm sums over.
+    Memory is channels-last, here and in the decoder: convolutions on a GPU are faster with it,
+    and the norm sums over channels.
     """
 
     def __init__(self, channels: int, height: int, width: int, size: DreamerSize) -> None:
@@ -113,9 +113,9 @@ class PictureEncoder(nn.Module):
         self.norms = nn.ModuleList(ChannelNorm(out) for _, out in pairs)
         self.out_dim = widths[-1] * (height >> stages) * (width >> stages)
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        leading = pictures.shape[:-3]
-        x = pictures.reshape(-1, *pictures.shape[-3:]) - 0.5
+    def forward(self, images: Tensor) -> Tensor:
+        leading = images.shape[:-3]
+        x = images.reshape(-1, *images.shape[-3:]) - 0.5
         x = x.contiguous(memory_format=torch.channels_last)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.silu(norm(F.max_pool2d(convolution(x), 2)))
@@ -123,15 +123,15 @@ class PictureEncoder(nn.Module):
 
 
 def enlarged(x: Tensor) -> Tensor:
-    """Pictures of twice the sides, channels side by side; asks no host, sums in a fixed order."""
+    """Upsample images by 2, channels-last; without a host sync, with deterministic gradients."""
     count, channels, height, width = x.shape
     pixels = x.permute(0, 2, 3, 1)[:, :, None, :, None]
     twice = pixels.expand(count, height, 2, width, 2, channels)
     return twice.reshape(count, 2 * height, 2 * width, channels).permute(0, 3, 1, 2)
 
 
-class PictureDecoder(nn.Module):
-    """Pictures from features, numbers in [0, 1]."""
+class PixelDecoder(nn.Module):
+    """Maps features to images with values in [0, 1]."""
 
     def __init__(
         self, feature_dim: int, channels: int, height: int, width: int, size: DreamerSize
@@ -154,7 +154,7 @@ class PictureDecoder(nn.Module):
                 x = F.silu(self.norms[i](x))
         return torch.sigmoid(x).reshape(*leading, *x.shape[1:])
 
-    def loss(self, features: Tensor, pictures: Tensor) -> Tensor:
-        """Squared error summed over pixels."""
-        error: Tensor = self(features) - pictures
+    def loss(self, features: Tensor, images: Tensor) -> Tensor:
+        """Squared error, summed over pixels."""
+        error: Tensor = self(features) - images
         return error.square().sum((-3, -2, -1))

@@ -1,4 +1,4 @@
-"""What a world model's features are worth, and what to do in them."""
+"""Two-hot value heads and the policy on a world model's features."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch.nn import functional as F
 
 from rl_training.models.dreamer.coders import symexp
 from rl_training.models.dreamer.layers import Head
-from rl_training.models.dreamer.rssm import UNIMIX, drawn, one_hot, waits
+from rl_training.models.dreamer.rssm import UNIMIX, exponential_noise, one_hot, sample_one_hot
 from rl_training.models.policies import Policy
 
 
 def two_hot_bins(count: int = 255, limit: float = 20.0) -> Tensor:
-    """(count,) values spread evenly in symlog space, exactly as many below zero as above."""
+    """(count,) values spaced evenly in symlog space and symmetric about 0."""
     if count % 2 == 0:
-        raise ValueError(f"an odd number of bins has one at zero, got {count}")
+        raise ValueError(f"the number of bins must be odd, so that one is at zero, got {count}")
     below = symexp(torch.linspace(-limit, 0.0, count // 2 + 1, dtype=torch.float64))
     return torch.cat([below, -below[:-1].flip(0)]).float()
 
 
 class TwoHotHead(nn.Module):
-    """A number as a distribution over fixed values; predicts exactly 0 at the start."""
+    """Predicts a scalar as a distribution over fixed bins; predicts exactly 0 when new."""
 
     bins: Tensor
 
@@ -38,21 +38,21 @@ class TwoHotHead(nn.Module):
         return F.log_softmax(self.head(features), -1)
 
     def mean(self, log_probs: Tensor) -> Tensor:
-        """What the distribution expects, summed so that equal probabilities give exactly 0."""
+        """The expected value, summed in pairs so that a uniform distribution gives exactly 0."""
         terms = log_probs.exp() * self.bins
         middle = self.bins.shape[0] // 2
         pairs = terms[..., :middle] + terms[..., middle + 1 :].flip(-1)
         return pairs.sum(-1) + terms[..., middle]
 
     def loss(self, log_probs: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy to the two bins around each target."""
+        """Cross-entropy to the two-hot encoding of each target."""
         return -(two_hot(target, self.bins) * log_probs).sum(-1)
 
 
 def two_hot(x: Tensor, bins: Tensor) -> Tensor:
-    """(..., bins) weights on the two bins around each number, whose mean is that number.
+    """Encode numbers as (..., bins) weights on the two nearest bins, whose mean is the number.
 
-    Numbers outside the bins become the outermost one.
+    Numbers outside the range of the bins are clipped.
     """
     x = torch.minimum(torch.maximum(x, bins[0]), bins[-1]).contiguous()
     above = torch.searchsorted(bins, x, right=True).clamp(1, bins.shape[0] - 1)
@@ -64,10 +64,10 @@ def two_hot(x: Tensor, bins: Tensor) -> Tensor:
 
 
 class ImaginedPolicy(Policy):
-    """A policy on features: categorical with 1% of uniform, or a Gaussian around a tanh.
+    """A policy on latent features: categorical with 1% uniform, or Gaussian with a tanh mean.
 
-    Actions are as the world model takes them: one-hot for Discrete, and numbers for Box that
-    the environment's map clips to [-1, 1].
+    Actions have the world model's format: one-hot for Discrete, and unclipped numbers for Box,
+    which are clipped to [-1, 1] for the environment.
     """
 
     LEAST_STD, MOST_STD = 0.1, 1.0
@@ -79,26 +79,26 @@ class ImaginedPolicy(Policy):
         self.head = Head(in_dim, units, 3, outputs, out_scale=0.01)
 
     def probs(self, features: Tensor) -> Tensor:
-        """(..., actions) of a Discrete policy."""
+        """(..., actions) probabilities of a Discrete policy."""
         probs = torch.softmax(self.head(features), -1)
         return (1.0 - UNIMIX) * probs + UNIMIX / self.action_dim
 
     def gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of a Box policy."""
+        """Mean and standard deviation of a Box policy."""
         mean, raw = torch.split(self.head(features), self.action_dim, -1)
         std = (self.MOST_STD - self.LEAST_STD) * torch.sigmoid(raw + 2.0) + self.LEAST_STD
         return torch.tanh(mean), std
 
     def noise(self, source: NoiseSource, *shape: int) -> Tensor:
-        """What `draw` needs for (*shape,) actions."""
+        """The noise that `draw` needs for (*shape,) actions."""
         draw = source.uniform if self.discrete else source.normal
         return draw(*shape, self.action_dim)
 
     def draw(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Random actions, without gradient."""
+        """Sample actions from given noise, without gradient."""
         with torch.no_grad():
             if self.discrete:
-                return drawn(self.probs(features), waits(noise))
+                return sample_one_hot(self.probs(features), exponential_noise(noise))
             mean, std = self.gaussian(features)
             return mean + std * noise
 
@@ -125,7 +125,7 @@ class ImaginedPolicy(Policy):
 
 
 class NoiseSource(Protocol):
-    """Where random numbers come from."""
+    """A source of random numbers."""
 
     def normal(self, *shape: int) -> Tensor: ...
     def uniform(self, *shape: int) -> Tensor: ...

@@ -1,4 +1,4 @@
-"""Sizes and layers that the networks of a world model are made of."""
+"""Sizes and layers of the world model's networks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SIZES = {
 
 
 def trunc_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
-    """Normal with deviation `scale`/sqrt(fan_in) after it was cut at two deviations."""
-    std = 1.1368 * scale / math.sqrt(fan_in)  # cutting takes 12% of the deviation
+    """Normal truncated at two standard deviations, with a final std of `scale`/sqrt(fan_in)."""
+    std = 1.1368 * scale / math.sqrt(fan_in)  # truncation reduces the standard deviation by 12%
     if scale == 0.0:
         nn.init.zeros_(weight)
     else:
@@ -40,7 +40,7 @@ def trunc_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x), scaled; no shift and no mean."""
+    """x / rms(x), times a learned scale, without centring or shift."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class RMSNorm(nn.Module):
 
 
 class Dense(nn.Module):
-    """Linear, normalised, SiLU."""
+    """Linear layer, RMS norm and SiLU."""
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Dense(nn.Module):
 
 
 class Head(nn.Module):
-    """Dense layers and a linear output that starts at `out_scale` times the usual size."""
+    """Dense layers and a linear output, initialised with `out_scale` times the usual std."""
 
     def __init__(
         self, in_dim: int, units: int, layers: int, out_dim: int, out_scale: float = 1.0
@@ -84,7 +84,7 @@ class Head(nn.Module):
 
 
 class BlockLinear(nn.Module):
-    """A linear map of its own for each block: (blocks, rows, in) to (blocks, rows, out)."""
+    """A separate linear map per block: (blocks, rows, in) to (blocks, rows, out)."""
 
     def __init__(self, blocks: int, in_dim: int, out_dim: int, fan_in: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a world model remembers and expects: a block-GRU and categoricals."""
+"""The recurrent state-space model: a block-GRU and categorical latents."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rl_training.models.dreamer.layers import (
 )
 
 UNIMIX = 0.01
-"""Share of the uniform distribution in every categorical, so that no KL is infinite."""
+"""Weight of the uniform distribution in every categorical, which keeps the KL finite."""
 
 
 class LatentState(NamedTuple):
-    """Where a world model is: (..., deter) and (..., latents, classes), one class each."""
+    """The latent state: (..., deter) and one-hot (..., latents, classes)."""
 
     deter: Tensor
     stoch: Tensor
 
     @property
     def features(self) -> Tensor:
-        """What heads look at."""
+        """The input of the heads."""
         return torch.cat([self.deter, self.stoch.flatten(-2)], -1)
 
     def at(self, index: Any) -> LatentState:
-        """Some of the states, by an index of the leading axes."""
+        """Select states by an index of the leading axes."""
         return LatentState(self.deter[index], self.stoch[index])
 
     def detach(self) -> LatentState:
@@ -41,14 +41,14 @@ class LatentState(NamedTuple):
 
 
 class RSSM(nn.Module):
-    """Recurrent state-space model: a block-GRU that remembers, and categoricals that are drawn.
+    """Recurrent state-space model: a deterministic block-GRU state and categorical latents.
 
-    The prior is what it expects of a state before it sees it, the posterior after; both are
-    (..., latents, classes) probabilities. At `is_first` state and previous action count as zero,
-    so that episodes can follow one another in a sequence.
+    The prior predicts the latents without the observation, the posterior with it; both are
+    (..., latents, classes) probabilities. At `is_first` the state and the previous action are
+    set to zero, so that a sequence may span several episodes.
 
-    A sequence is a chain of small kernels, whose number is its time on a GPU: whatever does not
-    wait for the state (actions, observations, random numbers) is worked on for all steps at once.
+    A sequence is a chain of small kernels, and their number determines the time on a GPU: what
+    does not depend on the state (actions, observations, noise) is computed for all steps at once.
     """
 
     uniform: Tensor
@@ -89,12 +89,12 @@ class RSSM(nn.Module):
         )
 
     def read_action(self, action: Tensor) -> Tensor:
-        """What `recur` takes of actions."""
+        """Embed actions for `recur`."""
         acted: Tensor = self.from_action(action / action.detach().abs().clamp(min=1.0))
         return acted
 
     def recur(self, state: LatentState, acted: Tensor) -> Tensor:
-        """(rows, deter) the next deterministic state."""
+        """Compute the next deterministic state, (rows, deter)."""
         before = self._in_blocks(state.deter)
         inputs = torch.cat(
             [self.from_deter(state.deter), self.from_stoch(state.stoch.flatten(-2)), acted], -1
@@ -114,7 +114,7 @@ class RSSM(nn.Module):
         return self._probs(self.prior_head(deter))
 
     def posterior(self, deter: Tensor, looked: Tensor) -> Tensor:
-        """Of (rows, deter) states; `looked` is `from_embed` of what is seen."""
+        """The posterior for (rows, deter) states; `looked` is `from_embed` of the observation."""
         hidden = torch.addmm(looked, deter, self.posterior_linear.weight.t())
         return self._probs(self.posterior_out(F.silu(self.posterior_norm(hidden))))
 
@@ -123,52 +123,52 @@ class RSSM(nn.Module):
         return torch.lerp(torch.softmax(logits, -1), self.uniform, UNIMIX)
 
     def imagine(self, state: LatentState, action: Tensor, wait: Tensor) -> LatentState:
-        """One step without an observation; `wait` is for `drawn`."""
+        """One step without an observation; `wait` is the noise for `sample_one_hot`."""
         deter = self.recur(state, self.read_action(action))
-        return LatentState(deter, drawn(self.prior(deter), wait))
+        return LatentState(deter, sample_one_hot(self.prior(deter), wait))
 
     def see_all(
         self, state: LatentState, action: Tensor, is_first: Tensor, embed: Tensor, noise: Tensor
     ) -> tuple[LatentState, Tensor, Tensor]:
-        """A sequence of T steps; the second axis of what goes in and comes out is time.
+        """Filter a sequence of T steps; the second axis of inputs and outputs is time.
 
-        `action[:, t]` is the one before the observation t, `noise` is uniform. States,
-        posteriors and priors.
+        `action[:, t]` precedes observation t, and `noise` is uniform. Returns states, posteriors
+        and priors.
         """
         going = (~is_first).to(embed.dtype).unsqueeze(-1)
         acted, looked = self.read_action(action * going), self.from_embed(embed)
-        wait = waits(noise)
+        wait = exponential_noise(noise)
         states, posteriors = [], []
         for t in range(embed.shape[1]):
-            deter = self.recur(going_on(state, going[:, t]), acted[:, t])
+            deter = self.recur(mask_state(state, going[:, t]), acted[:, t])
             posterior = self.posterior(deter, looked[:, t])
-            state = LatentState(deter, drawn(posterior, wait[:, t]))
+            state = LatentState(deter, sample_one_hot(posterior, wait[:, t]))
             states.append(state)
             posteriors.append(posterior)
         deter, stoch = (torch.stack(part, 1) for part in zip(*states, strict=True))
         return LatentState(deter, stoch), torch.stack(posteriors, 1), self.prior(deter)
 
 
-def going_on(state: LatentState, going: Tensor) -> LatentState:
-    """A state as the next moment takes it: zero where `going`, (rows, 1), is 0."""
+def mask_state(state: LatentState, going: Tensor) -> LatentState:
+    """Zero the state of rows that start an episode, where `going`, (rows, 1), is 0."""
     return LatentState(state.deter * going, state.stoch * going.unsqueeze(-1))
 
 
 def one_hot(index: Tensor, classes: int) -> Tensor:
-    """As torch's, which asks the host whether all classes exist."""
+    """Like torch's `one_hot`, but without its host sync."""
     return index.unsqueeze(-1) == torch.arange(classes, device=index.device)
 
 
-def waits(noise: Tensor) -> Tensor:
-    """Exponential times of uniform noise in [0, 1), for `drawn`."""
+def exponential_noise(noise: Tensor) -> Tensor:
+    """Turn uniform noise in [0, 1) into exponential noise for `sample_one_hot`."""
     return -torch.log(noise.clamp(min=torch.finfo(noise.dtype).tiny))
 
 
-def drawn(probs: Tensor, wait: Tensor) -> Tensor:
-    """One-hot draws with the gradient of the probabilities.
+def sample_one_hot(probs: Tensor, wait: Tensor) -> Tensor:
+    """Sample one-hot vectors with straight-through gradients of the probabilities.
 
-    The first to happen of events with these rates: device work of fixed shape, which
-    multinomial is not.
+    The sample is the argmin of exponential noise / probability; unlike `torch.multinomial`
+    this has a fixed shape and needs no host sync.
     """
     chosen = (probs / wait).argmax(-1, keepdim=True)
     hard = torch.zeros_like(probs).scatter_(-1, chosen, 1.0)

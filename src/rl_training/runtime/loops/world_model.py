@@ -22,7 +22,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.sinks import Video
 from rl_training.experiment.state import Stored
-from rl_training.models.carry import begun
+from rl_training.models.carry import reset_rows
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed
@@ -154,7 +154,7 @@ class Stream:
         """At the next moment, to which an action has led, or with which an episode begins."""
         self.action, self.reward, self.first = action, reward, first
         if first.any():
-            self.carry = begun(self.carry, torch.from_numpy(first))
+            self.carry = reset_rows(self.carry, torch.from_numpy(first))
 
     def restart(self, envs: NDArray[Any]) -> None:
         """Begin episodes in environments (a boolean mask) whose episode was given up."""
