@@ -60,7 +60,7 @@ def refused(kind: Any, **options: Any) -> str:
         (PPO, "ent_coef", "its name here is 'entropy_coef'"),
         (SAC, "ent_coef", "its name here is 'fixed_temperature'"),
         (SAC, "buffer_size", "its name here is 'buffer_capacity'"),
-        (BC, "gamma", "looks at no returns"),
+        (BC, "gamma", "uses no returns"),
         (IQL, "actor_learning_rate", "its name here is 'policy_lr'"),
         (SAC, "n_critics", "the algorithm has two critics"),
         (IQL, "encoder_factory", "its name here is 'hidden_sizes'"),

@@ -262,7 +262,7 @@ def test_what_could_be_read_for_ever_is_refused_at_once(tmp_path: Path) -> None:
                 os.mkfifo(path / name)
             else:
                 (path / name).symlink_to("/dev/zero")
-            with pytest.raises(CheckpointError, match=r"damaged.*no ordinary file"):
+            with pytest.raises(CheckpointError, match=r"damaged.*not a regular file"):
                 read_checkpoint(path)
 
 

@@ -1,8 +1,8 @@
 """Checkpoints: a folder of components and a manifest, complete or absent.
 
 A checkpoint is written to a draft folder, flushed to disk and renamed, so that a
-half-written one is never seen under its final name. Every file's checksum stands in the
-manifest and is verified before anything is read. Loading runs no code: tensors and
+half-written one never appears under its final name. The manifest holds the checksum of every
+file, which is verified before anything is read. Loading runs no code: it reads tensors and
 plain containers only (`torch.load(weights_only=True)`).
 """
 
@@ -35,14 +35,14 @@ from rl_training.experiment.files import (
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 1 << 26
-"""Bytes; no manifest is nearly as long."""
+"""Bytes; far more than any manifest has."""
 DRAFT = ".draft-"
 _TICK_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A checkpoint whose manifest could be read; its files are verified when loaded."""
+    """A checkpoint with a readable manifest; its files are verified when they are loaded."""
 
     path: Path
     manifest: dict[str, Any]
@@ -53,13 +53,13 @@ class CheckpointInfo:
 
     @property
     def score(self) -> float | None:
-        """Result of the evaluation at this tick, larger is better; None if there was none."""
+        """The evaluation's score at this tick, larger is better; None if there was none."""
         score = self.manifest.get("score")
         return None if score is None else float(score)
 
 
 class _HashingFile:
-    """Forwards writes and keeps their checksum, so that nothing is read back to hash it."""
+    """Forwards writes and computes their checksum, so that no file is read back for it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -69,7 +69,7 @@ class _HashingFile:
     def write(self, data: Any) -> int:
         try:
             self.file.write(data)
-        except OSError as error:  # the serialiser would wrap it beyond recognition
+        except OSError as error:  # torch.save would replace it by an error of its own
             self.error = error
             raise
         self.digest.update(data)
@@ -80,7 +80,7 @@ class _HashingFile:
 
 
 def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """Checksum of everything in a manifest but itself."""
+    """Checksum of all entries of a manifest except the checksum."""
     rest = {key: value for key, value in manifest.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -102,7 +102,7 @@ def _write_component(path: Path, state: Any) -> str:
 
 
 def _without_rest(state: Any) -> Any:
-    """Tensors that are parts of larger ones alone, or the whole would be written with each."""
+    """Clone views, because torch.save would write their whole storage."""
     import torch
 
     if isinstance(state, torch.Tensor):
@@ -120,14 +120,14 @@ def write_checkpoint(
 ) -> CheckpointInfo:
     """Write `components` (name -> tensors and plain containers) as one checkpoint at `path`.
 
-    Replaces a checkpoint already there; refuses to replace anything else. On failure
-    nothing is left behind and what was there before is untouched.
+    Replaces an existing checkpoint and refuses to replace anything else. On failure nothing
+    is left behind, and the existing checkpoint is unchanged.
     """
     if not path.exists() and aside_of(path).exists():
         aside_of(path).rename(path)
     if path.exists() and not (path / MANIFEST).is_file():
         raise CheckpointError(
-            f"checkpoint '{path}': something that is no checkpoint is already there; "
+            f"checkpoint '{path}': something other than a checkpoint is already there; "
             "choose another path"
         )
     draft: Path | None = None
@@ -170,7 +170,7 @@ def write_checkpoint(
 
 
 def read_manifest(path: Path) -> CheckpointInfo:
-    """The manifest of the checkpoint at `path`, or of the one that was to be replaced there."""
+    """Read the manifest at `path`, or of the checkpoint that was being replaced there."""
     try:
         if not path.exists() and aside_of(path).exists():
             path = aside_of(path)
@@ -185,7 +185,7 @@ def read_manifest(path: Path) -> CheckpointInfo:
                 "./runs"
             ) from None
         raise CheckpointError(
-            f"'{path}' is no checkpoint: expected a folder with a {MANIFEST}, as written by "
+            f"'{path}' is not a checkpoint: expected a folder with a {MANIFEST}, as written by "
             "'save' or found under <run>/checkpoints"
         ) from None
     except OSError as error:
@@ -210,7 +210,7 @@ def read_manifest(path: Path) -> CheckpointInfo:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise CheckpointError(
-            f"checkpoint '{path}' is damaged: its {MANIFEST} is cut short or changed; "
+            f"checkpoint '{path}' is damaged: its {MANIFEST} is truncated or changed; "
             "use an earlier checkpoint"
         ) from None
     return CheckpointInfo(path, manifest)
@@ -223,7 +223,7 @@ def _whole_number(value: Any, *, least: int) -> int:
 
 
 def _tick_of(name: str) -> int:
-    """By the name of a folder of a store."""
+    """The tick in the name of a store's folder."""
     return int(name.removeprefix(REPLACED))
 
 
@@ -252,7 +252,7 @@ def verify(info: CheckpointInfo) -> None:
                     digest.update(block)
         except PermissionError as error:
             raise _forbidden(info.path, file_name, error) from None
-        except (FileNotFoundError, ValueError):  # ValueError: a name that no file can have
+        except (FileNotFoundError, ValueError):  # ValueError: the name is invalid
             raise _damaged(info.path, ascii(file_name)[1:-1], "is missing") from None
         except OSError as error:
             raise _damaged(info.path, file_name, f"cannot be read ({error.strerror})") from None
@@ -261,20 +261,20 @@ def verify(info: CheckpointInfo) -> None:
 
 
 def _refuse_packed(path: Path, file_name: str) -> None:
-    """Refuse what is compressed, before a few bytes become many gigabytes."""
+    """Refuse compressed files, of which a few bytes may expand to gigabytes."""
     try:
         with zipfile.ZipFile(path / file_name) as archive:
             packed = any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
-        raise _foreign(path, file_name) from None  # a bare pickle, say
+        raise _foreign(path, file_name) from None  # for example a bare pickle
     if packed:
-        raise _damaged(path, file_name, "is compressed, as no checkpoint is")
+        raise _damaged(path, file_name, "is compressed, which no checkpoint is")
 
 
 def _foreign(path: Path, file_name: str) -> CheckpointError:
     return CheckpointError(
         f"checkpoint '{path}': {file_name} holds something other than tensors and plain "
-        "values and was not loaded, since loading it could run code"
+        "values and was not loaded, because loading it could run code"
     )
 
 
@@ -294,7 +294,7 @@ def read_checkpoint(
         _refuse_packed(info.path, file_name)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a refusal is one sentence
+                warnings.simplefilter("ignore")  # an error is one sentence
                 components[name] = torch.load(
                     info.path / file_name, map_location="cpu", weights_only=True
                 )
@@ -304,14 +304,14 @@ def read_checkpoint(
 
 
 class CheckpointStore:
-    """The checkpoints of one run: newest, best, rotation."""
+    """The checkpoints of one run: saves them, deletes old ones, finds the newest and the best."""
 
     def __init__(self, folder: Path, keep_last: int, keep_best: bool) -> None:
         self.folder = folder
         self.keep_last = keep_last
         self.keep_best = keep_best
         self.pinned: int | None = None
-        """A tick whose checkpoint is kept, too."""
+        """A tick whose checkpoint is never deleted."""
         self._known: dict[str, tuple[tuple[int, ...] | None, CheckpointInfo | CheckpointError]]
         self._known = {}
 
@@ -329,13 +329,13 @@ class CheckpointStore:
         return self._scan()[0]
 
     def unreadable(self) -> dict[int, CheckpointError]:
-        """Why each checkpoint that `all` leaves out was left out, by its tick."""
+        """Why `all` leaves out a checkpoint, by its tick."""
         return self._scan()[1]
 
     def _scan(self) -> tuple[list[CheckpointInfo], dict[int, CheckpointError]]:
         found, refused = [], {}
         known, self._known = self._known, {}
-        # with names instead of paths: of ten thousand checkpoints each would be slow
+        # names instead of paths, which would be slow with ten thousand checkpoints
         folder = os.fspath(self.folder)
         for name in self._names():
             changed = _last_change(f"{folder}/{name}/{MANIFEST}")
@@ -355,7 +355,7 @@ class CheckpointStore:
         return sorted(found, key=lambda info: info.tick), refused
 
     def _names(self) -> list[str]:
-        """Of every tick, and aside where a checkpoint was left while it was being replaced."""
+        """The folder of every tick, or the one set aside if replacing it was interrupted."""
         names = set(self._listed())
         chosen = [name for name in names if name.isdecimal()]
         for name in names:
@@ -380,7 +380,7 @@ class CheckpointStore:
         return found[-1] if found else None
 
     def best(self) -> CheckpointInfo | None:
-        """The checkpoint with the best evaluation, the earliest of equals."""
+        """The checkpoint with the best evaluation; of equal ones the earliest."""
         return _best_of(self.all())
 
     def _rotate(self) -> None:
@@ -391,11 +391,11 @@ class CheckpointStore:
             keep.add(best.tick)
         for info in found:
             if info.tick not in keep:
-                # out of sight first: a deletion that is cut short must not look complete
+                # renamed first: an interrupted deletion must not leave what looks complete
                 gone = self.folder / f"{DRAFT}{info.path.name}"
                 shutil.rmtree(gone, ignore_errors=True)
                 info.path.rename(gone)
-        for name in self._listed():  # what a killed process has left
+        for name in self._listed():  # left by a killed process
             replaced = name.startswith(REPLACED)
             if replaced and not (self.folder / name.removeprefix(REPLACED)).exists():
                 continue  # the only one of its tick
@@ -409,7 +409,7 @@ def _best_of(found: list[CheckpointInfo]) -> CheckpointInfo | None:
 
 
 def _last_change(file: str) -> tuple[int, ...] | None:
-    """What differs after a file has been written again; None where it cannot be seen."""
+    """A value that changes when the file is rewritten; None if it cannot be read."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):

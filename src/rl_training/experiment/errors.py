@@ -1,7 +1,7 @@
-"""Errors meant for the person at the keyboard.
+"""Errors that users see.
 
-Each message is one sentence that names the offending key or file, says what was
-expected, and how to correct it. The command line prints it and exits with code 2.
+Each message is one sentence that names the offending key or file, what was expected and how to
+correct it. The command line prints it and exits with code 2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class RLTrainingError(Exception):
 
 
 class RenamedKeyWarning(FutureWarning):
-    """A key was given by a name that it had in an earlier version."""
+    """A key was given by its name in an earlier version."""
 
 
 class ConfigError(RLTrainingError):
@@ -33,19 +33,19 @@ class EnvironmentSetupError(RLTrainingError):
 
 
 class EnvironmentFailure(RLTrainingError):  # noqa: N818  (what it is, to a reader of the log)
-    """An environment raised, returned what is no number or no observation, or died."""
+    """An environment raised, returned invalid values, or its process died."""
 
 
 class CheckpointError(RLTrainingError):
-    """A checkpoint that is missing, damaged, foreign or cannot be written."""
+    """A checkpoint that is missing, damaged, of another program, or cannot be written."""
 
 
 class NewerFormatError(CheckpointError):
-    """A checkpoint that a later version of this package has written."""
+    """A checkpoint written by a later version of this package."""
 
 
 class UnfitStateError(CheckpointError):
-    """A value of a checkpoint that its component cannot take."""
+    """A value of a checkpoint that does not fit its component."""
 
 
 class ExportError(RLTrainingError):
@@ -71,11 +71,11 @@ class MissingExtraError(RLTrainingError):
         self._given = (package, extra, purpose)
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
-        return type(self), self._given  # so that a worker process can hand it over
+        return type(self), self._given  # so that it can be pickled in a worker process
 
 
 def install_command(extra: str) -> str:
-    """What installs the packages of an extra, wherever this package itself was installed from."""
+    """The command that installs the packages of an extra, wherever this package came from."""
     try:
         declared = metadata.requires("rl-training") or []
     except metadata.PackageNotFoundError:  # run from its sources
@@ -93,7 +93,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = close or [name for name in candidates if word and name.startswith(word)]
     if not close:
         return ""
-    # Of equally similar words the one of most similar length: 'arw' is no 'marwil'.
+    # Of equally similar words the one of most similar length: 'arw' means 'awr', not 'marwil'.
     best = max(close, key=lambda name: (_similarity(name, word), -abs(len(name) - len(word))))
     return f" (did you mean '{best}'?)"
 
@@ -109,11 +109,11 @@ def listed(words: Sequence[str]) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Kind and first line of what other code raised, for the middle of a sentence."""
+    """Type and first line of an exception, for the middle of a sentence."""
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".;")
     return f"{type(error).__name__}{': ' if first else ''}{first}"
 
 
 def printable(text: str) -> str:
-    """Text of a file or a name as a terminal may show it: no control characters but line ends."""
+    """Replace control characters except line ends, so that a terminal may show the text."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

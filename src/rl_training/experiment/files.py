@@ -1,7 +1,7 @@
-"""Files and folders that are whole or absent, and never somebody else's.
+"""Atomic writing of files and folders.
 
-A run folder may come from a stranger: what is written in it is written under names that
-cannot be foreseen, and no link is followed out of it.
+A run folder may come from an untrusted source: drafts get unpredictable names, and no link
+is followed out of the folder.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import IO
 
 REPLACED = ".replaced-"
-"""How the name of a folder begins that waits while another one takes its place."""
+"""Prefix of the name of a folder that is set aside while another one takes its place."""
 STALE_AFTER_S = 3600.0
-"""Age from which a draft that nobody writes to is one that a killed process has left."""
+"""Age in seconds from which an unchanged draft counts as left by a killed process."""
 
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Numbers of errors that more room would not change."""
+"""Error numbers that more disk space would not change."""
 
 
 @contextmanager
 def draft_of(path: Path) -> Iterator[Path]:
-    """A draft beside `path` that takes its place when the block ends well, and is
-    removed when it does not. Drafts of `path` that killed processes have left go, too."""
+    """Make a draft beside `path` that replaces it when the block succeeds and is removed when it
+    fails. Drafts of `path` left by killed processes are removed as well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_drafts(path.parent, f".{path.stem}.", f".draft{path.suffix}")
     handle, name = tempfile.mkstemp(
@@ -42,7 +42,7 @@ def draft_of(path: Path) -> Iterator[Path]:
     draft = Path(name)
     try:
         yield draft
-        # mkstemp makes private files; what is saved is as readable as any other file.
+        # mkstemp makes private files; the result gets the usual permissions.
         umask = os.umask(0)
         os.umask(umask)
         draft.chmod(0o666 & ~umask)
@@ -52,28 +52,28 @@ def draft_of(path: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file completely or not at all."""
     with draft_of(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def append_text(path: Path) -> IO[str]:
-    """A text file opened for appending, or OSError where a link is in its place."""
+    """Open a text file for appending; raises OSError if it is a link."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     return os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8")
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """A file opened for reading; OSError for a pipe or a device, which could be read for ever."""
+    """Open a file for reading; raises OSError for a pipe or a device, which may never end."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two folders change their names in one step; False where the system cannot."""
+    """Exchange the names of two folders atomically; False if the system cannot."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -85,13 +85,13 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def aside_of(path: Path) -> Path:
-    """Where a folder waits while another one takes its place in two steps."""
+    """The path of a folder that is set aside while another one takes its place in two steps."""
     return path.with_name(f"{REPLACED}{path.name}")
 
 
 def put_in_place(draft: Path, path: Path) -> None:
-    """Put the folder `draft` in the place of the one at `path`, of which there is one at any
-    time; where the system cannot exchange them, a killed process leaves the old one aside."""
+    """Replace the folder at `path` by `draft`, so that one of the two exists at any time; if the
+    system cannot exchange folders, a killed process may leave the old one set aside."""
     if exchange(draft, path):
         flush_to_disk(path.parent)
         shutil.rmtree(draft, ignore_errors=True)
@@ -109,14 +109,14 @@ def put_in_place(draft: Path, path: Path) -> None:
 
 
 def bring_back(path: Path) -> None:
-    """Put a folder back that a killed process has left aside without another in its place."""
+    """Restore a folder that a killed process set aside without replacing it."""
     aside = aside_of(path)
     if aside.is_dir() and not os.path.lexists(path):
         aside.rename(path)
 
 
 def remove_stale_drafts(folder: Path, prefix: str, suffix: str = "") -> None:
-    """Remove drafts of files or folders, named by `tempfile`, that were left long ago."""
+    """Remove old drafts of files or folders, which have names made by `tempfile`."""
     for draft in folder.iterdir() if folder.is_dir() else ():
         if not re.fullmatch(rf"{re.escape(prefix)}\w{{8}}{re.escape(suffix)}", draft.name):
             continue

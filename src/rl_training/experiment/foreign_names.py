@@ -1,7 +1,7 @@
-"""What options of other libraries are called here.
+"""Names of options of other libraries and their counterparts here.
 
-Users come from Stable-Baselines3, d3rlpy and CleanRL. The closest word by spelling would send
-them the wrong way (`learning_rate` is not `learning_starts`), so their names stand in a table.
+Users come from Stable-Baselines3, d3rlpy and CleanRL. The closest name by spelling would mislead
+them (`learning_rate` is not `learning_starts`), so this table lists their names.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from rl_training.experiment.errors import listed
 
 
 class Foreign(NamedTuple):
-    """Names here, in groups of which the first that an algorithm knows counts, or a sentence."""
+    """Names here, in groups of which the first that the algorithm has counts, or a sentence."""
 
     groups: tuple[tuple[str, ...], ...] = ()
     otherwise: str = ""
 
 
 def _here(*names: str, otherwise: str = "") -> Foreign:
-    """One name here, or another where the algorithm does not know the one before it."""
+    """One name here, or the next one if the algorithm does not have it."""
     return Foreign(tuple((name,) for name in names), otherwise)
 
 
@@ -32,14 +32,14 @@ _RATES = ("policy_lr", "critic_lr", "value_lr", "temperature_lr")
 _NETWORKS = _here(
     "hidden_sizes",
     "size",
-    otherwise="layers are ReLU, and nothing but their widths can be chosen",
+    otherwise="layers are ReLU, and only their widths can be chosen",
 )
 _RELU = _instead("hidden layers are ReLU, and there is no such option")
-_CALLBACKS = _instead("give learn(callbacks=[...]) objects of rl_training.Callback")
+_CALLBACKS = _instead("pass objects of rl_training.Callback to learn(callbacks=[...])")
 _PROGRESS = _instead("learn(progress=False) makes a run silent")
 _BUDGETS = "budgets are total_timesteps online, total_updates or total_epochs offline"
 _TWO_CRITICS = "the algorithm has two critics"
-_DRAWS = "exploration comes from the policy's own draws"
+_DRAWS = "exploration comes from sampling the policy"
 
 FOREIGN: dict[str, Foreign] = {
     # learning rates and optimisers
@@ -70,7 +70,7 @@ FOREIGN: dict[str, Foreign] = {
         "quantiles of the return make an algorithm of their own; see 'rl-training list'"
     ),
     # returns, targets and losses
-    "gamma": _here("horizon", otherwise="this algorithm looks at no returns"),
+    "gamma": _here("horizon", otherwise="this algorithm uses no returns"),
     "discount": _here("gamma", "horizon"),
     "discount_factor": _here("gamma", "horizon"),
     "polyak": _here("tau"),
@@ -146,9 +146,9 @@ FOREIGN: dict[str, Foreign] = {
 
 
 def name_here(word: str, known: Collection[str], prefixes: Mapping[str, str]) -> str:
-    """What an option of another library is called here, as the end of a sentence; or nothing.
+    """Return the name here of an option of another library as the end of a sentence, or "".
 
-    `known` are the options there are; `prefixes` are written before some of them.
+    `known` are the existing options; `prefixes` are written before some of them.
     """
     foreign = FOREIGN.get(word, Foreign())
     for group in foreign.groups:

@@ -1,4 +1,4 @@
-"""One process at a time works in a run folder, and writes nothing outside it."""
+"""Locks a run folder, so that one process at a time works in it and only inside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _held: set[int] = set()
 
 
 def _forget_locks() -> None:
-    """A forked worker must not keep the lock of a parent that is gone."""
+    """Close the locks in a forked worker, which must not keep them when its parent ends."""
     for descriptor in _held:
         with suppress(OSError):
             os.close(descriptor)
@@ -36,10 +36,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def working_in(run_dir: Path, *parts: Path) -> Iterator[None]:
-    """Inside, no other process may train in this run folder, or in those of its parts.
+    """While active, no other process may train in this run folder or in its sub-runs.
 
-    The lock goes with the process, however it ends. Refused where another one holds it, and
-    where a link leads from what is written out of the folder.
+    The lock ends with the process, however it ends. Raises an error if another process holds
+    the lock, or if a link leads out of the folder.
     """
     with ExitStack() as locks:
         for folder in (run_dir, *(part for part in parts if part.is_dir())):
@@ -55,7 +55,7 @@ def _refuse_links(run_dir: Path) -> None:
         if name.startswith("seed-") or name in ("checkpoints", "tensorboard", "metrics.jsonl"):
             raise RLTrainingError(
                 f"run '{run_dir}': '{name}' is a link to '{os.readlink(run_dir / name)}', but a "
-                "run writes only inside its own folder; put what it leads to in its place"
+                "run writes only inside its own folder; replace the link by what it points to"
             )
 
 
@@ -72,14 +72,14 @@ def _locked(folder: Path) -> Iterator[None]:
         os.pwrite(descriptor, f"{os.getpid()} {platform.node()}\n".encode(), 0)
         yield
     finally:
-        if descriptor in _held:  # else this is a fork of the process that holds it
+        if descriptor in _held:  # otherwise this is a fork of the process that holds it
             _held.remove(descriptor)
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
 
 def _lock(path: Path) -> int | None:
-    """The descriptor that holds the lock; None where the file system has none."""
+    """Return the descriptor that holds the lock; None if the file system has no locks."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -104,15 +104,15 @@ def _lock(path: Path) -> int | None:
             return None
         if _is_still(path, descriptor):
             return descriptor
-        os.close(descriptor)  # its holder removed it in the meantime: take the new one
+        os.close(descriptor)  # its holder removed it meanwhile: use the new file
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the file of this name is the one that was opened."""
+    """Whether the file at this path is still the one that was opened."""
     own = os.fstat(descriptor)
     if not stat.S_ISREG(own.st_mode):
         os.close(descriptor)
-        raise RLTrainingError(f"'{path}' is no ordinary file; remove it")
+        raise RLTrainingError(f"'{path}' is not a regular file; remove it")
     try:
         found = path.lstat()
     except FileNotFoundError:

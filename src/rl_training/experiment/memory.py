@@ -1,4 +1,4 @@
-"""How much memory there is to take, and refusing what would not fit before it is allocated."""
+"""Checks before allocation whether memory suffices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rl_training.experiment.errors import ConfigError, DataError
 PROC = Path("/proc")
 
 _LIMIT_FILES = (
-    # limits, what is in use, and the key in memory.stat for cached files that can be given back
+    # limit, usage, and the key in memory.stat for file caches that can be reclaimed
     (("memory.max", "memory.high"), "memory.current", "inactive_file"),  # version 2
     (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),  # version 1
 )
 
 
 class Claim(NamedTuple):
-    """Memory that a part of a run is going to take."""
+    """Memory that a part of a run will allocate."""
 
     what: str  # as a sentence names it: "a replay"
     rows: int  # transitions
@@ -30,25 +30,25 @@ class Claim(NamedTuple):
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that could be taken on `device` now; None if unknown."""
+    """Free bytes on `device`; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return host_memory() if device.type == "cpu" else None
 
 
 def host_memory(proc: Path = PROC) -> int | None:
-    """Bytes that this process could take: the least that the machine, its control groups
-    (containers, Slurm, systemd) and its own limit on address space leave; None if unknown."""
+    """Bytes that this process can allocate: the minimum of what the machine, its control groups
+    (containers, Slurm, systemd) and its limit on address space leave; None if unknown."""
     known = (_machine_leaves(proc), *_groups_leave(proc), _limit_leaves(proc))
     least = min((room for room in known if room is not None), default=None)
     return None if least is None else max(least, 0)
 
 
 def require_memory(device: torch.device, *claims: Claim, held: int = 0) -> None:
-    """Refuse claims that do not fit on `device` together; `held` bytes of them are taken already.
+    """Raise an error if the claims do not fit on `device`; `held` bytes are allocated already.
 
-    Memory of a replay is only used up as it fills, so what is free now tells nothing of earlier
-    claims: those that a run makes have to be checked together.
+    The memory of a replay is used only as it fills, so the free memory does not account for
+    earlier claims: all claims of a run must be checked together.
     """
     free = available_memory(device)
     total = sum(claim.needed for claim in claims)
@@ -60,7 +60,7 @@ def require_memory(device: torch.device, *claims: Claim, held: int = 0) -> None:
     rest = [claim for claim in claims if claim.key != key]
     first, *others = sorted(own, key=lambda claim: -claim.needed) + rest
     beside = f" ({total / 1e9:,.1f} GB with {_listed(others)})" if others else ""
-    # A fifth is left for the networks and the rest of the run; two digits are precise enough.
+    # A fifth is reserved for the networks and the rest of the run; two digits are enough.
     room = 0.8 * free - sum(claim.needed for claim in rest)
     fits = max(int(room / sum(claim.needed / claim.rows for claim in own)), 0)
     unit = 10 ** max(len(str(fits)) - 2, 0)
@@ -73,7 +73,7 @@ def require_memory(device: torch.device, *claims: Claim, held: int = 0) -> None:
 
 
 def require_data_memory(label: str, needed: int, device: torch.device | None = None) -> None:
-    """Refuse data of the source `label` that would take more than there is."""
+    """Raise an error if the data of the source `label` do not fit in memory."""
     device = device or torch.device("cpu")
     free = available_memory(device)
     if free is not None and needed > free:
@@ -87,7 +87,7 @@ def _listed(claims: list[Claim]) -> str:
     return " and ".join(claim.what for claim in claims)
 
 
-# --- who leaves how much ---------------------------------------------------------------------
+# --- sources of the limits -------------------------------------------------------------------
 
 
 def _text(path: Path) -> str:
@@ -107,14 +107,14 @@ def _machine_leaves(proc: Path) -> int | None:
 
 
 def _limit_leaves(proc: Path) -> int | None:
-    """What the soft limit on the address space (ulimit -v) leaves."""
+    """Bytes left by the soft limit on the address space (ulimit -v)."""
     limit = re.search(r"^Max address space\s+(\d+)", _text(proc / "self/limits"), re.MULTILINE)
     taken = re.search(r"^VmSize:\s*(\d+) kB", _text(proc / "self/status"), re.MULTILINE)
     return int(limit[1]) - int(taken[1]) * 1024 if limit and taken else None
 
 
 def _groups_leave(proc: Path) -> Iterator[int | None]:
-    """What each control group that this process is in leaves of its memory."""
+    """Bytes left by each control group of this process."""
     for folder in _group_folders(proc):
         for limits, usage, cached in _LIMIT_FILES:
             numbers = [_number(_text(folder / name)) for name in limits]
@@ -129,7 +129,7 @@ def _groups_leave(proc: Path) -> Iterator[int | None]:
 
 
 def _group_folders(proc: Path) -> Iterator[Path]:
-    """The folders of this process's groups with their parents, whose limits hold as well."""
+    """The folders of this process's control groups and their parents, whose limits also apply."""
     listed = [line.split(":", 2) for line in _text(proc / "self/cgroup").splitlines()]
     groups = {fields[1]: fields[2] for fields in listed if len(fields) == 3}
     for line in _text(proc / "self/mountinfo").splitlines():
@@ -144,7 +144,7 @@ def _group_folders(proc: Path) -> Iterator[Path]:
         else:
             continue
         root, mount = PurePosixPath(_unescaped(fields[3])), Path(_unescaped(fields[4]))
-        # A container may see its own group as the root of the mount, yet name it from outside.
+        # A container may see its own group as the mount's root but name it by its outer path.
         own = PurePosixPath(path or "/")
         inside = own.relative_to(root) if own.is_relative_to(root) else PurePosixPath()
         if ".." in inside.parts:
@@ -153,5 +153,5 @@ def _group_folders(proc: Path) -> Iterator[Path]:
 
 
 def _unescaped(path: str) -> str:
-    """A path of mountinfo, which writes blanks as \\040."""
+    """Decode a path of mountinfo, which writes spaces as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)

@@ -1,7 +1,7 @@
-"""Values out of a checkpoint, each of which is looked at before it is used.
+"""Reads values from a checkpoint and checks each of them before it is used.
 
-Checksums find damage, but not a file that was written for other networks, by another version,
-or to do harm.
+Checksums detect damage, but not a file that was written for other networks, by another version
+or with malicious intent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST_COUNT = 2**63 - 1
 
 
 class Stored:
-    """A mapping as a component has stored it; what is missing or of another kind is refused."""
+    """A mapping stored by a component; missing values and wrong types raise an error."""
 
     def __init__(self, values: Mapping[str, Any] | Stored, name: str = "") -> None:
         self._values: Mapping[str, Any]
@@ -29,13 +29,13 @@ class Stored:
         elif isinstance(values, Mapping):
             self._values = values
         else:
-            raise UnfitStateError(f"{name or 'a component'} is no mapping")
+            raise UnfitStateError(f"{name or 'a component'} is not a mapping")
 
     def _path(self, key: str) -> str:
         return f"{self._name}.{key}" if self._name else key
 
     def wrong(self, key: str, expected: str) -> UnfitStateError:
-        """The error that says what `key` should have held."""
+        """Return the error that says what `key` should hold."""
         return UnfitStateError(f"'{self._path(key)}' should be {expected}")
 
     def __contains__(self, key: object) -> bool:
@@ -47,12 +47,12 @@ class Stored:
         return self._values[key]
 
     def get(self, key: str, default: Any) -> Any:
-        """A value that earlier versions did not store."""
+        """Return a value, or a default if an earlier version did not store it."""
         return self._values.get(key, default)
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All of it, unseen."""
+        """The whole mapping, unchecked."""
         return self._values
 
     def names(self) -> list[str]:
@@ -60,15 +60,15 @@ class Stored:
         return [str(key) for key in self._values]
 
     def section(self, key: str) -> Stored:
-        """A mapping within this one."""
+        """A nested mapping."""
         return Stored(self[key], self._path(key))
 
     def whole(self, key: str, least: int = 0, most: int = LARGEST_COUNT) -> int:
-        """A whole number within bounds."""
+        """An integer within bounds."""
         return self._whole(self[key], key, least, most)
 
     def wholes(self, key: str, count: int, least: int = 0, most: int = LARGEST_COUNT) -> list[int]:
-        """So many whole numbers."""
+        """A list of `count` integers within bounds."""
         return [self._whole(value, key, least, most) for value in self._list(key, count)]
 
     def _whole(self, value: Any, key: str, least: int, most: int) -> int:
@@ -78,16 +78,16 @@ class Stored:
         return value
 
     def number(self, key: str, least: float = -math.inf) -> float:
-        """A number, which may be infinite but not NaN."""
+        """A number that may be infinite but not NaN."""
         return self._number(self[key], key, least)
 
     def measure(self, key: str) -> float:
-        """Any number that is only shown, NaN included."""
+        """Any number that is only displayed, NaN included."""
         value = self[key]
         return math.nan if value != value else self._number(value, key, -math.inf)
 
     def numbers(self, key: str, count: int | None = None) -> list[float]:
-        """Several numbers."""
+        """A list of numbers."""
         return [self._number(value, key, -math.inf) for value in self._list(key, count)]
 
     def _number(self, value: Any, key: str, least: float) -> float:
@@ -96,11 +96,11 @@ class Stored:
         return float(value)
 
     def flag(self, key: str) -> bool:
-        """True or false."""
+        """A boolean."""
         return self._flag(self[key], key)
 
     def flags(self, key: str) -> list[bool]:
-        """Several of them."""
+        """A list of booleans."""
         return [self._flag(value, key) for value in self._list(key)]
 
     def _flag(self, value: Any, key: str) -> bool:
@@ -115,24 +115,24 @@ class Stored:
         return list(value)
 
     def entries(self, key: str, count: int | None = None) -> list[Any]:
-        """The entries of a list, of which the caller looks at each."""
+        """The entries of a list, which the caller checks."""
         return self._list(key, count)
 
     def tensor(self, key: str, dtype: Any, *shape: int | None) -> Tensor:
-        """A tensor of this kind (None: any) and shape, in which None stands for any length."""
+        """A tensor of this dtype (None: any) and shape, in which None stands for any length."""
         return self._tensor(self[key], key, dtype, shape)
 
     def tensor_like(self, key: str, own: Tensor) -> Tensor:
-        """A tensor of the kind and shape of the one that it is to be copied over."""
+        """A tensor of the dtype and shape of the one that it will be copied to."""
         return self.tensor(key, own.dtype, *own.shape)
 
     def tensors_like(self, key: str, own: Sequence[Tensor]) -> list[Tensor]:
-        """A list of tensors of the kinds and shapes of others."""
+        """A list of tensors of the dtypes and shapes of others."""
         pairs = zip(self._list(key, len(own)), own, strict=True)
         return [self._tensor(value, key, like.dtype, tuple(like.shape)) for value, like in pairs]
 
     def tensors(self, key: str, count: int, dtype: Any, *shape: int | None) -> list[Tensor]:
-        """So many tensors of one kind, of any length where the shape says None."""
+        """A list of `count` tensors of one dtype; None in the shape stands for any length."""
         return [self._tensor(value, key, dtype, shape) for value in self._list(key, count)]
 
     def _tensor(self, value: Any, key: str, dtype: Any, shape: Sequence[int | None]) -> Tensor:

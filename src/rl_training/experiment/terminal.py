@@ -1,4 +1,4 @@
-"""Where text for a watching person goes: never the reason for which a run ends."""
+"""Output to the terminal, whose failure never ends a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.console import Console
 from rl_training.experiment.errors import printable
 
 PLAIN = str.maketrans({"±": "+-", "×": "x", "→": "->", "…": "..."})
-"""Signs of our own sentences in ASCII."""
+"""ASCII replacements for the characters of our messages."""
 
 
 class Stream:
-    """sys.stdout or sys.stderr, as it is at each call, whatever its encoding.
+    """The current sys.stdout or sys.stderr at each call, with any encoding.
 
-    A reader that has gone away silences it. A `forgiving` one also goes on where nothing can be
-    written, as on a full disk.
+    A closed pipe silences it. A `forgiving` stream also ignores other failures to write, such as
+    a full disk.
     """
 
     def __init__(self, name: str, forgiving: bool) -> None:
@@ -51,7 +51,7 @@ class Stream:
         try:
             return work()
         except BrokenPipeError:
-            # What is still buffered would fail again when the interpreter ends.
+            # What is still buffered would fail again when the interpreter exits.
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
         except (OSError, ValueError):  # ValueError: it is closed
@@ -61,7 +61,7 @@ class Stream:
 
 
 class PlainConsole(Console):
-    """Prints text without the control characters that a file or a name may hold."""
+    """Prints text without the control characters that file contents or names may hold."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         shown = (printable(item) if isinstance(item, str) else item for item in objects)
@@ -69,9 +69,9 @@ class PlainConsole(Console):
 
 
 def terminal(name: str, forgiving: bool = False) -> Console:
-    """A console that prints what it is given, unchanged if printable, to a standard stream."""
+    """A console that prints text to a standard stream, unchanged if it is printable."""
     columns = os.environ.get("COLUMNS", "")
-    nothing = columns.isdigit() and not int(columns)  # would leave no room for anything
+    nothing = columns.isdigit() and not int(columns)  # would leave no room for text
     stream: Any = Stream(name, forgiving)
     return PlainConsole(
         file=stream, highlight=False, markup=False, emoji=False, width=80 if nothing else None

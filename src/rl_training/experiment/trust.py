@@ -1,7 +1,7 @@
-"""Which modules a file may name: to import one is to run its code.
+"""Which modules a file may name, because importing a module runs its code.
 
-A config that the user gives now may name any module. A checkpoint, a run folder or a data set
-may come from a stranger, and needs the user's word for all but known packages.
+A configuration that the user passes may name any module. A checkpoint, a run folder or a data
+set may be untrusted, so modules outside known packages need the user's consent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ KNOWN_PACKAGES = frozenset(
         "rl_training",
     }
 )
-"""Packages of environments, whose import does nothing but register them."""
+"""Packages of environments, whose import only registers them."""
 
 _NAMES_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):(?![/\\])")
 
 
 def modules_named(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(key, module) for everything of the form "module:name" that a run would import."""
+    """Return (key, module) for every "module:name" that a run would import."""
     return [
         (key, module)
         for section in ("env_id", "env_kwargs", "train_env_kwargs", "algo_kwargs", "loggers")
@@ -60,9 +60,9 @@ def is_known_package(module: str) -> bool:
 
 
 def may_be_imported(module: str) -> bool:
-    """Whether a file may name this module: of a known package, or imported already.
+    """Whether a file may name this module: it is in a known package or already imported.
 
-    The standard library has no environments, and functions of it can do anything.
+    The standard library is excluded: it has no environments, and its functions can do anything.
     """
     if module.partition(".")[0] in sys.stdlib_module_names:
         return False
@@ -70,16 +70,16 @@ def may_be_imported(module: str) -> bool:
 
 
 def needs_trust(config: Mapping[str, Any]) -> bool:
-    """Whether a new process would need the user's word for this config, if read from a file."""
+    """Whether a new process would need the user's consent for this config read from a file."""
     return not all(is_known_package(module) for _, module in modules_named(config))
 
 
 def refuse_unknown_modules(config: Mapping[str, Any], source: str) -> None:
-    """Refuse a config out of a file, `source`, that would have unknown modules imported."""
+    """Raise an error if a config from the file `source` would import unknown modules."""
     for key, module in modules_named(config):
         if not may_be_imported(module):
             raise ConfigError(
-                f"{source}: {key} names the module '{module}', which is no known package of "
-                "environments and was not imported, because that runs its code; if you trust its "
-                "author, say so with --trust (in Python trust=True, or import the module first)"
+                f"{source}: {key} names the module '{module}', which is not a known package "
+                "of environments and was not imported, because that runs its code; if you trust it, "
+                "pass --trust (in Python trust=True, or import the module first)"
             )
