@@ -80,6 +80,6 @@ def refuse_unknown_modules(config: Mapping[str, Any], source: str) -> None:
         if not may_be_imported(module):
             raise ConfigError(
                 f"{source}: {key} names the module '{module}', which is not a known package "
-                "of environments and was not imported, because that runs its code; if you trust it, "
-                "pass --trust (in Python trust=True, or import the module first)"
+                "of environments and was not imported, because that runs its code; if you trust "
+                "it, pass --trust (in Python trust=True, or import the module first)"
             )
