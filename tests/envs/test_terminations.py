@@ -142,7 +142,7 @@ def test_an_id_without_a_version_is_the_same_task() -> None:
 
 def test_a_known_function_of_components_that_the_task_does_not_have() -> None:
     ends = termination_for("cartpole", "MountainCarContinuous-v0", {}, {})
-    message = "'cartpole' raised IndexError: .* for each of 3 next observations of 2 components"
+    message = "'cartpole' raised IndexError: .* for each of 3 next observations of size 2"
     with pytest.raises(ConfigError, match=f"^algo_kwargs.termination: {message}"):
         ends(torch.zeros(3, 2))
 

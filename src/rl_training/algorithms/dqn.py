@@ -4,7 +4,7 @@ Mnih et al. 2015, doi:10.1038/nature14236; double: van Hasselt et al. 2016,
 arXiv:1509.06461; dueling: Wang et al. 2016, arXiv:1511.06581; prioritised: Schaul et al.
 2016, arXiv:1511.05952.
 
-Kept: target network copied every so many updates, errors clipped by a Huber loss,
+Kept: target network copied at a fixed interval of updates, errors clipped by a Huber loss,
 epsilon-greedy actions with a linear decay, proportional priorities with annealed
 correction. Changed: Adam instead of RMSProp; vector observations as well as images.
 """

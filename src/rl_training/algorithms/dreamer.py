@@ -1,14 +1,14 @@
-"""Dreamer: a world model, and a policy that learns inside it.
+"""Dreamer: a world model and a policy that is trained in imagination.
 
 Hafner, Pasukonis, Ba and Lillicrap 2023, arXiv:2301.04104 (third generation), in the form of the
 authors' current code.
 
-Kept: categorical latents with 1% of uniform, KL balance 1.0 / 0.1 with a free nat per step,
-symlog vectors, two-hot reward and value, continuation that carries the discount, imagination
-from every state of a batch, lambda-returns scaled by the range of returns, REINFORCE for both
-kinds of actions, a slow critic as regulariser, the critic's loss on real sequences, LaProp
-behind adaptive clipping, stored and refreshed latent contexts. Changed: float32 throughout, a
-plain picture decoder (nearest neighbour and convolutions from one dense layer).
+Kept: categorical latents with 1% uniform, KL balance 1.0 / 0.1 with one free nat per step,
+symlog vectors, two-hot reward and value, a continuation head that includes the discount,
+imagination from every state of a batch, lambda-returns scaled by their range, REINFORCE for both
+kinds of actions, a slow critic as regulariser, a critic loss on real sequences, LaProp with
+adaptive gradient clipping, stored and refreshed latent contexts. Changed: float32 throughout, a
+plain image decoder (nearest-neighbour upsampling and convolutions after one dense layer).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from rl_training.replay.sequences import Context, SequenceBatch
 
 
 class DreamerParams(ReplayParams):
-    """Knobs of Dreamer; those of its loop count moments, one more per episode than its steps."""
+    """Knobs of Dreamer; its loop counts observations, one more per episode than actions."""
 
     renamed = {
         "imagination_steps": Renamed("rollout_length"),
@@ -66,58 +66,58 @@ class DreamerParams(ReplayParams):
     }
 
     gradient_updates_per_step: Positive = 0.25
-    """Updates per environment step; fractions are kept exactly over time."""
+    """Updates per environment step; fractions are exact over time."""
     batch_size: Count = 16
     """Sequences per update."""
     batch_length: Annotated[Whole, Field(ge=2)] = 64
-    """Moments in each sequence."""
+    """Steps in each sequence."""
     size: Literal["tiny", "1m", "12m"] = "1m"
-    """Widths of all networks, by their number of parameters."""
+    """Size of all networks, named after the number of parameters."""
     rollout_length: Count = 15
-    """Steps of imagination from every moment of a batch."""
+    """Imagined steps from every state of a batch."""
     horizon: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 333.0
-    """Steps after which a reward has lost most of its value: the discount is 1 - 1/horizon."""
+    """Time scale of discounting in steps: the discount is 1 - 1/horizon."""
     gae_lambda: Rate = 0.95
-    """How far returns look along the imagination before they trust the value."""
+    """Lambda of the returns: 0 bootstraps after one step, 1 at the end of the imagined rollout."""
     entropy_coef: NonNegative = 3e-4
     """Weight of the policy's entropy, in units of the scaled returns."""
     lr: Positive = 4e-5
-    """Learning rate of everything."""
+    """Learning rate of all networks."""
     lr_warmup: Count = 1_000
-    """Updates over which the learning rate rises from 0."""
+    """Updates over which the learning rate rises linearly from 0."""
     gradient_share: Positive = 0.3
-    """Largest norm of a gradient, as a share of its parameter's norm."""
+    """Maximum norm of a gradient, relative to its parameter's norm."""
     free_nats: NonNegative = 1.0
-    """Divergence per step that costs nothing."""
+    """KL divergence per step that is not penalised."""
     dynamics_scale: NonNegative = 1.0
-    """Weight of the divergence that moves the prior."""
+    """Weight of the KL term that trains the prior."""
     representation_scale: NonNegative = 0.1
-    """Weight of the divergence that moves the posterior."""
+    """Weight of the KL term that trains the posterior."""
     replay_value_scale: NonNegative = 0.3
-    """Weight of the value's loss on real sequences."""
+    """Weight of the value loss on real sequences."""
     tau: Rate = 0.02
-    """Share of the way that the slow critic moves to the critic at each update."""
+    """Rate at which the slow critic follows the critic, per update."""
     slow_scale: NonNegative = 1.0
     """Weight of the critic's loss towards the slow critic."""
     return_range_rate: Rate = 0.01
-    """How fast the scale of returns follows them."""
+    """Rate of the moving average of the return scale."""
 
     @property
     def widest_layer(self) -> int:
-        """Units of the widest layer."""
+        """Units in the widest layer."""
         return SIZES[self.size].deter
 
 
 class OpenLoop(NamedTuple):
-    """(B, T, ...) what a model expects of moments it is partly shown."""
+    """(B, T, ...) open-loop predictions after some observed steps."""
 
-    obs: Tensor  # as `seen` makes them of images, vectors as they are
+    obs: Tensor  # images as `seen` returns them, vectors unchanged
     reward: Tensor
     continues: Tensor
 
 
 class DreamerCarry(NamedTuple):
-    """What acting needs of the past: the latent state, and the action taken in it."""
+    """The recurrent state for acting: the latent state and the last action."""
 
     deter: Tensor  # (B, D)
     stoch: Tensor  # (B, latents, classes), one-hot
@@ -125,7 +125,7 @@ class DreamerCarry(NamedTuple):
 
 
 class Imagination(NamedTuple):
-    """(H + 1, N, ...) what was imagined, the states it began from included."""
+    """(H + 1, N, ...) imagined rollouts, including their start states."""
 
     features: Tensor
     action: Tensor
@@ -148,7 +148,7 @@ TERMS = (
 
 
 class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
-    """A world model and the policy in it, one loss and one optimiser for all."""
+    """A world model and its policy, with one loss and one optimiser for all networks."""
 
     Params = DreamerParams
     loop: ClassVar[str] = "world_model"
@@ -158,11 +158,13 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     recurrent: ClassVar[bool] = True
-    slow_to_compile: ClassVar[bool] = True  # thousands of steps in a row: minutes, if it ends
+    slow_to_compile: ClassVar[bool] = (
+        True  # thousands of chained steps: compiling takes minutes, if it ends
+    )
 
     return_range: Tensor
     last_deter: Tensor
-    """(B, T, D) of the newest update, and `last_stoch` (B, T, latents), for the replay."""
+    """(B, T, D) of the last update, with `last_stoch` (B, T, latents), stored in the replay."""
     last_stoch: Tensor
 
     def __init__(
@@ -197,12 +199,12 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         self.register_buffer("last_stoch", stoch, persistent=False)
 
     def _image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of what is seen at one moment."""
+        """Channels, height and width of one observation."""
         frame = self.spaces.image_shape
         if len(frame) == 4:
             raise EnvironmentSetupError(
-                f"env_id: {self.name()} takes single pictures, but the task stacks {frame[0]} "
-                "coloured ones; it remembers by itself, so leave the stack out (Atari: "
+                f"env_id: {self.name()} takes single images, but the task stacks {frame[0]} "
+                "colour images; it has a memory of its own, so remove the frame stack (Atari: "
                 "env_kwargs.frame_stack=1)"
             )
         if len(frame) == 2:
@@ -212,7 +214,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         return frame[0], frame[1], frame[2]
 
     def seen(self, obs: Tensor) -> Tensor:
-        """Observations as the encoder takes them and the decoder makes them."""
+        """Convert observations to the encoder's input, which is also the decoder's target."""
         if not self.spaces.is_image:
             return obs
         frame = self.spaces.image_shape
@@ -226,7 +228,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
 
     @property
     def policy(self) -> Policy:
-        """Of the model's features, not of observations."""
+        """The policy on the model's features, not on observations."""
         return self.actor
 
     def acting_networks(self) -> dict[str, nn.Module]:
@@ -247,7 +249,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
-        """Without exploration neither the latent state nor the action is drawn."""
+        """Act; without exploration neither the latent state nor the action is sampled."""
         before = self.initial_carry(len(obs)) if carry is None else carry
         state = LatentState(before.deter, before.stoch)
         deter = self.rssm.recur(state, self.rssm.read_action(before.action))
@@ -273,13 +275,13 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         return carry._replace(action=action.to(carry.deter.dtype))
 
     def context(self, carry: DreamerCarry) -> Context:
-        """The latent state of a carry, as it is stored."""
+        """The latent state of a carry in the replay's format."""
         return Context(carry.deter, carry.stoch.argmax(-1))
 
     # --- learning -----------------------------------------------------------------------------
 
     def latent(self, context: Context) -> LatentState:
-        """A stored state as the model works with it."""
+        """A stored state in the model's format."""
         stoch = one_hot(context.stoch, self.rssm.size.classes)
         return LatentState(context.deter, stoch.to(context.deter.dtype))
 
@@ -325,17 +327,17 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         self.return_range.copy_(metrics.pop("return_range"))
         soft_update(self.slow_value, self.value, p.tau)
         for last, new in ((self.last_deter, kept["deter"]), (self.last_stoch, kept["stoch"])):
-            if last.shape != new.shape:  # a batch of another size than the knobs'
+            if last.shape != new.shape:  # a batch of another size than the configured one
                 last.resize_(new.shape)
             last.copy_(new)
         return metrics
 
     @torch.no_grad()
     def open_loop(self, batch: SequenceBatch, shown: int) -> OpenLoop:
-        """The moments of a batch as the model expects them, of which it is shown the first few.
+        """Predict the steps of a batch open loop, after observing the first few.
 
-        From then on it has the actions alone, and takes the likeliest latent state each time.
-        Where another episode begins it knows no more than that.
+        From then on the model gets only the actions and takes the most likely latent state in
+        each step. Where another episode starts, it gets only that information.
         """
         rssm, embed = self.rssm, self.encoder(self.seen(batch.obs))
         going = (~batch.first).to(embed.dtype).unsqueeze(-1)
@@ -356,7 +358,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         )
 
     def weights(self) -> dict[str, float]:
-        """The weight of every term of the loss."""
+        """The weights of the terms of the loss."""
         p = self.params
         return dict.fromkeys(TERMS, 1.0) | {
             "dynamics_loss": p.dynamics_scale,
@@ -366,7 +368,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
 
     @torch.no_grad()
     def _imagine(self, states: LatentState) -> Imagination:
-        """From every state of a batch, as the policy would go on."""
+        """Imagine rollouts of the policy from every state of a batch."""
         p, size = self.params, self.rssm.size
         state = LatentState(states.deter.flatten(0, 1), states.stoch.flatten(0, 1))
         count = state.deter.shape[0]
@@ -388,7 +390,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         )
 
     def _inside(self, dreamt: Imagination) -> tuple[Loss, Tensor]:
-        """Losses of policy and value on what was imagined, and its returns."""
+        """Losses of policy and value on imagined rollouts, and their returns."""
         p = self.params
         returns = lambda_return(dreamt.reward, dreamt.value, dreamt.continues, p.gae_lambda)
         weight = imagination_weights(dreamt.continues)[:-1]
@@ -408,7 +410,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         metrics = {
             **policy.metrics,
             "value_loss": value,
-            # of states that are reached: what is imagined after an end means nothing
+            # weighted by the probability of reaching the state
             "return_mean": (weight * returns).sum() / weight.sum().clamp(min=1e-8),
             "return_scale": scale.scale,
             "return_range": scale.range,
@@ -420,7 +422,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     def _replay_value_loss(
         self, features: Tensor, batch: SequenceBatch, goes_on: Tensor, imagined: Tensor
     ) -> Tensor:
-        """The value's error on real rewards, which trust the imagined return of each state."""
+        """The value loss on real rewards, bootstrapped with the imagined return of each state."""
         p = self.params
         alive = (~batch.last).to(features.dtype)
         trust = p.gae_lambda * alive
@@ -428,7 +430,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         return alive[:, :-1] * self._value_error(features[:, :-1], returns)
 
     def _value_error(self, features: Tensor, returns: Tensor) -> Tensor:
-        """Of the critic to returns, and to the slow critic."""
+        """The critic's loss to the returns and to the slow critic."""
         log_probs = self.value(features)
         with torch.no_grad():
             slow = self.slow_value.mean(self.slow_value(features))

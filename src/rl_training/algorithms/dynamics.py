@@ -1,10 +1,10 @@
-"""A learned model of the dynamics: its knobs, its loss, and rollouts in it; `fitting` fits it.
+"""The learned dynamics model: its knobs, its loss and rollouts in it; `fitting` fits it.
 
 Chua, Calandra, McAllister and Levine 2018, arXiv:1805.12114 (the ensemble); Janner, Fu, Zhang
 and Levine 2019, arXiv:1906.08253 (how MBPO uses it).
 
 Kept: Gaussian members with learned bounds of the log-variance, weight decay per layer.
-Deviates: targets are standardised, reward and states apart, so that the likelihood starves
+Changed: rewards and states are standardised separately, so that the likelihood neglects
 neither; bounds and errors are in those units.
 """
 
@@ -38,19 +38,19 @@ BOUND_COEF = 0.01
 """Weight of the distance between the bounds of the log-variance."""
 
 MISSED_ENDS = 0.02
-"""Share of the ends learned from that a learned termination may miss to make fewer up."""
+"""Fraction of the training terminations that may be missed in exchange for fewer false ones."""
 
 Decays = Annotated[tuple[NonNegative, ...], Field(min_length=1, strict=False)]
 Epochs = Annotated[tuple[NonNegativeInt, NonNegativeInt], Field(strict=False)]
 
 
 class ModelParams(DiscountedParams):
-    """Knobs of the model and of what is imagined in it."""
+    """Knobs of the model and of imagined rollouts."""
 
     num_members: Count = 7
     """Models in the ensemble."""
     num_elites: Count = 5
-    """Models that imagine: those with the smallest error on the holdout."""
+    """Models used for imagined steps: those with the smallest error on the holdout."""
     model_hidden_sizes: HiddenSizes = (200, 200, 200, 200)
     """Widths of the hidden layers of every model."""
     model_lr: Positive = 1e-3
@@ -60,31 +60,31 @@ class ModelParams(DiscountedParams):
     model_weight_decay: Decays = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
     """Weight decay from the first to the last layer; spread evenly over any other depth."""
     holdout_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    """Share of the data that a fit is judged by instead of learning from it."""
+    """Fraction of the data that is held out of a fit to evaluate it."""
     max_holdout: Count = 5_000
-    """Most transitions in the holdout."""
+    """Maximum number of transitions in the holdout."""
     model_patience: Count = 5
-    """Epochs without a better model after which a fit stops."""
+    """Epochs without improvement after which a fit stops."""
     model_max_epochs: Count | None = None
-    """Most epochs of a fit; none by default."""
+    """Maximum number of epochs of a fit; no limit by default."""
     termination: str = "auto"
-    """What ends imagined episodes: auto, a known task, learned, never, or package.module:name."""
+    """Ends of imagined episodes: auto, a known task, learned, never, or package.module:name."""
     rollout_batch_size: Count = 100_000
-    """Imagined rollouts that are begun at once, in states of the real data."""
+    """Imagined rollouts that start together, in states of the real data."""
     rollout_length: Count = 1
-    """Steps of a rollout, at the beginning."""
+    """Steps of a rollout at the start of the run."""
     final_rollout_length: Count | None = None
-    """Steps of a rollout after it has grown; as at the beginning by default."""
+    """Steps of a rollout at the end of the growth; as at the start by default."""
     rollout_growth: Epochs = (20, 150)
-    """Epochs between which the length grows, evenly."""
+    """Epochs between which the length grows linearly."""
     epoch_length: Count = 1_000
-    """Environment steps, or updates where there is no environment, that count as an epoch."""
+    """Environment steps, or updates without an environment, that count as one epoch."""
     retain_epochs: Count = 1
     """Epochs for which imagined transitions are kept."""
     model_buffer_capacity: Count | None = None
-    """Most imagined transitions that are kept; as many as retain_epochs says by default."""
+    """Maximum number of imagined transitions kept; follows from retain_epochs by default."""
     real_ratio: Fraction = 0.05
-    """Share of every minibatch that is real, to the nearest whole row."""
+    """Fraction of every minibatch that is real, to the nearest row."""
 
     @property
     def widest_layer(self) -> int:
@@ -98,7 +98,7 @@ class ModelParams(DiscountedParams):
     @field_validator("num_elites")
     @classmethod
     def _elites_exist(cls, chosen: int, info: ValidationInfo) -> int:
-        have = info.data.get("num_members", chosen)  # absent where it was refused itself
+        have = info.data.get("num_members", chosen)  # absent if it was refused itself
         if chosen > have:
             raise ValueError(
                 f"{chosen} elites cannot be chosen from the {have} of num_members; set at most "
@@ -120,7 +120,7 @@ class ModelParams(DiscountedParams):
         return ratio
 
     def length_at(self, epoch: int) -> int:
-        """Steps of a rollout that begins in `epoch`."""
+        """Steps of a rollout that starts in `epoch`."""
         first, last = self.rollout_growth
         end = (
             self.rollout_length if self.final_rollout_length is None else self.final_rollout_length
@@ -134,11 +134,11 @@ class ModelParams(DiscountedParams):
         return max(self.rollout_length, self.final_rollout_length or 0)
 
     def holdout_rows(self, rows: int) -> int:
-        """Of `rows` transitions those that a fit is judged by."""
+        """The number of held-out transitions out of `rows`."""
         return min(int(rows * self.holdout_ratio), self.max_holdout)
 
     def refuse_small_data(self, rows: int, key: str) -> None:
-        """Refuse data of which no part could be held out, or nothing be left to learn from."""
+        """Raise an error if the data are too few to split into training rows and a holdout."""
         if not 0 < self.holdout_rows(rows) < rows:
             raise ConfigError(
                 f"{key}: {rows:,} transitions are too few to hold out the share "
@@ -151,7 +151,7 @@ class ModelParams(DiscountedParams):
 
 
 def ensemble_model(obs_dim: int, action_dim: int, params: ModelParams) -> MLPMOPOEnsembleModel:
-    """The model that the knobs describe."""
+    """Make the model that the knobs describe."""
     return MLPMOPOEnsembleModel(
         obs_dim,
         action_dim,
@@ -165,7 +165,7 @@ def ensemble_model(obs_dim: int, action_dim: int, params: ModelParams) -> MLPMOP
 def trained_parameters(
     model: MLPMOPOEnsembleModel, params: ModelParams
 ) -> tuple[list[nn.Parameter], list[float]]:
-    """What a fit changes, and the weight decay of each: of weights by layer, of the rest none."""
+    """The parameters that a fit trains and their weight decays: by layer for weights, else 0."""
     parameters, decays = list(model.parameters()), []
     by_weight = {
         id(weight): layer_decays(params.model_weight_decay, len(net.weights))[layer]
@@ -178,7 +178,7 @@ def trained_parameters(
 
 
 def layer_decays(given: tuple[float, ...], layers: int) -> list[float]:
-    """One decay per layer from values that go from the first to the last."""
+    """Interpolate the given values to one weight decay per layer, first to last."""
     last = max(layers - 1, 1)
     return [given[round(layer * (len(given) - 1) / last)] for layer in range(layers)]
 
@@ -201,9 +201,9 @@ def dynamics_loss(
 def termination_loss(logits: Tensor, ended: Tensor) -> Loss:
     """-sum_m mean_b(y_b log sigmoid(z_mb) + (1 - y_b) log sigmoid(-z_mb)).
 
-    `logits` z and `ended` y, which is 0 or 1, are (members, B). Half of the rows are to be ends,
-    however rare ends are, so that z tends to log p(s' | end) / p(s' | no end); `termination_cut`
-    says from which z on a state counts as an end.
+    `logits` z and `ended` y, which is 0 or 1, are (members, B). Half of the rows are terminal,
+    however rare terminations are, so that z tends to log p(s' | end) / p(s' | no end);
+    `termination_cut` is the threshold above which a state counts as terminal.
     """
     assert logits.shape == ended.shape, (logits.shape, ended.shape)
     losses = F.binary_cross_entropy_with_logits(logits, ended, reduction="none")
@@ -213,10 +213,10 @@ def termination_loss(logits: Tensor, ended: Tensor) -> Loss:
 def termination_cut(logits: Tensor, others: int) -> Tensor:
     """(members,) cuts that keep all but 2% of the (members, ends) `logits` of known ends.
 
-    min(max(q, 0), log(others / ends) / 2), q being a member's 0.02 quantile. At 0 an end is missed
-    as rarely as another state is taken for one, which makes many false ends where ends are rare.
-    So the cut moves up while the ends learned from stay above it, at most half way to
-    log(others / ends), where mistakes are fewest: ends not seen before lie lower.
+    min(max(q, 0), log(others / ends) / 2), where q is a member's 0.02 quantile. At 0 both kinds of
+    mistakes are equally likely per state, which makes many false terminations if true ones are
+    rare. So the cut rises while it stays below the training terminations, at most half way to
+    log(others / ends), where mistakes are fewest: unseen terminal states have lower logits.
     """
     ends = logits.shape[1]
     if not ends or others <= ends:
@@ -236,10 +236,10 @@ def rollouts(
     gamma: float,
     uncertainty: Uncertainty | None = None,
 ) -> Iterator[tuple[Batch, Tensor | None]]:
-    """Up to `length` steps from (B, O) states, and the `uncertainty` of each step's predictions.
+    """Imagine up to `length` steps from (B, O) states, with the `uncertainty` of each step.
 
-    `act` gives actions, `ends` says of the imagined next states which are terminal; their
-    rollouts end there. All rows of a step are computed together.
+    `act` returns actions, and `ends` returns which imagined next states are terminal, where
+    rollouts end. All rows of a step are computed together.
     """
     for step in range(length):
         if not len(obs):

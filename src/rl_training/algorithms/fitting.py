@@ -1,11 +1,10 @@
-"""Fitting a model of the dynamics to what was seen.
+"""Fits a dynamics model to transitions.
 
-Kept of Janner, Fu, Zhang and Levine 2019, arXiv:1906.08253: a bootstrap per member, a holdout
-drawn anew at every fit, early stopping with one snapshot per member, elites by their squared
-error on the holdout, weights that go on from the last fit. Deviates: a member's squared error on
-the holdout is the geometric mean over reward and state components, not the arithmetic one; Adam's
-averages begin anew at every fit, because those of the last one fit no gradients after a change of
-the policy.
+Kept of Janner, Fu, Zhang and Levine 2019, arXiv:1906.08253: a bootstrap sample per member, a new
+random holdout in every fit, early stopping with one snapshot per member, elites chosen by their
+squared error on the holdout, weights continued from the last fit. Changed: a member's holdout
+error is the geometric mean over reward and state components instead of the arithmetic one; Adam
+is reset in every fit, because its moments do not match the gradients after a change of the policy.
 """
 
 from __future__ import annotations
@@ -32,39 +31,39 @@ from rl_training.models import MLPMOPOEnsembleModel, Prediction
 from rl_training.replay.batch import Batch
 
 IMPROVEMENT = 0.01
-"""Share by which a member's holdout error has to fall for a new snapshot."""
+"""Relative decrease of a member's holdout error that is needed for a new snapshot."""
 PRECISE = 1e-6
-"""Squared error, of a variance of 1, below which a column counts as known."""
+"""Squared error, for targets of variance 1, below which a column counts as solved."""
 
 DIVERGED = 100.0
-"""Times the squared error of predicting the mean, from which on a member is no model."""
+"""A member has diverged above this multiple of the squared error of predicting the mean."""
 
 
 @dataclass(frozen=True)
 class FitEpoch:
-    """What one epoch of a fit has reached."""
+    """The result of one epoch of a fit."""
 
     epoch: int
     holdout_error: tuple[float, ...]
     """Squared error of every member, in standardised units."""
     improved: tuple[bool, ...]
-    """Members of which a snapshot was taken."""
+    """Members whose snapshot was updated."""
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit has reached."""
+    """The result of a fit."""
 
     epochs: int
     rows: int
-    """Transitions that were learned from."""
+    """Number of training transitions."""
     metrics: dict[str, float]
     """Errors and calibration of the elites on the holdout, in standardised units."""
 
 
 class Snapshots:
-    """The best weights of every member so far, its termination head's included, taken and
-    restored member by member."""
+    """The best weights of every member so far, including its termination head, saved and restored
+    per member."""
 
     def __init__(self, model: MLPMOPOEnsembleModel) -> None:
         nets = [net for net in (model.net, model.termination) if net is not None]
@@ -73,8 +72,8 @@ class Snapshots:
         self.saved = [parameter.detach().clone() for parameter in self.parameters]
 
     def take(self, error: Tensor) -> Tensor:
-        """Keep the members whose `error` is clearly below their best; which ones, (members,)."""
-        # the first error is always better; inf - inf would be no number
+        """Save the members whose `error` is clearly below their best; returns a (members,) mask."""
+        # the first error is always better; inf - inf would be NaN
         better = error < self.best * (1.0 - IMPROVEMENT)
         self.best = torch.where(better, error, self.best)
         for saved, parameter in zip(self.saved, self.parameters, strict=True):
@@ -90,8 +89,8 @@ class Snapshots:
 class Fitting:
     """The fits of one model, to at most `capacity` transitions each.
 
-    The rows of a fit lie in tensors that all fits share, with a cursor that every step moves on,
-    so that an engine may take a step (`update`) as one piece of device work. `optimizer` is over
+    All fits share the tensors that hold the rows, with a cursor that every step advances, so that
+    an engine can run a step (`update`) without a host sync. `optimizer` is over
     `trained_parameters`.
     """
 
@@ -122,9 +121,9 @@ class Fitting:
 
     @staticmethod
     def memory_needed(model: MLPMOPOEnsembleModel, capacity: int) -> int:
-        """Bytes that fits to `capacity` transitions take on the model's device.
+        """Bytes that fits to `capacity` transitions need on the model's device.
 
-        Beside what is kept: the bootstrap, its order of an epoch and that of the sorting.
+        Includes temporary memory: the bootstrap, its shuffled order and that of the sorting.
         """
         columns, orders = model.inputs.mean.shape[0] + model.targets.mean.shape[0], 4
         if model.termination is not None:
@@ -137,14 +136,14 @@ class Fitting:
         run: Callable[[int], Any] | None = None,
         on_epoch: Callable[[FitEpoch], None] | None = None,
     ) -> FitReport:
-        """Fit the model to all of `data`, going on from its weights, and choose the elites.
+        """Fit the model to all of `data`, continuing from its weights, and choose the elites.
 
-        Adam starts over: averages of the last fit's gradients would let the first steps after a
-        change of the data be too large.
+        Adam is reset: the moments of the last fit's gradients would make the first steps after a
+        change of the data too large.
 
         Stops when no member has improved for more than `model_patience` epochs; every member
-        then has the weights of its best epoch. `run` takes so many steps of `update`; one
-        after the other by default.
+        then gets the weights of its best epoch. `run` runs a number of `update` steps, one after
+        the other by default.
         """
         model, params, rows = self.model, self.params, data.reward.shape[0]
         params.refuse_small_data(rows, "dataset")
@@ -184,7 +183,7 @@ class Fitting:
         return FitReport(epoch, len(learned), metrics)
 
     def _take(self, data: Batch, learned: Tensor) -> tuple[Tensor, Tensor]:
-        """Standardise by the rows that are `learned` from; the inputs and targets of all."""
+        """Standardise by the training rows `learned`; returns inputs and targets of all rows."""
         model, rows = self.model, data.reward.shape[0]
         inputs = torch.cat([data.obs, data.action], -1)
         targets = torch.cat([data.reward[:, None], data.next_obs - data.obs], -1)
@@ -204,8 +203,8 @@ class Fitting:
         self.model.termination_cut.copy_(termination_cut(logits, len(learned) - logits.shape[1]))
 
     def _draw_ends(self, learned: Tensor) -> None:
-        """What the termination heads see in an epoch: an end and another row in alternation,
-        drawn with replacement from those `learned` from; where all are alike, any of them."""
+        """Sample the rows for the termination heads in an epoch: terminal and other rows in
+        alternation, with replacement from the training rows; any rows if only one kind exists."""
         if self.model.termination is None:
             return
         ended = self.ended[learned] == 1.0
@@ -215,7 +214,7 @@ class Fitting:
             places.copy_(rows[torch.randint(len(rows), places.shape, device=self.device)])
 
     def _go_through(self, order: Tensor, run: Callable[[int], Any] | None) -> None:
-        """Steps on all rows of the (members, N) `order`, of which the last may be smaller."""
+        """Run steps on all rows of the (members, N) `order`; the last one may be smaller."""
         rows, size = order.shape[1], self.params.model_batch_size
         self.order[:, :rows] = order
         self.cursor.zero_()
@@ -234,7 +233,7 @@ class Fitting:
         return {}
 
     def _step_on(self, places: Tensor) -> None:
-        """One step on the rows at some places of the epoch's orders."""
+        """One step on the rows at some positions of the epoch's order."""
         index, ends = self.order.index_select(1, places), None
         if self.model.termination is not None:
             seen = self.end_order.index_select(1, places)
@@ -242,7 +241,7 @@ class Fitting:
         losses = fit_step(
             self.model, self.optimizer, self.params, self.inputs[index], self.targets[index], ends
         )
-        # the first to fail: through the common bounds it soon takes the others with it
+        # the first member to fail: through the shared bounds the others soon follow
         self.failed.copy_(torch.where(self.failed.any(), self.failed, ~torch.isfinite(losses)))
 
     # --- for an engine ------------------------------------------------------------------------
@@ -285,8 +284,8 @@ def fit_step(
 ) -> Tensor:
     """One step of every member on its own standardised (members, B, ...) rows.
 
-    `ends` are raw next observations and whether they are terminal, for the learned classifier:
-    rows of its own. Gives the (members,) losses of the dynamics.
+    `ends` are raw next observations and whether they are terminal: separate rows for the learned
+    classifier. Returns the (members,) losses of the dynamics.
     """
     prediction: Prediction = model(inputs)
     total, metrics = dynamics_loss(
@@ -305,15 +304,15 @@ def fit_step(
 def holdout_error(model: MLPMOPOEnsembleModel, inputs: Tensor, targets: Tensor) -> Tensor:
     """(members,) mean squared error of standardised targets, geometric mean over their columns.
 
-    In an arithmetic mean a column of noise would hide what the others still gain, and the fit
-    would stop long before their deviations are right.
+    In an arithmetic mean a column of noise would hide the progress of the others, and the fit
+    would stop long before their standard deviations are right.
     """
     by_column: Tensor = (model(inputs).mean - targets).square().mean(1)
     return geometric_mean(by_column)
 
 
 def geometric_mean(errors: Tensor) -> Tensor:
-    """Of squared errors, over the last axis."""
+    """The geometric mean of squared errors over the last axis."""
     return (errors + PRECISE).log().mean(-1).exp()
 
 
@@ -323,8 +322,8 @@ def holdout_metrics(
 ) -> dict[str, float]:
     """Error, likelihood and calibration of the elites.
 
-    `calibration` is the share of targets within one predicted deviation of the mean: 0.68
-    where the deviations are right, less where the model is too sure of itself.
+    `calibration` is the fraction of targets within one predicted standard deviation of the
+    mean: 0.68 if the standard deviations are right, less if the model is overconfident.
     """
     mean, log_var = model(inputs)
     mean, log_var = mean[model.elites], log_var[model.elites]
@@ -342,9 +341,9 @@ def holdout_metrics(
 
 
 def termination_metrics(found: Tensor, ended: Tensor) -> dict[str, float]:
-    """Precision and recall of (B,) booleans, each where it is defined.
+    """Precision and recall of (B,) booleans, each if it is defined.
 
-    Ends are rare, so the share of mistakes says little: it is small where no end is found.
+    Terminations are rare, so accuracy says little: it is high even if none is found.
     """
     right = float((found & ended).sum())
     counts = {"recall": float(ended.sum()), "precision": float(found.sum())}

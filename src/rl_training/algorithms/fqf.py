@@ -5,16 +5,15 @@ Yang, Zhao, Lin, Qin, Bian and Liu 2019, arXiv:1911.02140.
 Kept: fractions proposed by one layer on the detached features, quantiles by IQN's network,
 Q as the sum of the quantiles at the fractions' midpoints times the fractions' widths, the
 closed-form gradient of the 1-Wasserstein error as the fractions' only signal, an optimiser
-of their own, entropy against collapse. Changed:
-- Fractions learn by Adam at a rate at which they move; the published RMSProp rate of
+of their own, an entropy bonus against collapse. Changed:
+- Fractions are trained by Adam at a rate at which they move; the published RMSProp rate of
   2.5e-9 leaves them where they start.
-- Quantiles are learned at the fractions themselves as well as at their midpoints. The
-  gradient of the fractions reads them there, and where nothing trains them they are
-  whatever the network interpolates: fractions then move, but not to where they belong
-  (docs/algorithms/fqf.md has figures).
+- Quantiles are trained at the fractions as well as at their midpoints, because the gradient of
+  the fractions reads them there. Without that training they are interpolated by the network,
+  and the fractions move to the wrong places (docs/algorithms/fqf.md has figures).
 - The target's fractions are those that the target network proposes for s', and a target
-  quantile counts by its fraction's width, so that the target's mean is the Q(s', a') that
-  chose a'. The paper takes the fractions of s and counts all alike, which bends the
+  quantile is weighted by its fraction's width, so that the target's mean is the Q(s', a') that
+  chose a'. The paper uses the fractions of s with equal weights, which distorts the
   distribution once fractions are unequal.
 Added as options: double, dueling (per quantile), prioritised and n-step replay.
 """
@@ -69,9 +68,9 @@ def fqf_fraction_loss(
 
     `taus`, (B, N + 1), run from 0 to 1; `quantiles_at_taus`, (B, N - 1), are F at the inner
     ones and `quantiles_hat`, (B, N), F at the midpoints. The loss is linear in the fractions
-    and has the error's gradient, 2 F(tau_i) - F(tau_hat_i) - F(tau_hat_{i-1}); its value
-    means nothing. No gradient reaches the quantiles. `weight`, (B,), is that of prioritised
-    replay; the entropy, which is no estimate of anything, goes without.
+    and has the error's gradient, 2 F(tau_i) - F(tau_hat_i) - F(tau_hat_{i-1}); its value has
+    no meaning. No gradient reaches the quantiles. `weight`, (B,), is that of prioritised
+    replay; it does not apply to the entropy, which is not an estimate over the data.
     """
     n = quantiles_hat.shape[-1]
     assert taus.shape[-1] == n + 1, (taus.shape, quantiles_hat.shape)

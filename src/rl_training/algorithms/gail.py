@@ -3,15 +3,15 @@
 Ho and Ermon 2016, arXiv:1606.03476; off-policy as in Kostrikov et al. 2019 (DAC),
 arXiv:1809.02925.
 
-Kept: a discriminator tells the demonstrations' state-action pairs from the policy's, by
-binary cross-entropy with a small bonus for its own entropy, and the policy learns from
-what the discriminator says of its steps, never from the environment's reward. Labels are
-those of the authors' code: the expert is 1. Rewards are always of the newest
+Kept: a discriminator separates the demonstrations' state-action pairs from the policy's, by
+binary cross-entropy with a small bonus for its own entropy. The policy learns from the
+discriminator's output on its steps, never from the environment's reward. Labels are
+those of the authors' code: the expert is 1. Rewards always come from the current
 discriminator.
 
-Deviates: the policy is improved by this package's PPO or SAC, unchanged, where the paper
-takes TRPO; the discriminator takes minibatches, with the gradient penalty of Gulrajani et
-al. 2017 and spectral normalisation as options; there are no absorbing states.
+Changed: the policy is trained by this package's PPO or SAC, unchanged, instead of TRPO; the
+discriminator uses minibatches, with the gradient penalty of Gulrajani et al. 2017 and
+spectral normalisation as options; there are no absorbing states.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ class GAILParams(Params):
     hidden_sizes: HiddenSizes = (64, 64)
     """Widths of the hidden layers of the discriminator."""
     batch_size: Count = 256
-    """Pairs of the expert, and as many of the policy, per step of the discriminator."""
+    """Pairs of the expert, and as many of the policy, per discriminator step."""
     grad_clip: Positive | None = None
-    """Largest gradient norm of the discriminator; none by default."""
+    """Maximum gradient norm of the discriminator; none by default."""
     generator: Literal["ppo", "sac"] = "ppo"
-    """What improves the policy: ppo, or sac, which needs far fewer steps with Box actions."""
+    """Algorithm that trains the policy: ppo, or sac, which needs far fewer steps (Box actions)."""
     ppo: PPOParams = PPOParams()
-    """Knobs of the generator ppo, as those of the algorithm of that name."""
+    """Knobs of the generator ppo, as in the algorithm of that name."""
     sac: SACParams = SACParams()
-    """Knobs of the generator sac, as those of the algorithm of that name."""
+    """Knobs of the generator sac, as in the algorithm of that name."""
     reward_form: RewardForm = "softplus"
     """Reward from the logit: softplus (never negative), log_sigmoid (never positive) or logit."""
     discriminator_lr: Positive = 3e-4
     """Learning rate of the discriminator."""
     discriminator_updates: Count | None = None
-    """Steps of the discriminator: 8 per rollout with ppo, 1 per update with sac by default."""
+    """Discriminator steps: 8 per rollout with ppo, 1 per update with sac by default."""
     discriminator_entropy_coef: NonNegative = 1e-3
-    """Weight of the discriminator's own entropy, against certainty."""
+    """Weight of the discriminator's entropy, which keeps it from being overconfident."""
     gradient_penalty: NonNegative = 0.0
-    """Weight of (gradient norm - 1)^2 between pairs of expert and policy."""
+    """Weight of (gradient norm - 1)^2 at points between pairs of expert and policy."""
     spectral_norm: bool = False
     """Divide the discriminator's weight matrices by their largest singular values."""
     demo_episodes: Count | None = None
-    """Demonstrations to learn from, the first of the data; all by default."""
+    """Number of demonstrations to learn from, the first of the data; all by default."""
     demo_subsample: Count = 1
     """Keep every n-th step of a demonstration, from a random offset."""
 
@@ -101,12 +101,12 @@ class GAILParams(Params):
 
 
 def gail_reward(logits: Tensor, form: RewardForm = "softplus") -> Tensor:
-    """What the policy is paid for pairs that the discriminator gave these logits.
+    """The policy's reward for pairs with these discriminator logits.
 
-    With D = sigmoid(logit), the probability of being the expert's: softplus is
-    -log(1 - D), never negative, for tasks that end early on failure; log_sigmoid is log D,
-    never positive, for tasks that end early on success; logit is log D - log(1 - D), of
-    both signs. With a fixed horizon any of them will do.
+    With D = sigmoid(logit), the probability that a pair is the expert's: softplus is
+    -log(1 - D), never negative, for tasks that terminate on failure; log_sigmoid is log D,
+    never positive, for tasks that terminate on success; logit is log D - log(1 - D), of
+    both signs. With a fixed horizon any of them works.
     """
     if form == "softplus":
         return F.softplus(logits)
@@ -123,8 +123,8 @@ def gail_discriminator_loss(
 ) -> Loss:
     """-mean log D(expert) - mean log(1 - D(policy)) - bonus * entropy + weight * penalty.
 
-    Logits (B,) each, of "this is the expert's"; `penalty` is what `input_gradient_penalty`
-    returned. The entropy is the mean of that of D's verdicts on all pairs.
+    Logits are (B,) each, positive for the expert; `penalty` is the result of
+    `input_gradient_penalty`. The entropy is the mean entropy of D over all pairs.
     """
     expert, policy = F.softplus(-expert_logits).mean(), F.softplus(policy_logits).mean()
     both = torch.cat([expert_logits, policy_logits])
@@ -155,7 +155,7 @@ def input_gradient_penalty(
     """
     between = (share * expert + (1.0 - share) * policy).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(logits(between).sum(), between, create_graph=True)
-    # not even a gradient of exactly zero may make that of its norm infinite
+    # keeps the gradient of the norm finite where the input gradient is zero
     norm = (gradient.square().sum(-1) + 1e-12).sqrt()
     return (norm - 1.0).square().mean()
 
@@ -163,8 +163,8 @@ def input_gradient_penalty(
 class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
     """Generative adversarial imitation learning.
 
-    The policy is that of `generator`, a whole PPO or SAC with networks, optimisers and
-    normaliser of its own, all of which are part of this algorithm's state.
+    The policy is that of `generator`, a complete PPO or SAC with its own networks, optimisers
+    and normaliser, which are all part of this algorithm's state.
     """
 
     Params = GAILParams
@@ -207,8 +207,8 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
             return
         defaults = type(config.dataset).model_fields
         for key, instead in (
-            ("rewards", "GAIL never looks at the rewards of demonstrations"),
-            ("returns", "GAIL never looks at the rewards of demonstrations"),
+            ("rewards", "GAIL never uses the rewards of demonstrations"),
+            ("returns", "GAIL never uses the rewards of demonstrations"),
             (
                 "normalize_observations",
                 "the discriminator keeps statistics of its own, and a policy has "
@@ -223,7 +223,7 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
         return self.generator.policy
 
     def other_networks(self) -> Networks:
-        """What the generator has learned from the discriminator's rewards is of use here alone."""
+        """Prefixed, because networks trained on the discriminator's rewards fit only here."""
         inner = {f"imitation {k}": v for k, v in self.generator.other_networks().items()}
         return {**inner, "discriminator": self.discriminator}
 
@@ -242,13 +242,12 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
 
     @torch.no_grad()
     def reward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """(B,) rewards by the discriminator as it is now, for raw observations."""
+        """(B,) rewards of the current discriminator, for raw observations."""
         return gail_reward(self.discriminator(obs, action), self.params.reward_form)
 
     def update(self, batch: ImitationBatch) -> Metrics:
-        """Steps of the discriminator on equal cuts of the pairs, then one update of the
-        generator on the experience, whose rewards are the new discriminator's where it holds
-        any; either part may be missing."""
+        """Run discriminator steps on equal slices of the pairs, then one update of the generator
+        on the experience, with rewards of the new discriminator; either part may be missing."""
         metrics: Metrics = {}
         if batch.expert is not None and batch.policy is not None:
             pieces = self.params.discriminator_steps

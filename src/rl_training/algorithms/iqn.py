@@ -4,9 +4,9 @@ Dabney, Ostrovski, Silver and Munos 2018, arXiv:1806.06923.
 
 Kept: cosine embedding of the fraction times the state's features, fresh uniform fractions
 for the learned and for the target quantiles, the quantile Huber loss. Changed: actions
-(also the target's) are chosen by the mean over the midpoints of equal fractions, where
-the paper draws them: the same integral without noise, so that a policy is a function of
-its state; cosines start at i = 1, as in the published code, since i = 0 is a constant.
+(also the target's) are chosen by the mean over the midpoints of equal fractions instead of
+sampled ones: the same integral without noise, so that the policy is deterministic; cosines
+start at i = 1, as in the published code, because i = 0 is a constant.
 The paper's risk-sensitive distortions are left out. Added as options: double, dueling
 (per quantile), prioritised and n-step replay.
 """
@@ -40,9 +40,9 @@ class IQNParams(ValueParams):
     }
 
     num_quantiles: Count = 64
-    """Fractions drawn per state at which quantiles are learned."""
+    """Fractions sampled per state at which quantiles are learned."""
     num_target_quantiles: Count = 64
-    """Fractions drawn per next state for the target."""
+    """Fractions sampled per next state for the target."""
     num_action_quantiles: Count = 32
     """Equal fractions over which the mean is taken to choose an action."""
     num_cosines: Count = 64

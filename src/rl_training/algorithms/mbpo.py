@@ -3,11 +3,11 @@
 Janner, Fu, Zhang and Levine 2019, arXiv:1906.08253.
 
 Kept: an ensemble of probabilistic models that is fitted to all real data every few hundred
-steps, going on from its last weights; short rollouts of the current, stochastic policy from real
-states, with a random elite for every row and step; ends by a function of the next state; soft
-actor-critic on minibatches of which a small share is real, many times per environment step.
+steps, continuing from its last weights; short rollouts of the current, stochastic policy from
+real states, with a random elite for every row and step; termination as a function of the next
+state; soft actor-critic on mostly imagined minibatches, many times per environment step.
 
-Deviates: see `dynamics.py` for the model. The update is this package's SAC, unchanged.
+Changed: see `dynamics.py` for the model. The update is this package's SAC, unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MBPOParams(SACParams, SoftModelParams):
     learning_starts: NonNegativeInt = 5_000
     """Environment steps with random actions before the first fit and the first update."""
     gradient_updates_per_step: Positive = 20.0
-    """Updates per environment step; fractions are kept exactly over time."""
+    """Updates per environment step; fractions are exact over time."""
     model_interval: Count = 250
     """Environment steps between two fits of the model, each followed by rollouts."""
 
@@ -42,7 +42,7 @@ M = TypeVar("M", bound=SoftModelParams, default=MBPOParams)
 
 
 class MBPOAlgorithm(SACAlgorithm[M]):
-    """Soft actor-critic on what a learned model imagines."""
+    """Soft actor-critic on imagined transitions of a learned model."""
 
     Params: ClassVar[type[SoftModelParams]] = MBPOParams
     loop: ClassVar[str] = "model_based"
@@ -62,9 +62,9 @@ class MBPOAlgorithm(SACAlgorithm[M]):
 
     @property
     def uncertainty(self) -> Uncertainty | None:
-        """How sure the model is of an imagined step, where the reward depends on it."""
+        """The uncertainty estimate of imagined steps, if the reward depends on it."""
         return None
 
     def imagined_reward(self, reward: Tensor, uncertain: Tensor | None) -> Tensor:
-        """What an imagined step is worth, (B,)."""
+        """The reward of an imagined step, (B,)."""
         return reward

@@ -2,13 +2,13 @@
 
 Yu, Thomas, Yu, Ermon, Zou, Levine, Finn and Ma 2020, arXiv:2005.13239.
 
-Kept: MBPO's ensemble, fitted once to the data; rollouts from states of the data whose reward is
-lowered by `penalty_coef` times an estimate of the model's error; soft actor-critic on minibatches
-of which a small share is real. The estimate is the paper's (`learned_std`) or the disagreement of
-the members, which the authors' code has, too, and which is the default here: it separates actions
-that the data do not have from those that they have, which the learned one hardly does.
+Kept: MBPO's ensemble, fitted once to the data; rollouts from states of the data, with the reward
+reduced by `penalty_coef` times an estimate of the model's error; soft actor-critic on mostly
+imagined minibatches. The estimate is the paper's (`learned_std`) or the disagreement of the
+members, which the authors' code also offers and which is the default here: it separates actions
+outside the data from those in the data, which the learned one hardly does.
 
-Deviates: see `dynamics.py` for the model. Norms are in the task's units, as in the authors' code.
+Changed: see `dynamics.py` for the model. Norms are in the task's units, as in the authors' code.
 The update is this package's SAC, unchanged.
 """
 
@@ -28,22 +28,22 @@ from rl_training.models.dynamics import Uncertainty
 
 class MOPOParams(SoftModelParams):
     rollout_batch_size: Count = 50_000
-    """Imagined rollouts that are begun at once, in states of the data."""
+    """Imagined rollouts that start together, in states of the data."""
     rollout_length: Count = 5
-    """Steps of a rollout, at the beginning."""
+    """Steps of a rollout at the start of the run."""
     retain_epochs: Count = 5
     """Epochs for which imagined transitions are kept."""
     rollout_interval: Count = 1_000
     """Updates between two rounds of rollouts."""
     penalty: Literal["learned_std", "disagreement"] = "disagreement"
-    """What estimates the model's error: the paper's predicted noise, or how far members differ."""
+    """Estimate of the model's error: learned_std as in the paper, or the members' disagreement."""
     penalty_coef: NonNegative = 1.0
-    """Reward that an imagined step loses per unit of the model's estimated error."""
+    """Penalty on the reward of an imagined step, per unit of the model's estimated error."""
 
     @model_validator(mode="before")
     @classmethod
     def _written_before_there_was_a_choice(cls, values: Any) -> Any:
-        """A stored run names every knob of its model; one without `penalty` had the paper's."""
+        """Stored runs name every knob; one without `penalty` used the paper's estimate."""
         if isinstance(values, dict) and ModelParams.__annotations__.keys() <= values.keys():
             return {"penalty": "learned_std", **values}
         return values
@@ -53,7 +53,7 @@ class MOPOParams(SoftModelParams):
     def _members_can_differ(cls, penalty: str, info: ValidationInfo) -> str:
         if penalty == "disagreement" and info.data.get("num_members", 2) < 2:
             raise ValueError(
-                "one member has none to disagree with; raise num_members to 2 or more, or set "
+                "one member cannot disagree with others; raise num_members to 2 or more, or set "
                 "penalty to learned_std"
             )
         return penalty
@@ -73,13 +73,13 @@ PENALTIES: dict[str, Uncertainty] = {"learned_std": learned_std, "disagreement":
 
 
 def mopo_reward(reward: Tensor, uncertain: Tensor, *, penalty_coef: float) -> Tensor:
-    """r - penalty_coef * u, all (B,), u being the estimated error of the model; eq. 5."""
+    """r - penalty_coef * u, all (B,), where u is the estimated error of the model; eq. 5."""
     assert reward.shape == uncertain.shape, (reward.shape, uncertain.shape)
     return reward - penalty_coef * uncertain
 
 
 class MOPOAlgorithm(MBPOAlgorithm[MOPOParams]):
-    """Soft actor-critic on what a cautious model of the data imagines."""
+    """Soft actor-critic on imagined transitions, penalised by the model's uncertainty."""
 
     Params = MOPOParams
     loop: ClassVar[str] = "model_based_offline"
@@ -96,7 +96,7 @@ class MOPOAlgorithm(MBPOAlgorithm[MOPOParams]):
             )
 
     def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
-        """Of all but the model, whose only fit comes where a warm-up is still at 0."""
+        """Scale every learning rate but the model's: it is fitted once, before warm-up begins."""
         followers = set(only or self.optimizers) - {"dynamics"}
         super().set_lr_factor(factor, tuple(followers))
 

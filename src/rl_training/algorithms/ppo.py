@@ -6,8 +6,8 @@ Kept: the clipped surrogate, generalised advantages, several epochs of minibatch
 each rollout. From the authors' code: orthogonal initialisation (gain 0.01 for the
 policy's last layer, 1 for the value's), advantage normalisation per minibatch, optional
 clipped value loss, gradient clipping, running observation and reward normalisation as
-options. Policy and value have networks and gradient norms of their own. A time limit
-bootstraps with the value of the true final state.
+options. Policy and value have separate networks and gradient norms. A time limit bootstraps
+with the value of the true final state.
 """
 
 from __future__ import annotations
@@ -48,39 +48,39 @@ class PPOParams(DiscountedParams):
     hidden_sizes: HiddenSizes = (64, 64)
     """Widths of the hidden layers of policy and value network."""
     grad_clip: Positive | None = 0.5
-    """Largest gradient norm per network."""
+    """Maximum gradient norm per network."""
     rollout_length: Count = 2048
     """Steps per environment between two rounds of updates."""
     epochs: Count = 10
     """Passes over each rollout."""
     gae_lambda: Fraction = 0.95
-    """Between one-step (0) and whole-return (1) advantages."""
+    """Lambda of GAE: 0 for one-step advantages, 1 for Monte Carlo returns."""
     clip: Positive = 0.2
-    """How far the probability ratio may move before its gradient is cut."""
+    """Clip range of the probability ratio around 1."""
     clip_schedule: Schedule = Schedule()
-    """Factor on clip over the run."""
+    """Schedule of the factor on clip over the run."""
     value_clip: Positive | None = None
-    """How far the value may move from the rollout's before its gradient is cut; off by default."""
+    """Clip range of the value around the rollout's value; off by default."""
     value_coef: Positive = 0.5
     """Weight of the value loss, and factor of the value network's learning rate."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     entropy_schedule: Schedule = Schedule()
-    """Factor on entropy_coef over the run."""
+    """Schedule of the factor on entropy_coef over the run."""
     normalize_advantages: bool = True
     """Standardise advantages within each minibatch."""
     target_kl: Positive | None = None
-    """Skip the rest of the epochs once the policy has moved 1.5 times this far; off by default."""
+    """Skip the remaining epochs when the KL divergence exceeds 1.5 times this; off by default."""
     normalize_observations: bool = False
-    """Standardise observations by running statistics, which the policy carries."""
+    """Standardise observations by running statistics, which are stored with the policy."""
     normalize_rewards: bool = False
-    """Divide rewards by the running deviation of the discounted return."""
+    """Divide rewards by the running standard deviation of the discounted return."""
     squash_mean: bool = False
-    """Bound the mean of Box actions by a tanh, as policies that were learned from data do."""
+    """Bound the mean of Box actions by a tanh, as the policies trained on data do."""
     lr: Positive = 3e-4
     """Learning rate of the policy."""
     adam_eps: Positive = 1e-8
-    """Number that Adam adds to its denominator; larger slows weights whose gradients are small."""
+    """Epsilon of Adam; larger values slow down weights with small gradients."""
 
 
 def ppo_loss(
@@ -101,7 +101,7 @@ def ppo_loss(
 
     All inputs (B,); r is exp(log_prob - old_log_prob). The value loss is half the mean
     squared error to the returns; with `value_clip`, the larger of the errors of the value
-    and of the value kept within that distance of `old_value`.
+    and of the value clipped to that distance from `old_value`.
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
@@ -161,7 +161,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         self.register_buffer("clip", torch.tensor(params.clip), persistent=False)
         self.register_buffer("entropy_coef", torch.tensor(params.entropy_coef), persistent=False)
         self.add_optimizer("policy", self.actor.parameters(), params.lr, eps=params.adam_eps)
-        # Adam cancels a factor on the loss of a separate network, so the factor moves its rate
+        # Adam cancels a factor on the loss of a separate network, so it scales the learning rate
         rate = params.lr * params.value_coef / 0.5
         self.add_optimizer("value", self.value.parameters(), rate, eps=params.adam_eps)
 
@@ -170,20 +170,20 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         return self.actor
 
     def other_networks(self) -> Networks:
-        # of scaled rewards, the value is in a unit that the run before alone has
+        # with scaled rewards the value's unit is specific to the earlier run
         return {} if self.params.normalize_rewards else {"value": self.value}
 
     @torch.no_grad()
     def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Action as drawn, its log-probability, and the state's value, for seen observations.
+        """Sample actions; returns them with log-probabilities and values, for seen observations.
 
-        Box actions may lie outside [-1, 1]; the environment's map clips them.
+        Box actions may lie outside [-1, 1]; they are clipped for the environment.
         """
         return *self.actor.draw(obs), self.value(obs)
 
     def follow_schedules(self, step: int, horizon: int) -> None:
-        """Set clip range and entropy weight after `step` environment steps, for schedules over
-        `horizon` of them unless they say otherwise."""
+        """Set clip range and entropy weight after `step` environment steps; schedules last
+        `horizon` steps unless they define their own length."""
         p = self.params
         self.clip.fill_(p.clip * p.clip_schedule.at(step, horizon))
         self.entropy_coef.fill_(p.entropy_coef * p.entropy_schedule.at(step, horizon))

@@ -4,7 +4,7 @@ Dabney, Rowland, Bellemare and Munos 2018, arXiv:1710.10044.
 
 Kept: quantiles at the midpoints of equal fractions, the quantile Huber loss (summed over
 the learned quantiles, averaged over the target's), greedy actions by their mean, a target
-network copied every so many updates. Added as options: double, dueling (per quantile),
+network copied at a fixed interval. Added as options: double, dueling (per quantile),
 prioritised and n-step replay.
 """
 

@@ -1,6 +1,6 @@
-"""The mathematics of learning a world model and a policy inside it; DreamerV3, arXiv:2301.04104.
+"""Losses and returns of a world model and its policy; DreamerV3, arXiv:2301.04104.
 
-Pure functions. Time is the first axis where there is one.
+Pure functions. If there is a time axis, it is the first one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def kl_divergence(p_log: Tensor, q_log: Tensor) -> Tensor:
 
 
 def kl_balance(posterior: Tensor, prior: Tensor, free_nats: float) -> tuple[Tensor, Tensor]:
-    """How far the prior is from the posterior, twice: to move the prior, to move the posterior.
+    """The KL divergence of posterior and prior, twice: to train the prior and the posterior.
 
-    Each is at least `free_nats`, at which it has no gradient. Inputs are log-probabilities.
+    Each is clipped from below at `free_nats`, without gradient there. Inputs are log-probabilities.
     """
     dynamics = kl_divergence(posterior.detach(), prior)
     representation = kl_divergence(posterior, prior.detach())
@@ -32,9 +32,9 @@ def lambda_return(reward: Tensor, value: Tensor, continues: Tensor, lam: float |
     """(H, ...) returns of the first H of H + 1 states.
 
     ret_t = r_{t+1} + c_{t+1} ((1 - lam) v_{t+1} + lam ret_{t+1}), and ret_H = v_H. `reward[t]` is
-    what arriving at state t gave, `continues[t]` the discount if the episode goes on from it,
-    so the first entries of `reward` and `continues` are never read. A tensor `lam` is one per
-    state: with 0 the return trusts the value there.
+    the reward for arriving at state t and `continues[t]` its discount, 0 if it is terminal, so the
+    first entries of `reward` and `continues` are never read. A tensor `lam` holds one value per
+    state: with 0 the return bootstraps with the value there.
     """
     near, share = reward + continues * (1.0 - lam) * value, continues * lam
     following = value[-1]
@@ -46,16 +46,15 @@ def lambda_return(reward: Tensor, value: Tensor, continues: Tensor, lam: float |
 
 
 def imagination_weights(continues: Tensor) -> Tensor:
-    """How probable it is that state t of (H + 1, ...) is reached, its own continuation included.
+    """The probability of reaching state t of (H + 1, ...), its own continuation included.
 
-    The state an imagination starts from counts, too: nothing is learned from what would follow
-    a terminal one.
+    The start state counts as well: nothing is learned from steps after a terminal start state.
     """
     return continues.cumprod(0).detach()
 
 
 class ReturnScale(NamedTuple):
-    """What returns are divided by, and the range it follows."""
+    """The scale that returns are divided by, and its moving range."""
 
     scale: Tensor
     range: Tensor
@@ -69,7 +68,7 @@ def return_scale(returns: Tensor, before: Tensor, rate: float) -> ReturnScale:
 
 
 def _quantile(ordered: Tensor, share: float) -> Tensor:
-    """Linear between neighbours; torch.quantile would ask the host."""
+    """A quantile with linear interpolation; torch.quantile would need a host sync."""
     position = share * (ordered.shape[0] - 1)
     below = int(position)
     above = min(below + 1, ordered.shape[0] - 1)
