@@ -16,7 +16,7 @@ from rl_training.experiment.errors import (
     ExportError,
     MissingExtraError,
     UnfitStateError,
-    told,
+    describe_exception,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.export.contract import (
@@ -55,7 +55,7 @@ def load_policy(folder: Path, threads: int = 1) -> Policy:
     except ValueError as error:
         raise ExportError(f"'{folder}' cannot be used: {error}; export the policy again") from None
     except Exception as error:  # noqa: BLE001  (ONNX Runtime has an exception of its own per kind)
-        text = told(error)
+        text = describe_exception(error)
         if isinstance(error, MemoryError) or "alloc" in text.lower():
             raise ExportError(
                 f"'{folder / MODEL}' asks for more memory than a policy of its size needs; do not "

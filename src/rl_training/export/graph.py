@@ -23,7 +23,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.experiment.errors import ConfigError, ExportError, MissingExtraError, told
+from rl_training.experiment.errors import (
+    ConfigError,
+    ExportError,
+    MissingExtraError,
+    describe_exception,
+)
 from rl_training.export.further import FurtherOutput
 from rl_training.runtime.policy import refuse_sampling
 
@@ -197,8 +202,8 @@ def traced(graph: PolicyGraph) -> torch.export.ExportedProgram:
             return torch.export.export(graph, example, dynamic_shapes=shapes, strict=False)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise ExportError(
-            f"algo: acting of {graph.algorithm.name()} cannot be traced ({told(error)}); its act "
-            "may neither branch on values nor leave PyTorch"
+            f"algo: acting of {graph.algorithm.name()} cannot be traced "
+            f"({describe_exception(error)}); its act may neither branch on values nor leave PyTorch"
         ) from error
 
 

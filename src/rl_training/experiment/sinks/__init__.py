@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.config import LoggerConfig, TrainConfig
-from rl_training.experiment.errors import ConfigError, RLTrainingError, told
+from rl_training.experiment.errors import ConfigError, RLTrainingError, describe_exception
 from rl_training.experiment.sinks.base import (
     MetricsEvent,
     MetricsSink,
@@ -59,8 +59,8 @@ def _make_sink(logger: LoggerConfig) -> MetricsSink:
         kind: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"loggers: '{logger.kind}' cannot be imported ({told(error)}); give a class as "
-            "package.module:Class that Python finds from here"
+            f"loggers: '{logger.kind}' cannot be imported ({describe_exception(error)}); "
+            "give a class as package.module:Class that Python finds from here"
         ) from None
     if not own:
         options = kind.Options.parse(logger.options, prefix=f"loggers.{logger.kind}.")
@@ -70,8 +70,8 @@ def _make_sink(logger: LoggerConfig) -> MetricsSink:
         inspect.signature(kind).bind(**logger.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"loggers: '{logger.kind}' does not take the given options ({told(error)}); correct "
-            "the options of this logger"
+            f"loggers: '{logger.kind}' does not take the given options "
+            f"({describe_exception(error)}); correct the options of this logger"
         ) from None
     sink = kind(**logger.options)
     missing = [n for n in ("open", "write", "close") if not callable(getattr(sink, n, None))]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rl_training.experiment.config import Section
-from rl_training.experiment.errors import ConfigError, MissingExtraError, told
+from rl_training.experiment.errors import ConfigError, MissingExtraError, describe_exception
 from rl_training.experiment.sinks.base import MetricsEvent, RemoteRun, RunInfo, SinkFailure
 
 ID_FILE = "mlflow.json"
@@ -50,8 +50,8 @@ class MlflowSink:
             self._client.get_experiment_by_name(options.experiment)
         except self._errors as error:
             raise ConfigError(
-                f"loggers: the tracking server of 'mlflow' cannot be used ({told(error)}); "
-                "correct its option tracking_uri or the variable MLFLOW_TRACKING_URI"
+                f"loggers: the tracking server of 'mlflow' cannot be used "
+                f"({describe_exception(error)}); correct its option tracking_uri or the variable MLFLOW_TRACKING_URI"
             ) from None
 
     def open(self, run: RunInfo) -> None:
@@ -95,7 +95,7 @@ class MlflowSink:
         try:
             yield
         except self._errors as error:
-            raise SinkFailure(told(error)) from error
+            raise SinkFailure(describe_exception(error)) from error
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
