@@ -583,7 +583,7 @@ IMITATION_MISTAKES: dict[str, tuple[str, list[str], tuple[str, ...]]] = {
     "rewards of demonstrations": (
         "gail/cartpole",
         ["dataset.rewards.scale=2"],
-        ("dataset.rewards:", "never looks", "remove"),
+        ("dataset.rewards:", "never uses", "remove"),
     ),
 }
 
@@ -930,7 +930,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "flipped": (_flip("algorithm.pt"), ("damaged", "algorithm.pt", "checksum")),
     "other part flipped": (_flip("trainer.pt"), ("damaged", "trainer.pt", "checksum")),
     "part missing": (_remove("algorithm.pt"), ("damaged", "algorithm.pt", "missing")),
-    "no manifest": (_remove("manifest.json"), ("no checkpoint", "manifest.json")),
+    "no manifest": (_remove("manifest.json"), ("not a checkpoint", "manifest.json")),
     "manifest truncated": (_truncate("manifest.json"), ("damaged", "manifest.json")),
     "manifest flipped": (_flip("manifest.json"), ("damaged", "manifest.json")),
     "newer": (_set("format_version", 99), ("format 99", "install a newer version")),
@@ -1116,7 +1116,7 @@ def test_eval_without_checkpoints(cli: Command, bc_run: Path, tmp_path: Path) ->
     assert_refused(cli("eval", newest(bc_run), "--checkpoint", "best"), "one checkpoint already")
     shutil.rmtree(bc_run / "checkpoints")
     assert_refused(cli("eval", bc_run), str(bc_run), "no checkpoint yet", "resume")
-    assert_refused(cli("eval", tmp_path), "no checkpoint", "manifest.json")
+    assert_refused(cli("eval", tmp_path), "not a checkpoint", "manifest.json")
 
 
 OBSERVATIONS: list[tuple[str, str]] = [

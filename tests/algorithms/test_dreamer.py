@@ -377,7 +377,9 @@ def test_it_learns_a_small_world() -> None:
 def test_stacked_colours_are_refused() -> None:
     pytest.importorskip("ale_py")
     stacked = {"game": "boxing", "screen_size": 64, "grayscale": False, "frame_stack": 3}
-    with pytest.raises(EnvironmentSetupError, match=r"env_id: .*stacks 3 coloured.*frame_stack=1"):
+    with pytest.raises(
+        EnvironmentSetupError, match=r"env_id: .*stacks 3 colour images.*frame_stack=1"
+    ):
         Dreamer("rl_training/Atari-v0", env_kwargs=stacked, size="tiny", device="cpu")
 
 

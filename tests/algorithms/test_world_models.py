@@ -59,7 +59,7 @@ def test_bins_are_symmetric_about_zero() -> None:
     assert bins[127] == 0.0
     assert torch.equal(bins, -bins.flip(0))
     assert float(bins[-1]) == pytest.approx(math.exp(20.0) - 1.0, rel=1e-6)
-    with pytest.raises(ValueError, match="odd number"):
+    with pytest.raises(ValueError, match="must be odd"):
         two_hot_bins(10)
 
 

@@ -73,7 +73,7 @@ def test_nothing_else_is_replaced(tmp_path: Path, what: str) -> None:
         path.write_text("mine", encoding="utf-8")
     else:
         (path / "inside").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="no checkpoint is already there"):
+    with pytest.raises(CheckpointError, match="other than a checkpoint is already there"):
         write_checkpoint(path, parts(), {"tick": 1})
     assert path.is_file() == (what == "file")
 

@@ -51,7 +51,8 @@ class MlflowSink:
         except self._errors as error:
             raise ConfigError(
                 f"loggers: the tracking server of 'mlflow' cannot be used "
-                f"({describe_exception(error)}); correct its option tracking_uri or the variable MLFLOW_TRACKING_URI"
+                f"({describe_exception(error)}); correct its option tracking_uri or the "
+                "variable MLFLOW_TRACKING_URI"
             ) from None
 
     def open(self, run: RunInfo) -> None:
