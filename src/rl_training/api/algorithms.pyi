@@ -838,7 +838,7 @@ class RLPD(ManagedAlgorithm):
     ) -> None: ...
 
 class MBPO(ManagedAlgorithm):
-    """Soft actor-critic on what a learned model imagines.
+    """Soft actor-critic on imagined transitions of a learned model.
 
     In short: SAC in short rollouts of a learned model, where steps are expensive.
     Paper: Janner et al. 2019.
@@ -852,7 +852,7 @@ class MBPO(ManagedAlgorithm):
         train_frequency = 1
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 20.0
-            Updates per environment step; fractions are kept exactly over time.
+            Updates per environment step; fractions are exact over time.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -864,7 +864,7 @@ class MBPO(ManagedAlgorithm):
         num_members = 7
             Models in the ensemble.
         num_elites = 5
-            Models that imagine: those with the smallest error on the holdout.
+            Models used for imagined steps: those with the smallest error on the holdout.
         model_hidden_sizes = (200, 200, 200, 200)
             Widths of the hidden layers of every model.
         model_lr = 0.001
@@ -874,31 +874,31 @@ class MBPO(ManagedAlgorithm):
         model_weight_decay = (2.5e-05, 5e-05, 7.5e-05, 7.5e-05, 0.0001)
             Weight decay from the first to the last layer; spread evenly over any other depth.
         holdout_ratio = 0.2
-            Share of the data that a fit is judged by instead of learning from it.
+            Fraction of the data that is held out of a fit to evaluate it.
         max_holdout = 5000
-            Most transitions in the holdout.
+            Maximum number of transitions in the holdout.
         model_patience = 5
-            Epochs without a better model after which a fit stops.
+            Epochs without improvement after which a fit stops.
         model_max_epochs = None
-            Most epochs of a fit; none by default.
+            Maximum number of epochs of a fit; no limit by default.
         termination = 'auto'
-            What ends imagined episodes: auto, a known task, learned, never, or package.module:name.
+            Ends of imagined episodes: auto, a known task, learned, never, or package.module:name.
         rollout_batch_size = 100000
-            Imagined rollouts that are begun at once, in states of the real data.
+            Imagined rollouts that start together, in states of the real data.
         rollout_length = 1
-            Steps of a rollout, at the beginning.
+            Steps of a rollout at the start of the run.
         final_rollout_length = None
-            Steps of a rollout after it has grown; as at the beginning by default.
+            Steps of a rollout at the end of the growth; as at the start by default.
         rollout_growth = (20, 150)
-            Epochs between which the length grows, evenly.
+            Epochs between which the length grows linearly.
         epoch_length = 1000
-            Environment steps, or updates where there is no environment, that count as an epoch.
+            Environment steps, or updates without an environment, that count as one epoch.
         retain_epochs = 1
             Epochs for which imagined transitions are kept.
         model_buffer_capacity = None
-            Most imagined transitions that are kept; as many as retain_epochs says by default.
+            Maximum number of imagined transitions kept; follows from retain_epochs by default.
         real_ratio = 0.05
-            Share of every minibatch that is real, to the nearest whole row.
+            Fraction of every minibatch that is real, to the nearest row.
         tau = 0.005
             Share of the way that target networks move to the online ones at each update.
         policy_lr = 0.0003
@@ -960,7 +960,7 @@ class MBPO(ManagedAlgorithm):
     ) -> None: ...
 
 class MOPO(ManagedAlgorithm):
-    """Soft actor-critic on what a cautious model of the data imagines.
+    """Soft actor-critic on imagined transitions, penalised by the model's uncertainty.
 
     In short: SAC in a model of the data that pays for its uncertainty.
     Paper: Yu et al. 2020.
@@ -978,7 +978,7 @@ class MOPO(ManagedAlgorithm):
         num_members = 7
             Models in the ensemble.
         num_elites = 5
-            Models that imagine: those with the smallest error on the holdout.
+            Models used for imagined steps: those with the smallest error on the holdout.
         model_hidden_sizes = (200, 200, 200, 200)
             Widths of the hidden layers of every model.
         model_lr = 0.001
@@ -988,31 +988,31 @@ class MOPO(ManagedAlgorithm):
         model_weight_decay = (2.5e-05, 5e-05, 7.5e-05, 7.5e-05, 0.0001)
             Weight decay from the first to the last layer; spread evenly over any other depth.
         holdout_ratio = 0.2
-            Share of the data that a fit is judged by instead of learning from it.
+            Fraction of the data that is held out of a fit to evaluate it.
         max_holdout = 5000
-            Most transitions in the holdout.
+            Maximum number of transitions in the holdout.
         model_patience = 5
-            Epochs without a better model after which a fit stops.
+            Epochs without improvement after which a fit stops.
         model_max_epochs = None
-            Most epochs of a fit; none by default.
+            Maximum number of epochs of a fit; no limit by default.
         termination = 'auto'
-            What ends imagined episodes: auto, a known task, learned, never, or package.module:name.
+            Ends of imagined episodes: auto, a known task, learned, never, or package.module:name.
         rollout_batch_size = 50000
-            Imagined rollouts that are begun at once, in states of the data.
+            Imagined rollouts that start together, in states of the data.
         rollout_length = 5
-            Steps of a rollout, at the beginning.
+            Steps of a rollout at the start of the run.
         final_rollout_length = None
-            Steps of a rollout after it has grown; as at the beginning by default.
+            Steps of a rollout at the end of the growth; as at the start by default.
         rollout_growth = (20, 150)
-            Epochs between which the length grows, evenly.
+            Epochs between which the length grows linearly.
         epoch_length = 1000
-            Environment steps, or updates where there is no environment, that count as an epoch.
+            Environment steps, or updates without an environment, that count as one epoch.
         retain_epochs = 5
             Epochs for which imagined transitions are kept.
         model_buffer_capacity = None
-            Most imagined transitions that are kept; as many as retain_epochs says by default.
+            Maximum number of imagined transitions kept; follows from retain_epochs by default.
         real_ratio = 0.05
-            Share of every minibatch that is real, to the nearest whole row.
+            Fraction of every minibatch that is real, to the nearest row.
         tau = 0.005
             Share of the way that target networks move to the online ones at each update.
         policy_lr = 0.0003
@@ -1028,9 +1028,9 @@ class MOPO(ManagedAlgorithm):
         rollout_interval = 1000
             Updates between two rounds of rollouts.
         penalty = 'disagreement'
-            What estimates the model's error: the paper's predicted noise, or how far members differ.
+            Estimate of the model's error: learned_std as in the paper, or the members' disagreement.
         penalty_coef = 1.0
-            Reward that an imagined step loses per unit of the model's estimated error.
+            Penalty on the reward of an imagined step, per unit of the model's estimated error.
     """
 
     algo: ClassVar[str]
@@ -1295,9 +1295,9 @@ class IQN(ManagedAlgorithm):
         epsilon_fraction = 0.1
             Share of the budget over which the share of random actions falls, linearly.
         num_quantiles = 64
-            Fractions drawn per state at which quantiles are learned.
+            Fractions sampled per state at which quantiles are learned.
         num_target_quantiles = 64
-            Fractions drawn per next state for the target.
+            Fractions sampled per next state for the target.
         num_action_quantiles = 32
             Equal fractions over which the mean is taken to choose an action.
         num_cosines = 64
@@ -1447,7 +1447,7 @@ class PPO(ManagedAlgorithm):
         hidden_sizes = (64, 64)
             Widths of the hidden layers of policy and value network.
         grad_clip = 0.5
-            Largest gradient norm per network.
+            Maximum gradient norm per network.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         rollout_length = 2048
@@ -1455,33 +1455,33 @@ class PPO(ManagedAlgorithm):
         epochs = 10
             Passes over each rollout.
         gae_lambda = 0.95
-            Between one-step (0) and whole-return (1) advantages.
+            Lambda of GAE: 0 for one-step advantages, 1 for Monte Carlo returns.
         clip = 0.2
-            How far the probability ratio may move before its gradient is cut.
+            Clip range of the probability ratio around 1.
         clip_schedule = Schedule()
-            Factor on clip over the run.
+            Schedule of the factor on clip over the run.
         value_clip = None
-            How far the value may move from the rollout's before its gradient is cut; off by default.
+            Clip range of the value around the rollout's value; off by default.
         value_coef = 0.5
             Weight of the value loss, and factor of the value network's learning rate.
         entropy_coef = 0.0
             Weight of the entropy bonus.
         entropy_schedule = Schedule()
-            Factor on entropy_coef over the run.
+            Schedule of the factor on entropy_coef over the run.
         normalize_advantages = True
             Standardise advantages within each minibatch.
         target_kl = None
-            Skip the rest of the epochs once the policy has moved 1.5 times this far; off by default.
+            Skip the remaining epochs when the KL divergence exceeds 1.5 times this; off by default.
         normalize_observations = False
-            Standardise observations by running statistics, which the policy carries.
+            Standardise observations by running statistics, which are stored with the policy.
         normalize_rewards = False
-            Divide rewards by the running deviation of the discounted return.
+            Divide rewards by the running standard deviation of the discounted return.
         squash_mean = False
-            Bound the mean of Box actions by a tanh, as policies that were learned from data do.
+            Bound the mean of Box actions by a tanh, as the policies trained on data do.
         lr = 0.0003
             Learning rate of the policy.
         adam_eps = 1e-08
-            Number that Adam adds to its denominator; larger slows weights whose gradients are small.
+            Epsilon of Adam; larger values slow down weights with small gradients.
     """
 
     algo: ClassVar[str]
@@ -1515,7 +1515,7 @@ class PPO(ManagedAlgorithm):
     ) -> None: ...
 
 class Dreamer(ManagedAlgorithm):
-    """A world model and the policy in it, one loss and one optimiser for all.
+    """A world model and its policy, with one loss and one optimiser for all networks.
 
     In short: learns a model of the world and practises in it.
     Paper: Hafner et al. 2023.
@@ -1529,41 +1529,41 @@ class Dreamer(ManagedAlgorithm):
         train_frequency = 1
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.25
-            Updates per environment step; fractions are kept exactly over time.
+            Updates per environment step; fractions are exact over time.
         batch_size = 16
             Sequences per update.
         batch_length = 64
-            Moments in each sequence.
+            Steps in each sequence.
         size = '1m'
-            Widths of all networks, by their number of parameters.
+            Size of all networks, named after the number of parameters.
         rollout_length = 15
-            Steps of imagination from every moment of a batch.
+            Imagined steps from every state of a batch.
         horizon = 333.0
-            Steps after which a reward has lost most of its value: the discount is 1 - 1/horizon.
+            Time scale of discounting in steps: the discount is 1 - 1/horizon.
         gae_lambda = 0.95
-            How far returns look along the imagination before they trust the value.
+            Lambda of the returns: 0 bootstraps after one step, 1 at the end of the imagined rollout.
         entropy_coef = 0.0003
             Weight of the policy's entropy, in units of the scaled returns.
         lr = 4e-05
-            Learning rate of everything.
+            Learning rate of all networks.
         lr_warmup = 1000
-            Updates over which the learning rate rises from 0.
+            Updates over which the learning rate rises linearly from 0.
         gradient_share = 0.3
-            Largest norm of a gradient, as a share of its parameter's norm.
+            Maximum norm of a gradient, relative to its parameter's norm.
         free_nats = 1.0
-            Divergence per step that costs nothing.
+            KL divergence per step that is not penalised.
         dynamics_scale = 1.0
-            Weight of the divergence that moves the prior.
+            Weight of the KL term that trains the prior.
         representation_scale = 0.1
-            Weight of the divergence that moves the posterior.
+            Weight of the KL term that trains the posterior.
         replay_value_scale = 0.3
-            Weight of the value's loss on real sequences.
+            Weight of the value loss on real sequences.
         tau = 0.02
-            Share of the way that the slow critic moves to the critic at each update.
+            Rate at which the slow critic follows the critic, per update.
         slow_scale = 1.0
             Weight of the critic's loss towards the slow critic.
         return_range_rate = 0.01
-            How fast the scale of returns follows them.
+            Rate of the moving average of the return scale.
     """
 
     algo: ClassVar[str]
@@ -1606,31 +1606,31 @@ class GAIL(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         batch_size = 256
-            Pairs of the expert, and as many of the policy, per step of the discriminator.
+            Pairs of the expert, and as many of the policy, per discriminator step.
         hidden_sizes = (64, 64)
             Widths of the hidden layers of the discriminator.
         grad_clip = None
-            Largest gradient norm of the discriminator; none by default.
+            Maximum gradient norm of the discriminator; none by default.
         generator = 'ppo'
-            What improves the policy: ppo, or sac, which needs far fewer steps with Box actions.
+            Algorithm that trains the policy: ppo, or sac, which needs far fewer steps (Box actions).
         ppo = PPOParams()
-            Knobs of the generator ppo, as those of the algorithm of that name.
+            Knobs of the generator ppo, as in the algorithm of that name.
         sac = SACParams()
-            Knobs of the generator sac, as those of the algorithm of that name.
+            Knobs of the generator sac, as in the algorithm of that name.
         reward_form = 'softplus'
             Reward from the logit: softplus (never negative), log_sigmoid (never positive) or logit.
         discriminator_lr = 0.0003
             Learning rate of the discriminator.
         discriminator_updates = None
-            Steps of the discriminator: 8 per rollout with ppo, 1 per update with sac by default.
+            Discriminator steps: 8 per rollout with ppo, 1 per update with sac by default.
         discriminator_entropy_coef = 0.001
-            Weight of the discriminator's own entropy, against certainty.
+            Weight of the discriminator's entropy, which keeps it from being overconfident.
         gradient_penalty = 0.0
-            Weight of (gradient norm - 1)^2 between pairs of expert and policy.
+            Weight of (gradient norm - 1)^2 at points between pairs of expert and policy.
         spectral_norm = False
             Divide the discriminator's weight matrices by their largest singular values.
         demo_episodes = None
-            Demonstrations to learn from, the first of the data; all by default.
+            Number of demonstrations to learn from, the first of the data; all by default.
         demo_subsample = 1
             Keep every n-th step of a demonstration, from a random offset.
     """
