@@ -49,6 +49,7 @@ SUITES = {
     "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
     "offline": "benchmarks.learning.offline",
+    "discrete": "benchmarks.learning.discrete",
     "online": "benchmarks.learning.online",
     "zoo": "benchmarks.learning.zoo",
     "offline_to_online": "benchmarks.learning.offline_to_online",

@@ -30,13 +30,17 @@ class Process(NamedTuple):
     features: Array  # (states, 47)
 
 
-def load_process() -> Process:
-    """From the installed package."""
+def assets() -> Path:
+    """The folder of the installed package that holds the arrays."""
     found = find_spec("icu_sepsis")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("icu-sepsis is missing; pip install 'rl-training[icu-sepsis]'")
-    assets = Path(found.origin).parent / "envs" / "assets"
-    with np.load(assets / "dynamics.npz") as d:
+    return Path(found.origin).parent / "envs" / "assets"
+
+
+def load_process(folder: str | Path | None = None) -> Process:
+    """From the folder, or from the installed package."""
+    with np.load(Path(folder or assets()) / "dynamics.npz") as d:
         return Process(
             d["tx_mat"], d["r_mat"], d["d_0"], d["expert_policy"], d["state_cluster_centers"]
         )
