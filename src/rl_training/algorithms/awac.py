@@ -106,6 +106,7 @@ class AWACAlgorithm(Algorithm[AWACParams, Batch]):
             params.hidden_sizes,
             distribution=params.action_distribution,
             action_kind=spaces.action_kind,
+            masked=spaces.has_mask,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)

@@ -104,6 +104,7 @@ class AWRAlgorithm(Algorithm[AWRParams, Batch]):
             spaces.action_dim,
             params.hidden_sizes,
             params.action_distribution,
+            masked=spaces.has_mask,
         )
         self.advantages = MovingMoments(params.advantage_norm_rate)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)

@@ -76,6 +76,8 @@ class Algorithm(nn.Module, Generic[P, B]):
     """One line for `rl-training list`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector"})
+    takes_masks: ClassVar[bool] = True
+    """Whether it keeps to the actions that a mask in the observations allows."""
     box_knobs: ClassVar[tuple[str, ...]] = ()
     """Knobs that mean nothing where actions are Discrete."""
     needs_returns: ClassVar[bool] = False
@@ -110,6 +112,11 @@ class Algorithm(nn.Module, Generic[P, B]):
                 f"the task has {spaces.describe()}; choose another algorithm ('rl-training list')"
             )
         self._refuse_unread_knobs(spaces, params)
+        if spaces.has_mask and not self.takes_masks:
+            raise EnvironmentSetupError(
+                f"algo: {self.name()} does not keep to action masks, which the task has; choose "
+                "another algorithm, or wrap the environment so that it gives none"
+            )
         if spaces.is_image and "image" not in self.observation_kinds:
             fitting = [
                 name
@@ -129,7 +136,8 @@ class Algorithm(nn.Module, Generic[P, B]):
         self.spaces = spaces
         self.params: P = params
         width = 0 if spaces.is_image else spaces.obs_dim
-        self.normalizer = ObservationNormalizer(width, normalize_observations)
+        kept = spaces.action_dim if spaces.has_mask else 0
+        self.normalizer = ObservationNormalizer(width, normalize_observations, kept)
         self.optimizers: dict[str, Optimizer] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
         # Set while a run makes updates, and at no other time: see `runtime.agents`.

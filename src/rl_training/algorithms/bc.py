@@ -68,6 +68,7 @@ class BCAlgorithm(Algorithm[BCParams, Batch]):
                 spaces.action_dim,
                 sizes,
                 params.action_distribution,
+                masked=spaces.has_mask,
             )
         elif spaces.is_discrete:
             raise ConfigError(

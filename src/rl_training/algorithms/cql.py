@@ -185,6 +185,7 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
             spaces.action_dim,
             params.hidden_sizes,
             action_kind=spaces.action_kind,
+            masked=spaces.has_mask,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.log_temperature = nn.Parameter(torch.zeros(()))

@@ -73,7 +73,7 @@ class DQNAlgorithm(ValueAlgorithm[DQNParams]):
         with torch.no_grad():
             next_q = self.target_network(batch.next_obs)
             judge = self.network(batch.next_obs) if p.double else next_q
-            target = td_target(batch, of_action(next_q, judge.argmax(-1)))
+            target = td_target(batch, of_action(next_q, self.network.best(judge, batch.next_obs)))
 
         def loss() -> Loss:
             q = of_action(self.network(batch.obs), batch.action)

@@ -156,6 +156,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     summary: ClassVar[str] = "learns a model of the world and practises in it"
     losses: ClassVar[tuple[str, ...]] = TERMS
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    takes_masks: ClassVar[bool] = False
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     recurrent: ClassVar[bool] = True
     slow_to_compile: ClassVar[bool] = (

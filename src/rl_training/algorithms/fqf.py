@@ -128,7 +128,9 @@ class FQFAlgorithm(ValueAlgorithm[FQFParams]):
         with torch.no_grad():
             following: FQFOutput = self.target_network(batch.next_obs)
             next_q = network.q_values(batch.next_obs) if p.double else following.q_values
-            target = td_target(batch, of_action(following.quantiles_hat, next_q.argmax(-1)))
+            target = td_target(
+                batch, of_action(following.quantiles_hat, self.network.best(next_q, batch.next_obs))
+            )
 
         def loss() -> Loss:
             features = network.features(batch.obs)

@@ -137,7 +137,9 @@ class IQLAlgorithm(Algorithm[IQLParams, Batch]):
             sizes,
             params.action_distribution,
             state_dependent_std=False,
+            masked=spaces.has_mask,
         )
+        # masks are the policy's alone: values are asked for at the data's actions
         self.critics = critics_for(spaces.action_kind, 2, spaces.obs_dim, spaces.action_dim, sizes)
         orthogonal_init_(self)
         self.target_critics = frozen_copy(self.critics)

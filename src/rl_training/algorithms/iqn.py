@@ -86,7 +86,9 @@ class IQNAlgorithm(ValueAlgorithm[IQNParams]):
             features = target_network.features(batch.next_obs)
             next_q = network.q_values(batch.next_obs) if p.double else target_network.q_of(features)
             next_quantiles = target_network.quantiles(features, next_taus)
-            target = td_target(batch, of_action(next_quantiles, next_q.argmax(-1)))
+            target = td_target(
+                batch, of_action(next_quantiles, self.network.best(next_q, batch.next_obs))
+            )
 
         def loss() -> Loss:
             quantiles = of_action(network(batch.obs, taus), batch.action)

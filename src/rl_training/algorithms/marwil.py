@@ -105,6 +105,7 @@ class MARWILAlgorithm(Algorithm[MARWILParams, Batch]):
             spaces.action_dim,
             params.hidden_sizes,
             params.action_distribution,
+            masked=spaces.has_mask,
         )
         self.advantages = MovingMoments(params.advantage_norm_rate)
         self.add_optimizer("policy", self.model.policy.parameters(), params.lr)

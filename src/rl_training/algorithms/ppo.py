@@ -150,7 +150,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         shape = self.observed(), spaces.action_dim, params.hidden_sizes
         self.actor: CategoricalPolicy | GaussianPolicy
         if spaces.is_discrete:
-            self.actor = CategoricalPolicy(*shape)
+            self.actor = CategoricalPolicy(*shape, spaces.has_mask)
         else:
             self.actor = GaussianPolicy(*shape, params.squash_mean)
         self.value = ValueNetwork(self.observed(), params.hidden_sizes)

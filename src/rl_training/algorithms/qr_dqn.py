@@ -65,7 +65,9 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
         with torch.no_grad():
             next_quantiles = self.target_network(batch.next_obs)
             judge = self.network(batch.next_obs) if p.double else next_quantiles
-            target = td_target(batch, of_action(next_quantiles, judge.mean(-2).argmax(-1)))
+            target = td_target(
+                batch, of_action(next_quantiles, self.network.best(judge.mean(-2), batch.next_obs))
+            )
 
         def loss() -> Loss:
             quantiles = of_action(self.network(batch.obs), batch.action)

@@ -147,6 +147,7 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
             params.num_critics,
             layer_norm=params.layer_norm,
             action_kind=spaces.action_kind,
+            masked=spaces.has_mask,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -0.5, 0.3)

@@ -104,6 +104,7 @@ class SACAlgorithm(Algorithm[S, Batch]):
             spaces.action_dim,
             params.hidden_sizes,
             action_kind=spaces.action_kind,
+            masked=spaces.has_mask,
         )
         self.target_critics = frozen_copy(self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.3)

@@ -17,6 +17,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.execution import asking_is_free
 from rl_training.experiment.config import Count, Fraction, Positive, Rate
 from rl_training.models import Carry, Observed, Policy, frozen_copy
+from rl_training.models.masks import random_allowed
 from rl_training.models.value_networks import GreedyPolicy
 from rl_training.replay.batch import Batch
 
@@ -164,6 +165,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     def __init__(self, spaces: Spaces, params: V, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.network = self.make_network(self.observed())
+        self.network.masked = spaces.has_mask
         self.target_network = frozen_copy(self.network)
         # listed once: looking them up costs as much as copying them
         self._online = list(self.network.parameters())
@@ -189,7 +191,13 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         action = self.network.mode(self.normalizer(obs))
         if explore:
             share = epsilon(self.fraction, self.params)
-            action = epsilon_greedy(action, self.spaces.action_dim, share)
+            if self.spaces.has_mask:
+                drawn = random_allowed(obs, self.spaces.action_dim)
+                action = torch.where(
+                    torch.rand(action.shape, device=obs.device) < share, drawn, action
+                )
+            else:
+                action = epsilon_greedy(action, self.spaces.action_dim, share)
         return Act(action)
 
     def every_action_value(self, obs: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ from rl_training.data.inference import spaces_section
 from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
 from rl_training.envs.global_random import refuse_beside_learning
 from rl_training.envs.make import env_spaces
+from rl_training.envs.masks import with_mask
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
@@ -539,14 +540,18 @@ class ManagedAlgorithm:
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = True,
+        action_mask: Any = None,
     ) -> tuple[Array, Any]:
         """Action for one observation, or actions for a batch, in the environment's units.
 
         Signature and return value are those of Stable-Baselines3. A recurrent policy (Dreamer)
         returns what it carries as the state: hand it to the next call, with `episode_start`
         true for the observations that begin an episode; without a state all of them do. Other
-        policies return `state` as they got it.
+        policies return `state` as they got it. Where the task has action masks, observations end
+        with them, or the masks are given apart, as `action_mask`.
         """
+        if action_mask is not None:
+            observation = with_mask(np.asarray(observation), action_mask, self.algorithm.spaces)
         obs, alone = insight.observation_rows(self.algorithm, observation, "predict")
         if not deterministic:
             refuse_beside_learning()

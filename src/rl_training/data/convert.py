@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rl_training.data.dataset import TransitionDataset, episode_end_flags
 from rl_training.data.files import optional_module
+from rl_training.data.masks import split_masks
 from rl_training.data.readers import HDF5_SUFFIXES, minari_folder
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
@@ -105,7 +106,7 @@ def _save_file(
 
 
 def _stored_arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
-    arrays = dataset.known_arrays()
+    arrays = split_masks(dataset.spaces, dataset.known_arrays())
     if not dataset.has_whole_episode and dataset.num_episodes == 1:
         # The only flag was set by the loader; without it a reader learns the truth again.
         arrays["truncations"] = np.zeros_like(dataset.truncations)

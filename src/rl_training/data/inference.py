@@ -46,6 +46,16 @@ def spaces_without_environment(
             f"action space inferred from the data: {describe_bounds(spaces)}, the {taken} that "
             "occur; set dataset.spaces.actions where the task allows more"
         )
+    widths = {raw.mask_width for raw in sources}
+    if len(widths) > 1:
+        named = next(raw.label for raw in sources if raw.mask_width != sources[0].mask_width)
+        raise DataError(
+            f"{named}: its array 'action_mask' is not like that of {sources[0].label}; give all data "
+            "masks of one width, or none"
+        )
+    if sources[0].mask_width:
+        # a mask says how many actions there are, also where the data take few of them
+        spaces = replace(spaces, has_mask=True, action_dim=sources[0].mask_width)
     if given.obs_dim is not None:  # data of another width are refused when they are checked
         spaces = replace(spaces, obs_dim=given.obs_dim)
     return spaces, note
@@ -62,7 +72,8 @@ def spaces_section(spaces: Spaces) -> dict[str, Any]:
     else:
         low, high = list(spaces.action_low), list(spaces.action_high)
         actions = {"kind": "box", "low": low, "high": high}
-    return {"obs_dim": spaces.obs_dim, "actions": actions}
+    masks = {"action_mask": True} if spaces.has_mask else {}
+    return {"obs_dim": spaces.obs_dim, "actions": actions, **masks}
 
 
 def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
@@ -71,7 +82,7 @@ def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
         return None
     actions = given.actions
     if actions.kind == "discrete":
-        return _discrete(given.obs_dim, actions)
+        return replace(_discrete(given.obs_dim, actions), has_mask=given.action_mask)
     if not (isinstance(actions.low, tuple) and isinstance(actions.high, tuple)):
         return None
     return _box(given.obs_dim, actions, len(actions.low))

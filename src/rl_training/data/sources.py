@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.episodes import chosen_episodes
 from rl_training.data.inference import spaces_without_environment
+from rl_training.data.masks import check_masks, with_masks
 from rl_training.data.readers import (
     HDF5_SUFFIXES,
     read_arrays,
@@ -82,11 +83,14 @@ def load_transition_dataset(
         config = _as_config(source)
         given = given or config.spaces
         raws = _read_parts(config, env_id, env_kwargs, needs_rewards)
+    raws = [with_masks(raw) for raw in raws]
     if spaces is None and env_id is not None:
         spaces = env_spaces(env_id, env_kwargs)
     note = None
     if spaces is None:
         spaces, note = spaces_without_environment(raws, given, widen_constants)
+    for raw in raws:
+        check_masks(raw, spaces)
     datasets = [_for_environment(build_dataset(raw, spaces), env_id) for raw in raws]
     dataset = datasets[0] if config is None else _combine(config, datasets)
     if note is not None:

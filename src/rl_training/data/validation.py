@@ -29,6 +29,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """Other names under which a source may hold an array; `dones` is not among them, because
 it does not say whether the episode terminated or was cut."""
 
+MASK, NEXT_MASK = "action_mask", "next_action_mask"
+"""Arrays, (rows, actions), of what was allowed where a row begins and where it ends."""
+
 ACTION_TOLERANCE = 1e-4
 SEAM_TOLERANCE = 1e-5
 
@@ -45,6 +48,7 @@ class RawTransitions:
     spaces: Spaces | None = None  # where the source knows them
     env_id: str | None = None
     episode_ends: NDArray[np.int64] | None = None  # last rows, where the source keeps episodes
+    mask_width: int = 0  # of the action masks that its observations end with, see data/masks.py
 
     def key(self, array_name: str) -> str:
         return self.keys.get(array_name, array_name)
@@ -90,6 +94,7 @@ def select_keys(
             f"{', '.join(NEEDED[name] for name in needed[:-1])} and {NEEDED[needed[-1]]}"
             f"{_advice(missing, present)}"
         )
+    chosen |= {name: name for name in (MASK, NEXT_MASK) if name in present}
     _refuse_near_misses(chosen, present, label)
     if group is not None and group not in present:
         raise DataError(
@@ -104,7 +109,7 @@ def select_keys(
 def _refuse_near_misses(chosen: Mapping[str, str], present: Sequence[str], label: str) -> None:
     """Refuse a key that is nearly that of an array which may be missing: it would go unread."""
     others = [key for key in present if key not in chosen.values()]
-    for name in ARRAY_NAMES:
+    for name in (*ARRAY_NAMES, MASK, NEXT_MASK):
         close = difflib.get_close_matches(name, others, n=1, cutoff=0.85)
         if name not in chosen and close:
             raise DataError(

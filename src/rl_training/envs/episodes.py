@@ -23,6 +23,10 @@ def uniform_controller(spaces: Spaces) -> Controller:
     """Samples actions uniformly from the action space."""
     if spaces.is_discrete:
         first, last = spaces.action_start, spaces.action_start + spaces.action_dim
+        if spaces.has_mask:
+            return lambda obs, generator: (
+                first + int(generator.choice(np.flatnonzero(obs[-spaces.action_dim :])))
+            )
         return lambda _, generator: int(generator.integers(first, last))
     low, high = np.asarray(spaces.action_low), np.asarray(spaces.action_high)
     return lambda _, generator: generator.uniform(low, high).astype(np.float32)

@@ -15,6 +15,7 @@ from rl_training.envs.contract import (
     close_env,
     what_it_did,
 )
+from rl_training.envs.masks import with_masks
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     EnvironmentSetupError,
@@ -71,7 +72,7 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         raise EnvironmentSetupError(_failed(env_id, error)) from None
     for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return env
+    return with_masks(env, env_id, env_kwargs)
 
 
 def spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:

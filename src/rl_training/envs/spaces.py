@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ class Spaces:
     action_start: int = 0  # Discrete only
     image_shape: tuple[int, ...] = ()  # empty for vectors
     frame_stack: int = 1
+    has_mask: bool = False  # Discrete only: observations end with `action_dim` numbers, 1 or 0
 
     @classmethod
     def of(cls, env: gym.Env[Any, Any]) -> Spaces:
@@ -43,7 +44,11 @@ class Spaces:
         except AttributeError:
             stack = 1
         seen, done = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
-        return cls.from_gymnasium(seen, done, stack)
+        try:
+            masked = bool(env.get_wrapper_attr("has_action_mask"))
+        except AttributeError:
+            masked = False
+        return replace(cls.from_gymnasium(seen, done, stack), has_mask=masked)
 
     @classmethod
     def from_gymnasium(
@@ -139,6 +144,10 @@ class Spaces:
             given["action_start"] = stored.whole("action_start", least=-LARGEST_COUNT)
         if "frame_stack" in stored:
             given["frame_stack"] = stored.whole("frame_stack", least=1)
+        if stored.get("has_mask", False):
+            given["has_mask"] = True
+            if kind != "discrete" or given["obs_dim"] <= given["action_dim"]:
+                raise stored.wrong("has_mask", "false, since masks are for Discrete actions")
         if "image_shape" in stored:
             count = len(stored.entries("image_shape"))
             given["image_shape"] = shape = tuple(stored.wholes("image_shape", count, least=1))
@@ -182,6 +191,7 @@ class Spaces:
 
     def describe(self) -> str:
         actions = f"Discrete({self.action_dim})" if self.is_discrete else f"Box({self.action_dim},)"
+        actions = f"masked {actions}" if self.has_mask else actions
         return (
             f"{'images' if self.is_image else 'observations'} {self.obs_shape}, {actions} actions"
         )
@@ -191,7 +201,8 @@ class Spaces:
         frames = f" of {self.frame_stack} frames" if self.frame_stack > 1 else ""
         seen = f"{self.obs_shape} {np.dtype(self.obs_dtype)}{frames}"
         if self.is_discrete:
-            done = f"{self.action_dim} Discrete actions from {self.action_start}"
+            masked = "masked " if self.has_mask else ""
+            done = f"{self.action_dim} {masked}Discrete actions from {self.action_start}"
         else:
             low, high = _bounds(self.action_low), _bounds(self.action_high)
             done = f"Box({self.action_dim},) actions from {low} to {high}"

@@ -169,6 +169,8 @@ class SpacesConfig(Section):
     """Numbers in an observation; as wide as the data by default."""
     actions: ActionSpace | None = None
     """The actions; by default those between the smallest and the largest of the data."""
+    action_mask: bool = False
+    """Whether observations end with a mask of the actions; data with masks say it themselves."""
 
 
 SOURCE_KEY = {"scripted": "name", "npz": "path", "hdf5": "path", "minari": "id"}

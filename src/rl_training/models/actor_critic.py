@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.models.encoders import Observed, mlp_on
+from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import EnsembleMLP
 from rl_training.models.policies import (
     ActionDistribution,
@@ -69,7 +70,10 @@ class EnsembleCritic(nn.Module):
 
 
 class ActionValueCritic(nn.Module):
-    """Q_i(s, a) of Discrete actions: one output per action, for all members at once."""
+    """Q_i(s, a) of Discrete actions: one output per action, for all members at once.
+
+    With `masked`, actions that the observation forbids are worth `IMPOSSIBLE`.
+    """
 
     def __init__(
         self,
@@ -78,8 +82,10 @@ class ActionValueCritic(nn.Module):
         num_actions: int,
         hidden_sizes: Sequence[int],
         layer_norm: bool = False,
+        masked: bool = False,
     ) -> None:
         super().__init__()
+        self.masked = masked
         self.net = EnsembleMLP(num_critics, obs_dim, hidden_sizes, num_actions, layer_norm)
 
     def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
@@ -87,12 +93,12 @@ class ActionValueCritic(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """(members, B) values of (B,) actions."""
-        return _of_action(self.of_all(obs, members), action)
+        return _of_action(self.net(obs, members), action)
 
     def of_all(self, obs: Tensor, members: Tensor | None = None) -> Tensor:
         """(members, B, actions), of all members or of those whose numbers are in `members`."""
         out: Tensor = self.net(obs, members)
-        return out
+        return only_allowed(out, obs) if self.masked else out
 
 
 def _of_action(values: Tensor, action: Tensor) -> Tensor:
@@ -111,10 +117,13 @@ def critics_for(
     action_dim: int,
     hidden_sizes: Sequence[int],
     layer_norm: bool = False,
+    masked: bool = False,
 ) -> Critics:
     """The critics that fit the action space."""
-    kind = ActionValueCritic if action_kind == "discrete" else EnsembleCritic
-    return kind(num_critics, obs_dim, action_dim, hidden_sizes, layer_norm)
+    shape = (num_critics, obs_dim, action_dim, hidden_sizes, layer_norm)
+    if action_kind == "discrete":
+        return ActionValueCritic(*shape, masked)
+    return EnsembleCritic(*shape)
 
 
 def policy_for(
@@ -124,10 +133,11 @@ def policy_for(
     hidden_sizes: Sequence[int],
     distribution: ActionDistribution = "gaussian",
     state_dependent_std: bool = True,
+    masked: bool = False,
 ) -> Policy:
     """The stochastic policy that fits the action space."""
     if action_kind == "discrete":
-        return CategoricalPolicy(obs_dim, action_dim, hidden_sizes)
+        return CategoricalPolicy(obs_dim, action_dim, hidden_sizes, masked)
     return box_policy(obs_dim, action_dim, hidden_sizes, distribution, state_dependent_std)
 
 
@@ -158,11 +168,11 @@ class MLPIQLModel(nn.Module):
         hidden_sizes: Sequence[int],
         distribution: ActionDistribution = "gaussian",
         state_dependent_std: bool = True,
+        masked: bool = False,
     ) -> None:
         super().__init__()
-        self.policy = policy_for(
-            obs_dim, action_kind, action_dim, hidden_sizes, distribution, state_dependent_std
-        )
+        shape = (obs_dim, action_kind, action_dim, hidden_sizes)
+        self.policy = policy_for(*shape, distribution, state_dependent_std, masked)
         self.value = ValueNetwork(obs_dim, hidden_sizes)
 
 
@@ -178,11 +188,14 @@ class MLPSACModel(nn.Module):
         layer_norm: bool = False,
         distribution: ActionDistribution = "tanh_gaussian",
         action_kind: str = "box",
+        masked: bool = False,
     ) -> None:
         super().__init__()
-        self.policy = policy_for(obs_dim, action_kind, action_dim, hidden_sizes, distribution)
+        self.policy = policy_for(
+            obs_dim, action_kind, action_dim, hidden_sizes, distribution, masked=masked
+        )
         self.critics = critics_for(
-            action_kind, num_critics, obs_dim, action_dim, hidden_sizes, layer_norm
+            action_kind, num_critics, obs_dim, action_dim, hidden_sizes, layer_norm, masked
         )
 
 

@@ -21,16 +21,17 @@ class ObservationNormalizer(nn.Module):
     std: Tensor
     count: Tensor
 
-    def __init__(self, obs_dim: int, active: bool) -> None:
+    def __init__(self, obs_dim: int, active: bool, kept: int = 0) -> None:
+        """The last `kept` components, a mask, stay as they are."""
         super().__init__()
-        self.active = active
+        self.active, self.normalized = active, slice(obs_dim - kept)
         self.register_buffer("mean", torch.zeros(obs_dim))
         self.register_buffer("std", torch.ones(obs_dim))
         self.register_buffer("count", torch.zeros(()))
 
     def set_statistics(self, mean: Tensor, std: Tensor) -> None:
-        self.mean.copy_(mean)
-        self.std.copy_(std)
+        self.mean[self.normalized].copy_(mean[self.normalized])
+        self.std[self.normalized].copy_(std[self.normalized])
 
     def continue_from(self, other: ObservationNormalizer) -> None:
         """Copy statistics; uncounted ones get the weight of `UNCOUNTED` observations."""

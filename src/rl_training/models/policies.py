@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.encoders import Observed, mlp_on
+from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP
 from rl_training.models.questions import Question
 
@@ -285,10 +286,17 @@ class GaussianPolicy(MeanPolicy):
 
 
 class CategoricalPolicy(Policy):
-    """Softmax over Discrete actions."""
+    """Softmax over Discrete actions; with `masked`, over those that the observation allows."""
 
-    def __init__(self, observed: Observed, num_actions: int, hidden_sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        observed: Observed,
+        num_actions: int,
+        hidden_sizes: Sequence[int],
+        masked: bool = False,
+    ) -> None:
         super().__init__()
+        self.masked = masked
         self.net = mlp_on(observed, hidden_sizes, num_actions)
 
     def become(self, other: Policy) -> None:
@@ -297,7 +305,10 @@ class CategoricalPolicy(Policy):
         super().become(other)
 
     def ask(self, obs: Tensor) -> Question[Tensor]:
-        return Question(self.net, obs, lambda out: F.log_softmax(out, dim=-1))
+        return Question(self.net, obs, lambda out: F.log_softmax(self._logits(out, obs), dim=-1))
+
+    def _logits(self, out: Tensor, obs: Tensor) -> Tensor:
+        return only_allowed(out, obs) if self.masked else out
 
     def forward(self, obs: Tensor) -> Tensor:
         """(B, actions) log-probabilities."""
@@ -307,8 +318,7 @@ class CategoricalPolicy(Policy):
         return distribution.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def mode(self, obs: Tensor) -> Tensor:
-        logits: Tensor = self.net(obs)
-        return logits.argmax(-1)
+        return self._logits(self.net(obs), obs).argmax(-1)
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Random actions and their (B,) log-probabilities."""

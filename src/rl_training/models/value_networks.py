@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.encoders import ImageEncoder, Observed
+from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP
 from rl_training.models.policies import Policy
 
@@ -23,13 +24,19 @@ class GreedyPolicy(Policy):
     """Takes the action of the largest value; the base of the networks of this file."""
 
     has_density: ClassVar[bool] = False
+    masked: bool = False
+    """Whether observations say which actions are allowed."""
 
     def q_values(self, obs: Tensor) -> Tensor:
         """(B, A) expected returns."""
         raise NotImplementedError
 
     def mode(self, obs: Tensor) -> Tensor:
-        return self.q_values(obs).argmax(-1)
+        return self.best(self.q_values(obs), obs)
+
+    def best(self, q: Tensor, obs: Tensor) -> Tensor:
+        """(B,) the allowed action of the largest of (B, A) values, at the observations."""
+        return (only_allowed(q, obs) if self.masked else q).argmax(-1)
 
     def sample(self, obs: Tensor) -> Tensor:
         """The same action: exploration is the algorithm's, not the policy's."""

@@ -25,7 +25,11 @@ def observation_statistics(
     """Return mean and standard deviation of each component; the latter is never 0."""
     obs = dataset.observations
     mean, std = (f(0, dtype=np.float64).astype(np.float32) for f in (obs.mean, obs.std))
-    return mean, std + np.float32(1e-3)
+    std += np.float32(1e-3)
+    if dataset.spaces.has_mask:  # it is read as it is
+        kept = slice(-dataset.spaces.action_dim, None)
+        mean[kept], std[kept] = 0.0, 1.0
+    return mean, std
 
 
 class TransitionTable:

@@ -14,6 +14,7 @@ from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.memory import Claim, require_memory
+from rl_training.models.masks import random_allowed
 from rl_training.replay.priorities import Priorities
 from rl_training.replay.replay import ReplayBuffer
 from rl_training.runtime.agents import OneAgent
@@ -106,6 +107,9 @@ class OffPolicyLoop:
     def _actions(self) -> np.ndarray[Any, Any]:
         spaces, n = self.algorithm.spaces, self.experience.num_envs
         if self.progress.env_steps < self.random_steps:
+            if spaces.has_mask:
+                obs = torch.from_numpy(self.experience.obs)
+                return random_allowed(obs, spaces.action_dim).numpy()
             if spaces.is_discrete:
                 return torch.randint(spaces.action_dim, (n,)).numpy()
             return (torch.rand(n, spaces.action_dim) * 2.0 - 1.0).numpy()
