@@ -50,8 +50,8 @@ def spaces_without_environment(
     if len(widths) > 1:
         named = next(raw.label for raw in sources if raw.mask_width != sources[0].mask_width)
         raise DataError(
-            f"{named}: its array 'action_mask' is not like that of {sources[0].label}; give all data "
-            "masks of one width, or none"
+            f"{named}: its array 'action_mask' is not like that of {sources[0].label}; give all "
+            "data masks of one width, or none"
         )
     if sources[0].mask_width:
         # a mask says how many actions there are, also where the data take few of them
