@@ -551,7 +551,7 @@ class ManagedAlgorithm:
         with them, or the masks are given apart, as `action_mask`.
         """
         if action_mask is not None:
-            observation = with_mask(np.asarray(observation), action_mask, self.algorithm.spaces)
+            observation = with_mask(observation, action_mask, self.algorithm.spaces)
         obs, alone = insight.observation_rows(self.algorithm, observation, "predict")
         if not deterministic:
             refuse_beside_learning()

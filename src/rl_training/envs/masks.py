@@ -126,9 +126,9 @@ class MaskInObservation(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
         return np.concatenate([seen, flags.astype(bool)]).astype(np.float32)
 
 
-def with_mask(obs: NDArray[Any], mask: Any, spaces: Spaces) -> NDArray[Any]:
+def with_mask(observation: Any, mask: Any, spaces: Spaces) -> NDArray[np.float32]:
     """Observations that end with a mask that was given apart from them."""
-    flags = np.asarray(mask)
+    obs, flags = np.asarray(observation), np.asarray(mask)
     wanted = (*obs.shape[:-1], spaces.action_dim)
     if not spaces.has_mask:
         raise DataError(

@@ -144,7 +144,7 @@ class Spaces:
             given["action_start"] = stored.whole("action_start", least=-LARGEST_COUNT)
         if "frame_stack" in stored:
             given["frame_stack"] = stored.whole("frame_stack", least=1)
-        if stored.get("has_mask", False):
+        if "has_mask" in stored and stored.flag("has_mask"):
             given["has_mask"] = True
             if kind != "discrete" or given["obs_dim"] <= given["action_dim"]:
                 raise stored.wrong("has_mask", "false, since masks are for Discrete actions")
