@@ -296,6 +296,11 @@ def test_knobs_of_box_actions_are_refused():
             make_learner(algo, **{knob: value})
 
 
+def test_crr_keeps_something():
+    with pytest.raises(ConfigError, match=r"^algo_kwargs.weight_type: .* keep nothing; use exp"):
+        make_learner("crr", DISCRETE, weight_type="binary", advantage_type="max")
+
+
 def test_they_learn_which_action_pays():
     """A log of random actions in which one of them, told by the state, is paid."""
     rng = np.random.default_rng(0)

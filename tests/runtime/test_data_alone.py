@@ -75,7 +75,8 @@ def test_three_lines_and_everything_after_them(log: Path, tmp_path: Path) -> Non
     stored = yaml.safe_load((result.run_dir / "config.yaml").read_text())
     assert stored["env_id"] is None
     spaces = {"kind": "discrete", "n": 4, "start": 0, "low": None, "high": None}
-    assert stored["dataset"]["spaces"] == {"obs_dim": 3, "actions": spaces}
+    expected = {"obs_dim": 3, "actions": spaces, "action_mask": False}
+    assert stored["dataset"]["spaces"] == expected
     obs = clinic()["observations"]
     actions, _ = agent.predict(obs)
     assert set(actions) <= set(range(4))

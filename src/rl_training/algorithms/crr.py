@@ -35,6 +35,7 @@ from rl_training.algorithms.functional import (
 from rl_training.algorithms.params import CloningParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Positive
+from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.renames import Renamed
 from rl_training.models import MLPSACModel, Policy, frozen_copy
 from rl_training.replay.batch import Batch
@@ -115,6 +116,12 @@ class CRRAlgorithm(Algorithm[CRRParams, Batch]):
         self, spaces: Spaces, params: CRRParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
+        if spaces.is_discrete and (params.advantage_type, params.weight_type) == ("max", "binary"):
+            raise ConfigError(
+                "algo_kwargs.weight_type: no Discrete action is above the best of all, so that "
+                "binary weights with advantage_type max keep nothing; use exp, or "
+                "advantage_type: mean"
+            )
         self.model = MLPSACModel(
             spaces.obs_dim,
             spaces.action_dim,

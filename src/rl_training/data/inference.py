@@ -72,8 +72,7 @@ def spaces_section(spaces: Spaces) -> dict[str, Any]:
     else:
         low, high = list(spaces.action_low), list(spaces.action_high)
         actions = {"kind": "box", "low": low, "high": high}
-    masks = {"action_mask": True} if spaces.has_mask else {}
-    return {"obs_dim": spaces.obs_dim, "actions": actions, **masks}
+    return {"obs_dim": spaces.obs_dim, "actions": actions, "action_mask": spaces.has_mask}
 
 
 def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
