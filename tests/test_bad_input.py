@@ -550,6 +550,7 @@ def test_box_data_for_a_discrete_task(
     path = tmp_path / "data.npz"
     np.savez(path, **transitions(observations=wide, next_observations=wide))
     overrides = [f"dataset={{kind: npz, path: '{path}'}}", "env_id=CartPole-v1"]
+    overrides.append("algo_kwargs.action_distribution=gaussian")
     refuses_training("bc/pendulum", overrides, (str(path), "'actions'", "Box", "2 discrete"))
 
 

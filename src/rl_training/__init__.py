@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rl_training.algorithms import BUILT_IN
-from rl_training.experiment.registry import register
+from rl_training.experiment.registry import register as register
 
 if TYPE_CHECKING:
     from rl_training.algorithms.loops import LoopFamily as LoopFamily
