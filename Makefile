@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint stubs bench test-versions fuzz kills soak clean
+.PHONY: demo test lint generated bench test-versions fuzz kills soak clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,8 +23,9 @@ lint: $(STAMP)  ## ruff and the strict type checker
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-stubs: $(STAMP)  ## the types of all knobs, for editors; after a change of an algorithm's Params
+generated: $(STAMP)  ## types of all knobs for editors, tables of algorithms: after a change of an algorithm
 	$(BIN)/python -m rl_training.api.stubs
+	$(BIN)/python docs/write_tables.py
 
 bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about two hours)
 	$(BIN)/python -m benchmarks.run

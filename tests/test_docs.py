@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import typer
+from docs import write_tables
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -169,6 +170,12 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
         if missing:
             broken.append(link)
     assert not broken, f"{label(page)} links to nothing: {broken}"
+
+
+def test_the_tables_of_algorithms_are_up_to_date() -> None:
+    for place, form in write_tables.PLACES.items():
+        text = place.read_text(encoding="utf-8")
+        assert write_tables.with_table(text, form) == text, "write them anew with: make generated"
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -1,6 +1,6 @@
 """The managed class of every algorithm, made from the registry when it is asked for.
 
-Editors and type checkers read `algorithms.pyi` beside this file, which `make stubs` writes.
+Editors and type checkers read `algorithms.pyi` beside this file, which `make generated` writes.
 """
 
 from __future__ import annotations

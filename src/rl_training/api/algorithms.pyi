@@ -1,4 +1,4 @@
-"""Written by `make stubs` from the registry: change the algorithms' Params instead."""
+"""Written by `make generated` from the registry: change Params instead."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike

@@ -23,7 +23,7 @@ FILE = Path(__file__).with_name("algorithms.pyi")
 NOT_BY_KEYWORD = ("algo", "dataset")
 """Keys of a configuration that a managed class has already, or takes as a parameter of its own."""
 
-_HEADER = '''"""Written by `make stubs` from the registry: change the algorithms' Params instead."""
+_HEADER = '''"""Written by `make generated` from the registry: change Params instead."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
