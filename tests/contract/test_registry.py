@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import pickle
 import re
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ import pytest
 
 import rl_training
 from rl_training import algorithms
+from rl_training.algorithms.params import Params
 from rl_training.api.algorithms import managed_class
 from rl_training.experiment import registry
-from rl_training.experiment.config import load_config
+from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.errors import ConfigError
 
@@ -55,7 +58,7 @@ def test_an_algorithm_comes_with_everything(name: str) -> None:
 
 @each("name", packaged_config_names())
 def test_packaged_configs_are_valid_and_hold_only_differences(name: str) -> None:
-    from rl_training.experiment.config import TrainConfig, read_config_values
+    from rl_training.experiment.config import read_config_values
 
     config = load_config(name)
     assert name.split("/")[0] == config.algo
@@ -107,7 +110,9 @@ def forgotten() -> Iterator[None]:
     registry._TARGETS.update(before)
 
 
-def test_third_parties_can_register(forgotten: None) -> None:
+def test_third_parties_can_register(
+    forgotten: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     registry.register("bc_twin", "rl_training.algorithms.bc:BCAlgorithm")
     assert registry.algorithm_class("bc_twin").name() == "BC"
     registry.register("bc_twin", algorithms.BCAlgorithm)
@@ -120,12 +125,25 @@ def test_third_parties_can_register(forgotten: None) -> None:
     refusals: dict[tuple[str, Any], str] = {
         ("bc_twin", "other:Thing"): "already registered as rl_training.algorithms.bc",
         ("x", "nonsense"): r"must have the form 'package\.module:Class'",
+        ("x", 5): r"must have the form 'package\.module:Class'",
+        ("My Algorithm", "a:B"): "the name 'My Algorithm' must be a word of small letters",
+        (3, "a:B"): "the name 3 must be a word",
         ("x", Local): "so that other processes find the class",
     }
     for (name, target), words in refusals.items():
         with pytest.raises(ConfigError, match=words):
             registry.register(name, target)
+    module = types.ModuleType("half_written")
+    module.NoPaper = type("NoPaper", (algorithms.Algorithm,), {"Params": Params, "loop": "offline"})
+    said = {"Params": dict, "loop": "offline", "paper": "none", "summary": "none"}
+    module.NoParams = type("NoParams", (algorithms.Algorithm,), said)
+    own = type("OwnParams", (Params,), {"__annotations__": {"seed": int}, "seed": 3})
+    module.Clash = type("Clash", (algorithms.Algorithm,), {**said, "Params": own})
+    monkeypatch.setitem(sys.modules, "half_written", module)
+    (tmp_path / "unwritten.py").write_text("def :")
+    monkeypatch.syspath_prepend(tmp_path)
     broken = {
+        "unwritten:Thing": r"cannot be imported \(SyntaxError: .*install or repair",
         "no_such_package:Thing": "cannot be imported .*install or repair",
         "rl_training.algorithms.bc:Missing": "cannot be imported .*Missing",
         "rl_training.algorithms.bc:bc_loss": "is no algorithm; expected a subclass",
@@ -134,6 +152,15 @@ def test_third_parties_can_register(forgotten: None) -> None:
         registry.register(f"broken_{number}", target)
         with pytest.raises(ConfigError, match=f"^algo: 'broken_{number}' is registered .*{words}"):
             registry.algorithm_class(f"broken_{number}")
+    for name, lacking in {"NoPaper": "paper", "NoParams": "Params"}.items():
+        registry.register(name.lower(), f"half_written:{name}")
+        with pytest.raises(
+            ConfigError, match=f"^algo: half_written:{name} has no '{lacking}'; decl"
+        ):
+            registry.algorithm_class(name.lower())
+    registry.register("clash", "half_written:Clash")
+    with pytest.raises(ConfigError, match=r"^algo: the knob 'seed' of clash has the name of a key"):
+        TrainConfig(algo="clash", env_id="Pendulum-v1")
     assert "bc_twin" in registry.working_algorithms()
     assert "broken_0" not in registry.working_algorithms()
 

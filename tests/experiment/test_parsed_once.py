@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from rl_training.algorithms.awr import AWRParams
+from rl_training.algorithms.bc import BCParams
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.cli.train import train
 from rl_training.experiment.config import Section, TrainConfig, load_config
+from rl_training.experiment.errors import ConfigError
 
 SMALL = [
     "total_updates=2",
@@ -66,6 +68,10 @@ def test_knobs_may_be_given_typed() -> None:
     config = TrainConfig(algo="awr", env_id="Pendulum-v1", algo_kwargs=knobs)
     assert config.params is knobs
     assert config.algo_kwargs["temperature"] == 0.3
+    with pytest.raises(
+        ConfigError, match=r"^algo_kwargs: awr takes AWRParams, got BCParams; [^\n]+$"
+    ):
+        TrainConfig(algo="awr", env_id="Pendulum-v1", algo_kwargs=BCParams())
     other = ManagedAlgorithm(config, algo_kwargs=AWRParams(temperature=0.7), max_weight=3.0)
     assert (other.config.params.temperature, other.config.params.max_weight) == (0.7, 3.0)
 

@@ -41,7 +41,10 @@ def described(learner: Any) -> str:
     lines = [str(learner.__doc__).splitlines()[0], "", f"In short: {learner.summary}."]
     lines += [f"Paper: {learner.paper}.", "", "Knobs, beside the keys of the configuration:", ""]
     for name, field in learner.Params.model_fields.items():
-        lines += [f"    {name} = {_short(field.default)}", f"        {field.description}"]
+        lines += [
+            f"    {name} = {_short(field.default)}",
+            f"        {field.description or ''}".rstrip(),
+        ]
     return "\n".join(lines)
 
 

@@ -504,6 +504,8 @@ class TrainConfig(Section):
         algorithm, knobs, mistakes = _read_knobs(values.get("algo"), values.get("algo_kwargs", {}))
         if knobs is not None:
             values["algo_kwargs"] = knobs.model_dump(mode="json")
+        elif isinstance(values.get("algo_kwargs"), Section):
+            values["algo_kwargs"] = {}  # refused already
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -585,10 +587,19 @@ def _read_knobs(algo: Any, values: Any) -> tuple[Any, Any, list[str]]:
     try:
         if isinstance(algo, str):
             algorithm = algorithm_class(algo)
+            clash = sorted(algorithm.Params.model_fields.keys() & TrainConfig.model_fields.keys())
+            if clash:
+                raise ConfigError(
+                    f"algo: the knob '{clash[0]}' of {algo} has the name of a key of the "
+                    "configuration, so that neither could be given alone; rename the knob"
+                )
         if algorithm is not None and isinstance(values, Mapping):
             return algorithm, algorithm.Params.parse(values, prefix="algo_kwargs."), []
         if algorithm is not None and isinstance(values, algorithm.Params):
             return algorithm, values, []
+        if algorithm is not None and isinstance(values, Section):
+            expected, got = algorithm.Params.__name__, type(values).__name__
+            raise ConfigError(f"algo_kwargs: {algo} takes {expected}, got {got}; give those knobs")
     except ConfigError as error:
         return algorithm, None, [str(error)]
     return algorithm, None, []

@@ -8,6 +8,7 @@ group `rl_training.algorithms`, and programs call `register`. A class is importe
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 GROUP = "rl_training.algorithms"
 """Entry points of installed distributions, as `name = "package.module:Class"`."""
+
+DECLARED = ("Params", "loop", "paper", "summary")
+"""What every algorithm's class has to say of itself."""
 
 _TARGETS: dict[str, str] = {}
 
@@ -45,15 +49,21 @@ def algorithm_class(name: str) -> Any:
     module_name, _, class_name = target.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the code of others raises
         raise ConfigError(
-            f"algo: '{name}' is registered as '{target}', which cannot be imported ({error}); "
-            "install or repair the package that holds it"
+            f"algo: '{name}' is registered as '{target}', which cannot be imported "
+            f"({type(error).__name__}: {error}); install or repair the package that holds it"
         ) from error
     if not (isinstance(found, type) and hasattr(found, "check_config")):
         raise ConfigError(
             f"algo: '{name}' is registered as '{target}', which is no algorithm; expected a "
             "subclass of rl_training.extend.Algorithm"
+        )
+    lacking = [attribute for attribute in DECLARED if not hasattr(found, attribute)]
+    if lacking or not hasattr(found.Params, "model_fields"):
+        raise ConfigError(
+            f"algo: {target} has no '{(lacking or ['Params'])[0]}'; declare "
+            f"{', '.join(DECLARED)}, with Params as a subclass of rl_training.extend.Params"
         )
     return found
 
@@ -74,8 +84,13 @@ def register(name: str, target: str | type) -> None:
     """
     if isinstance(target, type):
         target = f"{target.__module__}:{target.__qualname__}"
-    module_name, separator, class_name = target.partition(":")
-    if not (module_name and separator and class_name.isidentifier()):
+    if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
+        raise ConfigError(
+            f"register: the name {name!r} must be a word of small letters, digits and _, as it "
+            "stands in configs"
+        )
+    module_name, _, class_name = str(target).partition(":")
+    if not (module_name and class_name.isidentifier()):
         raise ConfigError(
             f"register: target '{target}' must have the form 'package.module:Class', so that "
             "other processes find the class as well"

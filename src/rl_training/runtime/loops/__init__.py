@@ -1,4 +1,4 @@
-"""One file per family of algorithms; each loop is a step and little else."""
+"""One file per loop; each is a step and little else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TellsOfWork(Protocol):
 
 
 class Loop(Protocol):
-    """What the trainer needs to know about a family."""
+    """What the trainer needs of a loop."""
 
     progress: Progress
     engine: Engine
