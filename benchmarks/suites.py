@@ -46,6 +46,7 @@ class Suite:
 SUITES = {
     "speed": "benchmarks.speed.offline_cpu",
     "online_speed": "benchmarks.speed.online_cpu",
+    "serving": "benchmarks.speed.serving",
     "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
     "offline": "benchmarks.learning.offline",

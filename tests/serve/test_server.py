@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rl_training.export.exported import ExportedPolicy, load_policy
 from rl_training.serve.app import PolicyServer
 from rl_training.serve.batching import Batcher
 from rl_training.serve.metrics import Metrics
+from rl_training.serve.run import _listen
 
 from ..conftest import Command
 from .serving import served
@@ -73,17 +75,17 @@ def test_requests_over_http_and_websocket_without_pytorch(bc_export: Path) -> No
         assert 'policy_requests_total{route="http",status="200"} 3' in shown
         assert 'policy_answer_seconds_bucket{le="+Inf"}' in shown
 
-        with websockets.connect(f"ws://{address}/act") as socket:
-            socket.send(json.dumps({"observation": OBS}))
-            assert json.loads(socket.recv()) == {"action": expected}
-            socket.send(raw)
-            assert np.frombuffer(socket.recv(), "<f4").tolist() == expected
-            socket.send("nonsense")
-            assert "is no JSON" in json.loads(socket.recv())["error"]
-            socket.send(b"123")
-            assert "12 bytes each, got 3" in json.loads(socket.recv())["error"]
-            socket.send(json.dumps({"observation": OBS}))
-            assert json.loads(socket.recv()) == {"action": expected}
+        with websockets.connect(f"ws://{address}/act") as connection:
+            connection.send(json.dumps({"observation": OBS}))
+            assert json.loads(connection.recv()) == {"action": expected}
+            connection.send(raw)
+            assert np.frombuffer(connection.recv(), "<f4").tolist() == expected
+            connection.send("nonsense")
+            assert "is no JSON" in json.loads(connection.recv())["error"]
+            connection.send(b"123")
+            assert "12 bytes each, got 3" in json.loads(connection.recv())["error"]
+            connection.send(json.dumps({"observation": OBS}))
+            assert json.loads(connection.recv()) == {"action": expected}
 
         process.send_signal(signal.SIGTERM)
         process.wait(10)
@@ -112,10 +114,10 @@ def test_every_client_of_a_recurrent_policy_has_its_own_state(dreamer_export: Pa
             names: list[str | None] = [None, None]
             held: list[Any] = [None, None]
             for step in range(4):
-                for i, socket in enumerate((first, second)):
+                for i, connection in enumerate((first, second)):
                     asked = {"observation": episodes[i, step].tolist()}
-                    socket.send(json.dumps(asked))
-                    assert json.loads(socket.recv())["action"] == expected[i][step]
+                    connection.send(json.dumps(asked))
+                    assert json.loads(connection.recv())["action"] == expected[i][step]
 
                     session = {} if names[i] is None else {"session": names[i], "step": step}
                     said = web.post("/act", json={**asked, **session}).json()
@@ -162,9 +164,9 @@ def test_a_server_for_others_needs_a_token(cli: Command, bc_export: Path) -> Non
             assert reply.status_code == 200
         with pytest.raises(Exception, match="403"):
             websockets.connect(f"ws://{address}/act")
-        with websockets.connect(f"ws://{address}/act", additional_headers=allowed) as socket:
-            socket.send(json.dumps({"observation": OBS}))
-            assert "action" in json.loads(socket.recv())
+        with websockets.connect(f"ws://{address}/act", additional_headers=allowed) as connection:
+            connection.send(json.dumps({"observation": OBS}))
+            assert "action" in json.loads(connection.recv())
 
 
 def test_requests_that_come_together_share_a_call(bc_export: Path) -> None:
@@ -212,6 +214,12 @@ def test_a_request_that_fails_does_not_end_the_server(
         return [await ask("/act"), await ask("/health")]
 
     assert asyncio.run(both()) == [500, 200]
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """Else the kernel waits 40 ms for the client's acknowledgement of an answer's first half."""
+    with _listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP  # what asyncio asks before TCP_NODELAY
 
 
 def test_what_cannot_be_served_is_said_in_one_sentence(

@@ -94,7 +94,7 @@ class Policy:
         """Actions in the environment's units, and the state for the next call."""
         rows = self.batch(observation)
         if noise is None:
-            noise = self.drawn(len(rows), rng or np.random.default_rng())
+            noise = self.drawn(len(rows), rng or np.random.default_rng()) if self.noises else {}
         before = self.initial_state(len(rows)) if state is None else state
         outputs = self.outputs(rows, before, noise)
         action = outputs["action"]
