@@ -71,6 +71,8 @@ class Algorithm(nn.Module, Generic[P, B]):
     """How a run learns: the name of one of `loops.LOOPS`."""
     online_loop: ClassVar[str | None] = None
     """How a run with `total_timesteps` learns, where that is another way."""
+    offline_loop: ClassVar[str | None] = None
+    """How a run with a `dataset` learns, where `loop` learns in the environment."""
     paper: ClassVar[str]
     summary: ClassVar[str]
     """One line for `rl-training list`."""
@@ -157,11 +159,15 @@ class Algorithm(nn.Module, Generic[P, B]):
     @classmethod
     def loops(cls) -> tuple[str, ...]:
         """The loops that runs of this algorithm can have."""
-        return (cls.loop,) if cls.online_loop is None else (cls.loop, cls.online_loop)
+        other = cls.online_loop or cls.offline_loop
+        return (cls.loop,) if other is None else (cls.loop, other)
 
     @classmethod
     def loop_of(cls, config: TrainConfig) -> str:
-        """The loop of a run: where there are two, a budget of environment steps decides."""
+        """The loop of a run: where there are two, a budget of environment steps decides, or a
+        data set."""
+        if cls.offline_loop is not None and config.dataset is not None:
+            return cls.offline_loop
         online = cls.online_loop
         return cls.loop if online is None or config.total_timesteps is None else online
 

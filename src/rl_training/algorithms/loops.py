@@ -292,6 +292,12 @@ def check_keys(algorithm: type[Algorithm], config: TrainConfig) -> None:
         instead = _other_budget(config)
         if not instead:  # not decided before `learn`: what either reads may stand
             unread &= set(loop_family(online).unread)
+    elif algorithm.offline_loop is not None:
+        instead = (
+            ", or give a dataset to learn from data"
+            if config.dataset is None
+            else ", or remove dataset to learn in the environment"
+        )
     for key, field in TrainConfig.model_fields.items():
         if key in unread and getattr(config, key) != field.default:
             null = f" ({key}=null)" if instead and field.default is None else ""

@@ -12,10 +12,11 @@ from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import OffPolicyParams, PriorityExponents
+from rl_training.algorithms.params import OffPolicyParams, PriorityExponents, ReplayParams
 from rl_training.envs.spaces import Spaces
-from rl_training.execution import asking_is_free
-from rl_training.experiment.config import Count, Fraction, Positive, Rate
+from rl_training.execution import asking_is_free, is_batched
+from rl_training.experiment.config import Count, Fraction, Positive, Rate, TrainConfig
+from rl_training.experiment.errors import ConfigError
 from rl_training.models import Carry, Observed, Policy, frozen_copy
 from rl_training.models.masks import random_allowed
 from rl_training.models.value_networks import GreedyPolicy
@@ -67,6 +68,14 @@ class ValueParams(OffPolicyParams):
         if not self.prioritized:
             return None
         return PriorityExponents(self.priority_alpha, self.priority_beta)
+
+
+EXPERIENCE_KNOBS = (
+    *sorted(ReplayParams.model_fields),
+    *("n_step", "prioritized", "priority_alpha", "priority_beta"),
+    *("epsilon_start", "epsilon_end", "epsilon_fraction"),
+)
+"""Knobs of acting and of what is kept of it: a run from a data set reads none of them."""
 
 
 def epsilon(fraction: float, params: ValueParams) -> float:
@@ -155,6 +164,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     """An online network, its copy for targets, and epsilon-greedy exploration."""
 
     loop: ClassVar[str] = "off_policy"
+    offline_loop: ClassVar[str | None] = "offline"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
 
@@ -171,6 +181,19 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         self._online = list(self.network.parameters())
         self._target = list(self.target_network.parameters())
         self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
+
+    @classmethod
+    def check_config(cls, config: TrainConfig) -> None:
+        super().check_config(config)
+        if config.dataset is None:
+            return
+        fields = cls.Params.model_fields
+        for name in EXPERIENCE_KNOBS:
+            if getattr(config.params, name) != fields[name].default:
+                raise ConfigError(
+                    f"algo_kwargs.{name}: {cls.name()} reads this key only where it learns in the "
+                    "environment; remove this key, or remove dataset to learn there"
+                )
 
     @abstractmethod
     def make_network(self, observed: Observed) -> GreedyPolicy: ...
@@ -213,7 +236,10 @@ class ValueAlgorithm(Algorithm[V, Batch]):
             self.last_td_errors.resize_(td_errors.shape)
         self.last_td_errors.copy_(td_errors)
         due = self.update_count % self.params.target_update_interval == 0
-        copy_where(due, self._online, self._target)
+        online, target = self._online, self._target
+        if is_batched():  # several agents at once hold other tensors than those listed
+            online, target = [*self.network.parameters()], [*self.target_network.parameters()]
+        copy_where(due, online, target)
         return {**metrics, "td_error_mean": td_errors.mean()}
 
 

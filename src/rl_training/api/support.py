@@ -265,6 +265,7 @@ def refuse_changes(stored: TrainConfig, wanted: TrainConfig) -> None:
     before, now = (algorithm.loop_of(c) for c in (stored, wanted))
     if before != now:
         key = "total_timesteps" if now == algorithm.online_loop else "total_updates"
+        key = key if algorithm.offline_loop is None else "dataset"
         raise ConfigError(
             f"{key}: this run is {before.replace('_', ' ')} and cannot turn into one that is "
             f"{now.replace('_', ' ')}; start a new run with init_from=RUN"
