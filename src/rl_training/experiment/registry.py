@@ -60,7 +60,7 @@ def algorithm_class(name: str) -> Any:
             "subclass of rl_training.extend.Algorithm"
         )
     lacking = [attribute for attribute in DECLARED if not hasattr(found, attribute)]
-    if lacking or not hasattr(found.Params, "model_fields"):
+    if lacking or not hasattr(getattr(found, "Params", None), "model_fields"):
         raise ConfigError(
             f"algo: {target} has no '{(lacking or ['Params'])[0]}'; declare "
             f"{', '.join(DECLARED)}, with Params as a subclass of rl_training.extend.Params"
