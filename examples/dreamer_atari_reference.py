@@ -31,6 +31,7 @@ class Scores(Callback):
         self.curve: list[tuple[int, float]] = []
 
     def on_eval(self, event: EvalEvent) -> None:
+        assert event.result is not None  # the run has an environment
         self.curve.append((event.tick, event.result.return_mean))
 
 

@@ -53,6 +53,7 @@ class FractionWatch(Callback):
         return self.network.propose(self.network.features(self.states))[0]
 
     def on_eval(self, event: EvalEvent) -> None:
+        assert event.result is not None  # the run has an environment
         before, self.taus = self.taus, self.propose()
         widths = self.taus.diff(dim=-1)
         equal = torch.linspace(0.0, 1.0, self.taus.shape[-1], device=self.taus.device)

@@ -31,7 +31,7 @@ class StopWhenSolved(Callback):
             print(f"{event.tick:>8,} steps  return {mean:6.1f}  {rate:,.0f} steps/s")
 
     def on_eval(self, event: EvalEvent) -> None:
-        if event.result.return_mean >= self.target:
+        if event.result is not None and event.result.return_mean >= self.target:
             event.request_stop(f"return {event.result.return_mean:.0f} at {event.tick:,} steps")
 
 

@@ -31,6 +31,7 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.config_errors import section_in
 from rl_training.experiment.config_files import packaged_config_names, parse_yaml
+from rl_training.experiment.renames import older_names
 
 from .each import each
 
@@ -170,6 +171,17 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
         if missing:
             broken.append(link)
     assert not broken, f"{label(page)} links to nothing: {broken}"
+
+
+def test_the_older_names_of_knobs_are_listed() -> None:
+    text = section((DOCS / "configuration.md").read_text(encoding="utf-8"), "Older names of knobs")
+    listed = re.findall(r"^\| (\w+) \| `(\w+)` \| `(\w+)`", text, re.M)
+    read = [
+        (algo, older, change.name)
+        for algo in registry.algorithm_names()
+        for older, change in older_names(registry.algorithm_class(algo).Params).items()
+    ]
+    assert sorted(listed) == sorted(read)
 
 
 def test_the_tables_of_algorithms_are_up_to_date() -> None:

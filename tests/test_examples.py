@@ -34,6 +34,10 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--timesteps", "1024"),
         ("ppo in", "512 steps  return", "ended: ", "finished", "metrics.csv"),
     ),
+    "own_environment_and_algorithm.py": (
+        ("--total-updates", "20"),
+        ("how much closer", "<BC('Hold-v0', seed=0", "<BestSteps('Hold-v0'", "after 20 updates"),
+    ),
     "offline_to_online.py": (
         ("--timesteps", "1500", "--total-updates", "20"),
         ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),

@@ -33,7 +33,8 @@ def exported(request: Request) -> Path:
 
 
 def observation(spec: dict[str, Any]) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(0).standard_normal(spec["shape"]["obs_dim"]).astype(np.float32)
+    size = int(spec["shape"]["obs_dim"])
+    return np.random.default_rng(0).standard_normal(size).astype(np.float32)
 
 
 def percentiles(nanoseconds: list[int]) -> dict[str, float]:
