@@ -55,7 +55,7 @@ class Hold(gym.Env[Any, Any]):
         return self.position.copy(), reward, False, self.steps == 40, {}
 
 
-gym.register("Hold-v0", entry_point=Hold)
+gym.register("Hold-v0", entry_point=f"{__name__}:Hold")
 
 
 class BestStepsParams(CloningParams):
