@@ -39,6 +39,7 @@ def test_update_moves_weights_and_reports_detached_scalars(algo: str, kind: str)
     assert metrics, "an update reports something"
     for name, value in metrics.items():
         assert value.shape == (), name
+        assert value.dtype == torch.float32, name  # as a checkpoint is checked for
         assert not value.requires_grad, name
         assert torch.isfinite(value), name
     after = algorithm.state_dict()

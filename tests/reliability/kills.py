@@ -289,7 +289,8 @@ class Harness:
 def _only_of_workers(text: str) -> bool:
     """Whether tracebacks are only those of environment workers whose parent was killed."""
     parts = text.split("Traceback")[1:]
-    return all("EOFError" in part or "BrokenPipeError" in part for part in parts)
+    ends = ("EOFError", "BrokenPipeError", "ConnectionResetError")
+    return all(any(end in part for end in ends) for part in parts)
 
 
 def compare(whole: Path, disturbed: Path) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import _async_worker
 from numpy.typing import NDArray
 
 from rl_training.envs.contract import EnvContract, all_finite, close_env, success_in, what_it_did
@@ -58,6 +59,7 @@ class AsyncEnvs(VectorEnvs):
             self._vector = AsyncVectorEnv(
                 [make] * num_envs,
                 shared_memory=True,
+                worker=_serve_until_the_parent_ends,
                 copy=False,
                 context=_start_method(),
                 autoreset_mode=AutoresetMode.DISABLED,
@@ -182,6 +184,12 @@ class AsyncEnvs(VectorEnvs):
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
+
+
+def _serve_until_the_parent_ends(*arguments: Any) -> None:
+    """Gymnasium's worker, without a traceback when the parent process was killed."""
+    with suppress(EOFError, ConnectionError):
+        _async_worker(*arguments)
 
 
 class _WorkerFactory:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import RandomRows
+from rl_training.experiment.errors import UnfitStateError
 from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
 
@@ -95,7 +96,10 @@ class TorchRandom:
     def load_training_state(self, state: dict[str, Any]) -> None:
         stored = Stored(state, "random")
         cpu = stored.tensor_like("cpu", torch.get_rng_state())
-        if stored.entries("cuda") and torch.cuda.is_available():
-            own = torch.cuda.get_rng_state_all()
-            torch.cuda.set_rng_state_all(stored.tensors_like("cuda", own))
-        torch.set_rng_state(cpu)
+        try:
+            if stored.entries("cuda") and torch.cuda.is_available():
+                own = torch.cuda.get_rng_state_all()
+                torch.cuda.set_rng_state_all(stored.tensors_like("cuda", own))
+            torch.set_rng_state(cpu)
+        except RuntimeError:  # bytes that are no state of a generator
+            raise UnfitStateError("'random' should hold states of random generators") from None

@@ -102,7 +102,7 @@ class Rollout:
             kind, shape = kinds.get(name, (dtype, ()))
             found.append(columns.tensor(name, kind, steps, self.num_envs, *shape))
         for raw, *step in zip(*found, strict=True):
-            self.add(raw, Taken(*(x.to(self.device) for x in step)))
+            self.add(raw.to(self.device), Taken(*(x.to(self.device) for x in step)))
 
 
 class OnPolicyLoop:

@@ -130,7 +130,7 @@ class NewestMetrics:
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         metrics = Stored(state, "metrics").section("metrics")
-        self.metrics = {name: metrics.tensor(name, None) for name in metrics.names()}
+        self.metrics = {name: metrics.tensor(name, torch.float32) for name in metrics.names()}
 
 
 class BegunStep:
