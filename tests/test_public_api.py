@@ -20,6 +20,7 @@ PROMISED = {
     rl_training: (
         *SHORT_NAMES,
         *("ManagedAlgorithm", "TrainConfig", "load", "learn_seeds", "resume_seeds", "register"),
+        "ExportedPolicy",
         *("Callback", "EvalResult", "TrainResult", "SeedsResult", "RLTrainingError"),
         *("TransitionDataset", "load_transition_dataset"),
     ),

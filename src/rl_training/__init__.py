@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rl_training.experiment.sinks import MetricsSink as MetricsSink
     from rl_training.experiment.sinks import RunInfo as RunInfo
     from rl_training.experiment.sinks import SinkFailure as SinkFailure
+    from rl_training.export.exported import ExportedPolicy as ExportedPolicy
     from rl_training.runtime.callbacks import Callback as Callback
     from rl_training.runtime.callbacks import EvalEvent as EvalEvent
     from rl_training.runtime.callbacks import LogEvent as LogEvent
@@ -53,6 +54,7 @@ _EXPORTS = {
     "data.sources": ("load_transition_dataset",),
     "experiment.config": ("TrainConfig",),
     "experiment.errors": ("RLTrainingError",),
+    "export.exported": ("ExportedPolicy",),
     "experiment.sinks": ("MetricsEvent", "MetricsSink", "RunInfo", "SinkFailure"),
     "runtime.callbacks": (
         "Callback",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.api.export import _on_cpu
 from rl_training.api.managed import ManagedAlgorithm, load
 from rl_training.experiment.errors import ConfigError, ExportError, MissingExtraError
 from rl_training.export import parity
@@ -58,9 +59,21 @@ def test_the_command_writes_a_folder_whose_runner_needs_no_pytorch(
     shown = json.loads(cli("eval", folder, "-n", 3, "--json").out)
     returns = agent.evaluate(3).returns
     assert shown["eval/returns"] == pytest.approx(returns, abs=1e-2)
-    again = cli("eval", folder, "--checkpoint", "best")
-    assert again.code == 2
-    assert "no checkpoints" in again.error_lines[0]
+    for wrong, sentence in (
+        (("eval", folder, "--checkpoint", "best"), "no checkpoints"),
+        (("export", folder, "--out", tmp_path / "again"), "is an exported policy"),
+    ):
+        refused = cli(*wrong)
+        assert (refused.code, sentence in refused.error_lines[0]) == (2, True), refused.err
+
+
+def test_an_agent_of_another_device_is_exported_by_a_copy_on_the_cpu() -> None:
+    agent = agent_of("sac")
+    copied = _on_cpu(agent)
+    assert copied.config.device == "cpu"
+    assert copied.algorithm is not agent.algorithm
+    obs = np.ones((3, 3), np.float32)
+    np.testing.assert_array_equal(copied.predict(obs)[0], agent.predict(obs)[0])
 
 
 def test_exporting_twice_gives_the_same_bytes_but_for_the_time(tmp_path: Path) -> None:

@@ -105,7 +105,11 @@ def test_every_client_of_a_recurrent_policy_has_its_own_state(dreamer_export: Pa
             actions.append(pytest.approx(action.tolist(), abs=1e-5))
         expected.append(actions)
 
-    with served(dreamer_export) as (address, _), httpx.Client(base_url=f"http://{address}") as web:
+    options = ("--max-episodes", "4")
+    with (
+        served(dreamer_export, *options) as (address, _),
+        httpx.Client(base_url=f"http://{address}") as web,
+    ):
         first, second = (
             websockets.connect(f"ws://{address}/act"),
             websockets.connect(f"ws://{address}/act"),
@@ -118,6 +122,8 @@ def test_every_client_of_a_recurrent_policy_has_its_own_state(dreamer_export: Pa
                     asked = {"observation": episodes[i, step].tolist()}
                     connection.send(json.dumps(asked))
                     assert json.loads(connection.recv())["action"] == expected[i][step]
+                    connection.send(json.dumps({**asked, "session": "x"}))
+                    assert "leave out 'session'" in json.loads(connection.recv())["error"]
 
                     session = {} if names[i] is None else {"session": names[i], "step": step}
                     said = web.post("/act", json={**asked, **session}).json()
@@ -143,6 +149,8 @@ def test_every_client_of_a_recurrent_policy_has_its_own_state(dreamer_export: Pa
         ):
             reply = web.post("/act", json=asked)
             assert (reply.status_code, sentence in reply.json()["error"]) == (status, True), asked
+        full = web.post("/act", json={"observations": [obs] * 3})
+        assert (full.status_code, "at most 4 episodes" in full.text) == (503, True)
         assert web.request("DELETE", "/act", json={"session": names[0]}).json() == {"ended": True}
         assert web.post("/act", json={**again, "episode_start": False}).status_code == 404
         assert "policy_sessions 1" in web.get("/metrics").text

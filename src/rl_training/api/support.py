@@ -45,6 +45,7 @@ from rl_training.experiment.tracking import (
     resume_command,
     versions,
 )
+from rl_training.export.contract import is_export
 from rl_training.models.carry import Carry, num_rows, reset_rows
 from rl_training.runtime.loops import Loop
 
@@ -128,6 +129,11 @@ def announce(console: Console, run_dir: Path, loop: Loop) -> None:
 
 def find_checkpoint(path: Path, which: str = "latest") -> Path:
     """The checkpoint folder that a path means: itself, or one of a run's."""
+    if is_export(path):
+        raise CheckpointError(
+            f"'{path}' is an exported policy, not a run or a checkpoint; it is for eval, predict "
+            "and serve, and in Python for rl_training.ExportedPolicy"
+        )
     if not (path / CONFIG_FILE).is_file():
         if which != "latest" and (path / MANIFEST).is_file():
             raise CheckpointError(

@@ -104,8 +104,8 @@ def serve(
     max_rows: Annotated[
         int, typer.Option("--max-rows", min=1, help="Most observations of one request.")
     ] = 1024,
-    max_sessions: Annotated[
-        int, typer.Option("--max-sessions", min=1, help="Most episodes whose state is kept.")
+    max_episodes: Annotated[
+        int, typer.Option("--max-episodes", min=1, help="Most episodes whose state is kept.")
     ] = 10_000,
     session_timeout: Annotated[
         float,
@@ -142,7 +142,7 @@ def serve(
         say=(lambda text: None) if quiet else (lambda text: out.print(text, soft_wrap=True)),
         threads=threads,
         most_rows=max_rows,
-        most_sessions=max_sessions,
+        most_episodes=max_episodes,
         idle_s=session_timeout,
         bounds=bounds,
         seed=seed,

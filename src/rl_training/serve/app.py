@@ -47,7 +47,7 @@ class Limits:
     """What one client may ask of the server."""
 
     most_rows: int = 1024
-    most_sessions: int = 10_000
+    most_episodes: int = 10_000
     idle_s: float = 600.0
 
 
@@ -70,7 +70,7 @@ class PolicyServer:
         self.metrics = Metrics()
         self.reader = Reader(policy, limits.most_rows, bounds)
         self.batcher = Batcher(policy, self.metrics, limits.most_rows, seed)
-        self.sessions = Sessions(limits.most_sessions, limits.idle_s)
+        self.sessions = Sessions(limits.most_episodes, limits.idle_s)
         self.sockets = 0
         self.stopping = False
         folder = resources.files("rl_training.serve")
@@ -205,22 +205,25 @@ class PolicyServer:
         rows, values = asked.rows, asked.values
         initial = self.policy.initial_state(len(rows))
         if own is not None:
+            if values.get("session") is not None:
+                raise Refused(400, "a WebSocket has a state of its own; leave out 'session'")
             session = own
         elif values.get("session") is None:
-            session = self.sessions.begin(initial)
-            session.busy = True
+            session = self.sessions.begin(initial, len(rows))
         else:
             session = self.sessions.take(values["session"], values.get("step"))
         try:
-            if first or (own is not None and not own.state):
-                session.state, session.step = initial, 0
-            kept = len(next(iter(session.state.values())))
-            if kept != len(rows):
+            fresh = own is not None and (first or not own.state)
+            if fresh:
+                session.rows = len(rows)
+            if session.rows != len(rows):
                 raise Refused(
                     409,
-                    f"'session' is of {kept} episodes, the request of {len(rows)}; begin episodes "
-                    "anew with 'episode_start': true",
+                    f"'session' is of {session.rows} episodes, the request of {len(rows)}; others "
+                    "need a session of their own",
                 )
+            if first or fresh:
+                session.state, session.step = initial, 0
             outputs = await self.batcher.ask(rows, session.state)
             session.state = self.policy.next_state(outputs)
             session.step += 1
@@ -278,7 +281,7 @@ class PolicyServer:
         if any(len(kept) != len(asked.rows) for kept in state.values()):
             raise Refused(409, "this connection is of another number of episodes; open a new one")
         outputs = await self.batcher.ask(asked.rows, state)
-        session.state = self.policy.next_state(outputs)
+        session.state, session.rows = self.policy.next_state(outputs), len(asked.rows)
         session.step += 1
         action: Array = outputs["action"]
         return action.astype(action.dtype.newbyteorder("<"), copy=False).tobytes()

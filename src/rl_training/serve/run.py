@@ -30,7 +30,7 @@ def serve(
     say: Callable[[str], None],
     threads: int = 1,
     most_rows: int = 1024,
-    most_sessions: int = 10_000,
+    most_episodes: int = 10_000,
     idle_s: float = 600.0,
     bounds: bool = True,
     seed: int | None = None,
@@ -55,7 +55,7 @@ def serve(
         from rl_training.serve.app import Limits, PolicyServer
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve", "serving a policy") from None
-    limits = Limits(most_rows, most_sessions, idle_s)
+    limits = Limits(most_rows, most_episodes, idle_s)
     hosts = LOOPBACK_NAMES if local else None
     server = PolicyServer(policy, token=token, hosts=hosts, limits=limits, bounds=bounds, seed=seed)
     listening = _listen(host, port)

@@ -17,6 +17,8 @@ class Session:
 
     name: str
     state: State
+    rows: int = 1
+    """Episodes that it is of."""
     step: int = 0
     busy: bool = False
     used: float = 0.0
@@ -27,19 +29,23 @@ class Sessions:
 
     def __init__(self, most: int, idle_s: float) -> None:
         self.most, self.idle_s = most, idle_s
+        self.rows = 0
         self._kept: OrderedDict[str, Session] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def begin(self, state: State) -> Session:
+    def begin(self, state: State, rows: int) -> Session:
+        """A session of so many episodes."""
         self._forget_idle()
-        if len(self._kept) >= self.most:
+        if self.rows + rows > self.most:
             raise Refused(
-                503, f"{self.most:,} sessions are open, which is all there may be; try again later"
+                503, f"at most {self.most:,} episodes are kept at a time; try again later"
             )
-        session = Session(secrets.token_urlsafe(12), state, used=time.monotonic())
-        self._kept[session.name] = session
+        name = secrets.token_urlsafe(12)
+        session = Session(name, state, rows, busy=True, used=time.monotonic())
+        self._kept[name] = session
+        self.rows += rows
         return session
 
     def take(self, name: object, step: object) -> Session:
@@ -69,7 +75,9 @@ class Sessions:
             self._kept.move_to_end(session.name)
 
     def end(self, name: object) -> bool:
-        return isinstance(name, str) and self._kept.pop(name, None) is not None
+        session = self._kept.pop(name, None) if isinstance(name, str) else None
+        self.rows -= 0 if session is None else session.rows
+        return session is not None
 
     def _forget_idle(self) -> None:
         old = time.monotonic() - self.idle_s
@@ -77,4 +85,4 @@ class Sessions:
             first = next(iter(self._kept.values()))
             if first.busy or first.used > old:
                 return
-            del self._kept[first.name]
+            self.end(first.name)
