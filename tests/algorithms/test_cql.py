@@ -24,6 +24,7 @@ from .helpers import (
     critics_of,
     evaluate,
     f64,
+    gaussian_of,
     gradient_reaches,
     logsumexp,
     make_learner,
@@ -53,10 +54,12 @@ def oracle_terms(
     min_q_weight,
     multiplier=1.0,
     lagrange_threshold=0.0,
+    importance_weights=True,
 ):
     """TD error plus a * (weight * gap - threshold), the authors' form of the multiplier a.
 
-    The gap is log sum_a exp Q(s, a) / density(a) - Q(s, data).
+    The gap is log sum_a exp Q(s, a) / density(a) - Q(s, data); or without densities, and with the
+    data's action among those of the sum: the authors' other form.
     """
     q_data = f64(q_data)
     critic_loss, _ = squared_td_error(q_data, f64(td_target))
@@ -68,6 +71,9 @@ def oracle_terms(
         ],
         axis=1,
     )
+    if not importance_weights:
+        sampled = (f64(q_random), f64(q_policy), f64(q_next_policy))
+        candidates = np.concatenate([q_data[:, None], *sampled], axis=1)
     gap = np.mean(logsumexp(candidates, 1) - q_data, axis=1)  # one number per member
     conservative = np.sum(f64(multiplier) * (min_q_weight * gap - lagrange_threshold))
     return {
@@ -119,6 +125,7 @@ def random_inputs(seed, members=2, samples=3, size=4, scale=1.0):
         {"action_dim": 6, "min_q_weight": 5.0, "lagrange_threshold": 2.0, "multiplier": 3.0},
         {"action_dim": 2, "min_q_weight": 1e3, "lagrange_threshold": -1.0, "multiplier": 0.1},
         {"action_dim": 2, "min_q_weight": 0.0},
+        {"action_dim": 2, "min_q_weight": 5.0, "importance_weights": False},
     ],
 )
 def test_loss(seed, members, samples, size, scale, knobs):
@@ -197,6 +204,17 @@ def test_weight_zero_is_plain_td():
         assert not gradients[name].any()
 
 
+def test_a_sum_with_the_data_in_it_ends_by_itself():
+    """Once the data's action towers over the others, nothing pushes it further."""
+    inputs = random_inputs(0, scale=0.1)
+    inputs["q_data"] = inputs["td_target"] = inputs["q_data"] * 0 + 50.0
+    inputs["td_target"] = inputs["td_target"][0]
+    for weighted, still in ((True, False), (False, True)):
+        knobs = {"action_dim": 2, "min_q_weight": 5.0, "importance_weights": weighted}
+        _, gradients = evaluate(cql_loss, inputs, **knobs)
+        assert (np.abs(gradients["q_data"]).max() < 1e-9) == still
+
+
 def test_the_multiplier_may_be_a_tensor():
     inputs, knobs = random_inputs(0), {"action_dim": 2, "min_q_weight": 5.0}
     number, _ = evaluate(cql_loss, inputs, multiplier=2.0, **knobs)
@@ -214,9 +232,14 @@ def test_a_broadcast_of_the_target_is_refused():
 @each("backup_entropy", [True, False])
 @each("lagrange_threshold", [None, 1.0])
 @each("backup_action", ["sampled", "mode"])
-def test_update(backup_entropy, lagrange_threshold, backup_action):
+@each(("importance_weights", "cloning_weight"), [(True, 0.0), (False, 0.7)])
+def test_update(
+    backup_entropy, lagrange_threshold, backup_action, importance_weights, cloning_weight
+):
     learner = make_learner(
         "cql",
+        importance_weights=importance_weights,
+        cloning_weight=cloning_weight,
         backup_entropy=backup_entropy,
         lagrange_threshold=lagrange_threshold,
         backup_action=backup_action,
@@ -245,6 +268,12 @@ def test_update(backup_entropy, lagrange_threshold, backup_action):
             "entropy": -log_prob.mean(),
             "temperature": temperature,
         }
+        if cloning_weight:
+            mode = np.tanh(gaussian_of(before.policy, batch.obs)[0])
+            error = np.sum((mode - f64(batch.action)) ** 2, axis=-1).mean()
+            relative = expected["policy_loss"] / np.abs(q).mean()
+            expected["policy_loss"] = relative + cloning_weight * error
+            expected["cloning_error"] = error
         # the conservative part sees the policy that its own step left
         policy = learner.policy
         target, next_log_prob = policy_td_target(policy, before.target_critics, batch, td_noise)
@@ -268,6 +297,7 @@ def test_update(backup_entropy, lagrange_threshold, backup_action):
             min_q_weight=5.0,
             multiplier=multiplier,
             lagrange_threshold=lagrange_threshold or 0.0,
+            importance_weights=importance_weights,
         )
         del terms["total"]
         if lagrange_threshold is not None:

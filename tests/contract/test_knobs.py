@@ -25,6 +25,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "gamma"): 0.5,
     ("*", "max_weight"): 1.01,
     ("cql", "lagrange_threshold"): 1.0,
+    ("cql", "cloning_weight"): 1.0,
     ("*", "target_entropy"): -7.0,
     ("*", "fixed_temperature"): 0.5,
     ("rlpd", "fixed_temperature"): 0.5,

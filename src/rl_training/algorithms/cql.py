@@ -7,7 +7,8 @@ actions at s and policy actions of s' (evaluated at s), one weight per critic te
 deterministic backup without the entropy term, automatic temperature at the policy's
 learning rate, optional Lagrange multiplier. Changed: the sampled actions come from the policy
 after its own step of the update, the authors' from before it. Left: the authors' first 40,000
-updates of behaviour cloning for the policy, and their other objectives (docs/algorithms/cql.md).
+updates of behaviour cloning for the policy, and further objectives (docs/algorithms/cql.md).
+Added: a cloning term in the policy's objective. Discrete actions: sums over all actions are exact.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
     action_noise,
+    distance_to_data,
     entropy_target,
     mode_choice,
     policy_choice,
@@ -64,6 +66,10 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams):
     """Weight of the conservative term; larger trusts unseen actions less."""
     num_action_samples: Count = 10
     """Uniform, policy and next-policy actions per state in the conservative term, of each."""
+    importance_weights: bool = True
+    """Divide sampled values by their densities; false: plain, with the data's action in the sum."""
+    cloning_weight: NonNegative = 0.0
+    """Weight of the policy's distance to the data's action, beside Q over its mean size."""
     lagrange_threshold: Finite | None = None
     """Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default."""
     lagrange_lr: Positive = 3e-4
@@ -91,28 +97,37 @@ def cql_loss(
     min_q_weight: float,
     multiplier: Tensor | float = 1.0,
     lagrange_threshold: float = 0.0,
+    importance_weights: bool = True,
 ) -> Loss:
     """Squared TD error plus multiplier * (min_q_weight * gap - lagrange_threshold).
 
     The gap is logsumexp_a Q(s, a) - Q(s, data). `q_data` is (members, B), `td_target` (B,),
     the other values (members, samples, B) and the log-densities (samples, B). Each sampled
-    value is divided by its density: 0.5 per component for uniform actions. Terms are summed
-    over members, averaged over the batch.
+    value is divided by its density: 0.5 per component for uniform actions; or, without
+    `importance_weights`, none is, and the data's value is in the sum. Terms are summed over
+    members, averaged over the batch.
     """
     assert log_prob_policy.shape == q_policy.shape[1:], (log_prob_policy.shape, q_policy.shape)
     assert log_prob_next_policy.shape == q_next_policy.shape[1:]
-    log_uniform = action_dim * math.log(0.5)
-    candidates = torch.cat(
-        [
-            q_random - log_uniform,
+    if importance_weights:
+        parts = [
+            q_random - action_dim * math.log(0.5),
             q_policy - log_prob_policy.detach(),
             q_next_policy - log_prob_next_policy.detach(),
-        ],
-        dim=1,
-    )
+        ]
+    else:
+        parts = [q_data.unsqueeze(1), q_random, q_policy, q_next_policy]
+    candidates = torch.cat(parts, dim=1)
     # without the number of samples, as in the authors' code: a constant shift
     soft_max = torch.logsumexp(candidates, dim=1)
     return _conservative(q_data, td_target, soft_max, min_q_weight, multiplier, lagrange_threshold)
+
+
+def cql_policy_loss(soft: Loss, distance: Tensor, *, cloning_weight: float) -> Loss:
+    """The soft objective over the mean size of Q, plus cloning_weight * mean of (B,) distances."""
+    cloning = distance.mean()
+    total = soft.total + cloning_weight * cloning
+    return Loss(total, {**soft.metrics, "policy_loss": total, "cloning_error": cloning})
 
 
 def cql_discrete_loss(
@@ -174,7 +189,7 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         "multiplier_loss",
     )
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
-    box_knobs: ClassVar[tuple[str, ...]] = ("num_action_samples",)
+    box_knobs: ClassVar[tuple[str, ...]] = ("num_action_samples", "importance_weights")
 
     def __init__(
         self, spaces: Spaces, params: CQLParams, normalize_observations: bool = False
@@ -211,10 +226,7 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         metrics: Metrics = {"temperature": temperature}
 
         noise = action_noise(self, rows)
-        metrics |= self.minimize(
-            lambda: soft_policy_loss(model.policy, model.critics, batch.obs, noise, temperature),
-            "policy",
-        )
+        metrics |= self.minimize(lambda: self._policy_loss(batch, noise, temperature), "policy")
         metrics |= self.minimize(
             lambda: temperature_loss(self.log_temperature, metrics["entropy"], self.target_entropy),
             "temperature",
@@ -240,6 +252,15 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
             metrics["multiplier"] = self.log_multiplier.detach().exp().clamp(max=1e6)
         soft_update(self.target_critics, model.critics, p.tau)
         return metrics
+
+    def _policy_loss(self, batch: Batch, noise: Tensor | None, temperature: Tensor) -> Loss:
+        weight, policy = self.params.cloning_weight, self.model.policy
+        soft = soft_policy_loss(
+            policy, self.model.critics, batch.obs, noise, temperature, relative=weight > 0.0
+        )
+        if not weight:
+            return soft
+        return cql_policy_loss(soft, distance_to_data(policy, batch), cloning_weight=weight)
 
     def _critics_loss(self, batch: Batch, target: Tensor) -> Callable[[], Loss]:
         """What the critics minimise, with its actions drawn."""
@@ -277,6 +298,7 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
                 log_prob,
                 log_prob_next,
                 action_dim=shape[1],
+                importance_weights=p.importance_weights,
                 **weights,
             )
 

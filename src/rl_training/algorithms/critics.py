@@ -108,12 +108,14 @@ def soft_policy_loss(
     noise: Tensor | None,
     temperature: Tensor | float,
     over_critics: Literal["min", "mean"] = "min",
+    relative: bool = False,
 ) -> Loss:
     """mean(temperature log pi(a|s) - min_i Q_i(s, a)) at the policy's own actions; SAC, eq. 7.
 
     `noise` is (B, A); `over_critics` may be their mean instead. The metric `entropy` is the
     policy's, estimated by the same actions. Without noise, for Discrete actions, loss and
-    entropy are expectations over the policy.
+    entropy are expectations over the policy. A `relative` loss is divided by the mean size of Q,
+    without gradient, so that other terms can stand beside it whatever the rewards are.
     """
     if noise is None:
         assert isinstance(critics, ActionValueCritic)
@@ -123,7 +125,16 @@ def soft_policy_loss(
         action, log_prob = policy_choice(policy, obs, noise)
         value = _over_critics(critics(obs, action), over_critics)
     loss = (temperature * log_prob - value).mean()
+    if relative:
+        loss = loss / value.detach().abs().mean().clamp(min=1e-8)
     return Loss(loss, {"policy_loss": loss, "entropy": -log_prob.mean()})
+
+
+def distance_to_data(policy: Policy, batch: Batch) -> Tensor:
+    """(B,): |mode - a|^2 for Box actions, -log pi(a|s) for Discrete ones."""
+    if isinstance(policy, CategoricalPolicy):
+        return -policy.log_prob(batch.obs, batch.action)
+    return (policy.mode(batch.obs) - batch.action).square().sum(-1)
 
 
 def _over_critics(q: Tensor, how: Literal["min", "mean"]) -> Tensor:
