@@ -473,6 +473,10 @@ class CQL(ManagedAlgorithm):
             Weight of the conservative term; larger trusts unseen actions less.
         num_action_samples = 10
             Uniform, policy and next-policy actions per state in the conservative term, of each.
+        importance_weights = True
+            Divide sampled values by their densities; false: plain, with the data's action in the sum.
+        cloning_weight = 0.0
+            Weight of the policy's distance to the data's action, beside Q over its mean size.
         lagrange_threshold = None
             Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default.
         lagrange_lr = 0.0003
@@ -509,6 +513,8 @@ class CQL(ManagedAlgorithm):
         critic_lr: float = 0.0003,
         min_q_weight: float = 5.0,
         num_action_samples: int = 10,
+        importance_weights: bool = True,
+        cloning_weight: float = 0.0,
         lagrange_threshold: float | None = None,
         lagrange_lr: float = 0.0003,
         backup_entropy: bool = False,
