@@ -1,8 +1,8 @@
-"""From a simulator to a data set to a policy that never saw the simulator.
+"""From a simulator to a data set to a policy trained without the simulator.
 
-Trains DQN briefly on CartPole, lets its best checkpoint make data of mixed quality (some
-episodes almost as it acts, some mostly at random), then trains behaviour cloning and AWR on the
-data alone and compares. Run it with `python examples/collect_then_offline.py`; it takes a
+Trains DQN briefly on CartPole, collects data of mixed quality with its best checkpoint (some
+episodes with few random actions, some with many), then trains behaviour cloning and AWR on the
+data alone and compares them. Run it with `python examples/collect_then_offline.py`; it takes a
 minute or two.
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
     run_dir = dqn.learn(total_timesteps=arguments.timesteps).run_dir
     best = load(run_dir, checkpoint="best")
 
-    out.print("\n2. Its best checkpoint makes data of mixed quality:")
+    out.print("\n2. Its best checkpoint collects data of mixed quality:")
     good = best.collect(arguments.episodes, epsilon=0.05, seed=1)
     clumsy = best.collect(arguments.episodes, epsilon=0.7, seed=2)
     data = TransitionDataset.concatenate([good, clumsy])
@@ -47,8 +47,8 @@ def main() -> None:
     bc.learn()
     awr.learn()
 
-    table = Table(title="\nMean return on CartPole-v1 (500 is the most)", title_justify="left")
-    table.add_column("what acted")
+    table = Table(title="\nMean return on CartPole-v1 (500 is the maximum)", title_justify="left")
+    table.add_column("policy")
     table.add_column("return", justify="right")
     table.add_row("DQN, few random actions (data)", f"{good.episode_returns().mean():,.0f}")
     table.add_row("DQN, mostly random actions (data)", f"{clumsy.episode_returns().mean():,.0f}")

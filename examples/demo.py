@@ -1,6 +1,6 @@
-"""The main job in two minutes: learn to swing up a pendulum from half good, half random data.
+"""A demo of two minutes: learn to swing up a pendulum from half good, half random data.
 
-Trains behaviour cloning and AWR on the same scripted episodes and compares what came out.
+Trains behaviour cloning and AWR on the same scripted episodes and compares their returns.
 Run it with `make demo`, or `python examples/demo.py`.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     bc = BC.from_config("bc/pendulum", **options)
     bc.learn(arguments.total_updates)
 
-    out.print("\n2. AWR copies what turned out better than expected:")
+    out.print("\n2. AWR copies the actions that turned out better than expected:")
     awr = AWR.from_config("awr/pendulum", **options)
     result = awr.learn(arguments.total_updates)
 
@@ -48,7 +48,7 @@ def main() -> None:
 
     run = result.run_dir
     out.print(f"\nRun folder: {run}", soft_wrap=True)
-    out.print("Go on with:", soft_wrap=True)
+    out.print("Continue with:", soft_wrap=True)
     for command in (
         f"rl-training eval {run} --episodes 100",
         f"rl-training predict {run} '[1.0, 0.0, 0.0]'",

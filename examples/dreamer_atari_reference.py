@@ -1,10 +1,10 @@
-"""A world model of an Atari game, and the policy that learned inside it.
+"""A world model of an Atari game and the policy trained inside it.
 
-Dreamer plays 25,000 steps (100,000 frames) of Boxing from pixels. At the end the model is shown
-five pictures of what it lived through and has to go on from the actions alone: the error of
-what it expects is printed beside that of a model that expects nothing to change. Run it
-with `python examples/dreamer_atari_reference.py`; it wants a GPU, and takes about half an hour
-there. `--game catch` does the same in a small task of ours, in ten minutes on one core.
+Dreamer plays 25,000 steps (100,000 frames) of Boxing from pixels. At the end the model gets
+five images from its replay and predicts the next ones from the actions alone: its error is
+printed next to that of a model that predicts no change. Run it
+with `python examples/dreamer_atari_reference.py`; it needs a GPU and takes about half an hour.
+`--game catch` does the same in a small task of this package, in ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Scores(Callback):
 
 
 def stored_experience(agent: Dreamer, checkpoint: Any) -> SequenceReplay:
-    """The replay of a run, as its newest checkpoint holds it."""
+    """Load the replay of a run from its newest checkpoint."""
     algorithm = agent.algorithm
     assert isinstance(algorithm, DreamerAlgorithm)
     size = algorithm.rssm.size
@@ -53,7 +53,7 @@ def stored_experience(agent: Dreamer, checkpoint: Any) -> SequenceReplay:
 
 
 def expectations(agent: Dreamer, checkpoint: Any) -> list[tuple[int, float, float]]:
-    """Steps ahead, the model's squared error, and that of the last picture it was shown."""
+    """Steps ahead, the model's squared error, and that of the last image it observed."""
     algorithm, replay = agent.algorithm, stored_experience(agent, checkpoint)
     assert isinstance(algorithm, DreamerAlgorithm)
     steps = min(SHOWN + 15, replay.shortest - 1)
@@ -61,7 +61,7 @@ def expectations(agent: Dreamer, checkpoint: Any) -> list[tuple[int, float, floa
     batch = replay.sample(STRETCHES, steps, torch.rand(2, STRETCHES, device=device))
     truth = algorithm.seen(batch.obs)
     expected = algorithm.open_loop(batch, SHOWN).obs
-    # what follows another beginning cannot be known
+    # steps after another reset cannot be predicted
     alive = batch.first[:, SHOWN:].cumsum(1) == 0
     rows = []
     for ahead in (1, 5, 10, 15):
@@ -99,14 +99,16 @@ def main() -> None:
     for tick, value in scores.curve:
         table.add_row(f"{tick:,}", f"{value:,.2f}")
     out.print(table)
-    table = Table(title="\nWhat the model expects, from the actions alone", title_justify="left")
-    for column in ("steps ahead", "error of the model", "error of the last picture"):
+    table = Table(
+        title="\nOpen-loop predictions of the model, from the actions alone", title_justify="left"
+    )
+    for column in ("steps ahead", "error of the model", "error of the last image"):
         table.add_column(column, justify="right")
     checkpoint = max((result.run_dir / "checkpoints").glob("[0-9]*"))
     for ahead, model, copy in expectations(agent, checkpoint):
         table.add_row(f"{ahead}", f"{model:.5f}", f"{copy:.5f}")
     out.print(table)
-    out.print("Films of the same: ")
+    out.print("Videos of the predictions: ")
     out.print(f"  tensorboard --logdir {result.run_dir}", soft_wrap=True)
     out.print(f"  rl-training eval {result.run_dir} --video dreamer.mp4", soft_wrap=True)
 

@@ -1,6 +1,6 @@
-"""FQF on CartPole as packaged: does it balance, and do its fractions move without collapsing?
+"""FQF on CartPole with the packaged config: does it balance, and do its fractions move?
 
-Trains `fqf/cartpole` and looks at the proposed fractions after every evaluation, always in the
+Trains `fqf/cartpole` and records the proposed fractions after every evaluation, always in the
 same states. The whole budget takes several minutes on one core; `--timesteps 10000` is a
 quicker look. Run it with `python examples/fqf_cartpole_reference.py`.
 """
@@ -31,15 +31,15 @@ class Look:
     return_mean: float
     return_std: float
     moved: float
-    """Mean distance of the fractions from where they were at the last look."""
+    """Mean distance of the fractions from the previous evaluation."""
     shift: float
-    """Largest distance of a fraction from its place among equal ones, mean over states."""
+    """Largest distance of a fraction from its value in equal fractions, mean over states."""
     entropy: float
-    """Entropy of the widths as a share of its maximum: 1 for equal ones, 0 for a collapse."""
+    """Entropy of the widths relative to its maximum: 1 for equal ones, 0 for a collapse."""
 
 
 class FractionWatch(Callback):
-    """Takes a look after every evaluation."""
+    """Records the fractions after every evaluation."""
 
     def __init__(self, agent: FQF, states: Tensor) -> None:
         assert isinstance(agent.algorithm.policy, MLPFQFNetwork)
@@ -100,7 +100,7 @@ def main() -> None:
         output_dir=arguments.output_dir,
         eval_interval=max(arguments.timesteps // 10, 1),
     )
-    # states as random actions meet them: the same at every look
+    # states from random actions, the same in every evaluation
     seen = agent.collect(episodes=10, epsilon=1.0).observations
     states = torch.as_tensor(seen, device=agent.algorithm.update_count.device)
     watch = FractionWatch(agent, states)

@@ -1,9 +1,9 @@
-"""Balancing from demonstrations alone, and a look at whether it was the demonstrations.
+"""Learns to balance from demonstrations alone, and checks that they were the cause.
 
-GAIL gets ten demonstrations with nine of ten steps left out, and never a reward. It learns
-three times: from an expert that balances in the middle, from one that does so at the left
-edge, and from random actions. The task has a fixed horizon, so that staying alive earns
-nothing by itself; see docs/algorithms/gail.md. Run it with
+GAIL gets every tenth step of ten demonstrations, and never a reward. It is trained
+three times: on an expert that balances in the middle, on one that balances at the left
+edge, and on random actions. The task has a fixed horizon, so that staying alive gives
+no advantage; see docs/algorithms/gail.md. Run it with
 `python examples/gail_cartpole_reference.py`; it takes about three minutes.
 """
 
@@ -32,7 +32,7 @@ def main() -> None:
     options = {"seed": arguments.seed, "output_dir": arguments.output_dir}
 
     out = Console()
-    table = Table(title="\nWhat was shown, and what was learned", title_justify="left")
+    table = Table(title="\nDemonstrations and learned policies", title_justify="left")
     table.add_column("demonstrations of")
     for column in ("their return", "their position", "return", "position"):
         table.add_column(column, justify="right")

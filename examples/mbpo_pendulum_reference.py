@@ -1,7 +1,7 @@
-"""MBPO on Pendulum as packaged: does it swing up in few real steps, and how good is its model?
+"""MBPO on Pendulum with the packaged config: few real steps, and the quality of its model.
 
-Trains `mbpo/pendulum` and prints, for every evaluation, the return beside the error and the
-calibration of the newest model. The whole budget takes a few minutes on one core;
+Trains `mbpo/pendulum` and prints, for every evaluation, the return next to the error and the
+calibration of the current model. The whole budget takes a few minutes on one core;
 `--timesteps 2000` is a quicker look. Run it with `python examples/mbpo_pendulum_reference.py`.
 """
 
@@ -64,7 +64,7 @@ def main() -> None:
     out.print(table_of(looks))
     out.print(
         "Errors are squared and standardised: 1 is that of predicting the mean. A calibration of "
-        "0.68 is right; more means that the model doubts itself too much.",
+        "0.68 is right; a larger one means that the model is underconfident.",
         soft_wrap=True,
     )
     solved = next((look for look in looks if look["eval/return_mean"] >= SOLVED_RETURN), None)

@@ -1,7 +1,7 @@
 """A data set and a simulator together: better than either alone, within few steps.
 
-The pendulum of `rl_training/SparsePendulum-v0` is paid only for standing. Thirty clumsy
-episodes show that this is possible, and no more. Cloning has the data alone, SAC the simulator
+The pendulum of `rl_training/SparsePendulum-v0` gets a reward only near the upright position.
+Thirty poor episodes show that this is possible. Cloning uses the data alone, SAC the simulator
 alone, RLPD both. Run it with `python examples/offline_to_online.py`; it takes a few minutes.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
     result = rlpd.learn(total_timesteps=arguments.timesteps)
 
     table = Table(title="\nMean return on the sparse pendulum", title_justify="left")
-    table.add_column("what acted")
+    table.add_column("policy")
     table.add_column("return", justify="right")
     table.add_row("the data", f"{data.episode_returns().mean():,.0f}")
     for name, agent in (("BC, data alone", bc), ("SAC, simulator alone", sac), ("RLPD", rlpd)):

@@ -1,8 +1,8 @@
-"""Follow a run with a callback of your own, and write its metrics to a logger of your own.
+"""Follow a run with your own callback and write its metrics to your own logger.
 
     python examples/own_callback_and_logger.py
 
-The logger is named in the config as `module:Class`, so that the command line can use it, too:
+The logger is named in the config as `module:Class`, so that the command line can also use it:
 `rl-training train ppo/cartpole loggers=[own_callback_and_logger:Best]` in this folder.
 """
 
@@ -16,7 +16,7 @@ from rl_training import PPO, Callback, EvalEvent, LogEvent, StartEvent
 
 
 class StopWhenSolved(Callback):
-    """Prints the curve, and ends the run at a target."""
+    """Prints the learning curve and ends the run at a target return."""
 
     def __init__(self, target: float) -> None:
         self.target = target

@@ -1,8 +1,8 @@
-"""An environment and an algorithm of your own, trained beside a built-in one.
+"""Your own environment and algorithm, compared with a built-in algorithm.
 
 The environment is a point on a line that has to be pushed to the origin. The algorithm clones only
-those steps of a batch that were paid best: from random play it learns to push the right way, where
-behaviour cloning learns to play at random. Run it with
+the steps of a batch with the largest rewards: from random data it learns to push the right way,
+where behaviour cloning learns to act at random. Run it with
 `python examples/own_environment_and_algorithm.py`; it takes half a minute.
 """
 
@@ -73,12 +73,12 @@ def best_steps_loss(log_prob: Tensor, reward: Tensor, *, share: float) -> Loss:
 
 
 class BestStepsAlgorithm(Algorithm[BestStepsParams, Batch]):
-    """Cloning of the steps that paid most."""
+    """Cloning of the steps with the largest rewards."""
 
     Params = BestStepsParams
     loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "none"
-    summary: ClassVar[str] = "clone the steps of each batch that paid most"
+    summary: ClassVar[str] = "clone the steps of each batch with the largest rewards"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss",)
 
     def __init__(
