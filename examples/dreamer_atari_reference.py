@@ -99,9 +99,7 @@ def main() -> None:
     for tick, value in scores.curve:
         table.add_row(f"{tick:,}", f"{value:,.2f}")
     out.print(table)
-    table = Table(
-        title="\nOpen-loop predictions of the model, from the actions alone", title_justify="left"
-    )
+    table = Table(title="\nOpen-loop predictions from the actions", title_justify="left")
     for column in ("steps ahead", "error of the model", "error of the last image"):
         table.add_column(column, justify="right")
     checkpoint = max((result.run_dir / "checkpoints").glob("[0-9]*"))
