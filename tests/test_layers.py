@@ -117,3 +117,14 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_architecture_page_is_the_truth() -> None:
+    """Its table has the layers in their order, and every file that it names exists."""
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.split("## Layers")[1].split("##")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == ORDER
+    named = re.findall(rf"\b(?:{'|'.join(ORDER)})/[\w/]*(?:\.py)?", page)
+    assert len(named) > 30
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert not missing, missing
