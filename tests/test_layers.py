@@ -112,7 +112,9 @@ def test_a_loop_knows_no_controls_and_the_trainer_no_data() -> None:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = (
-        "import sys, rl_training, rl_training.cli\n"
+        "import sys, rl_training\n"
+        "assert not {'pydantic', 'yaml', 'rich', 'typer'} & set(sys.modules)\n"
+        "import rl_training.cli\n"
         "heavy = {'torch', 'gymnasium', 'numpy', 'tensorboard'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 
 
 class RLTrainingError(Exception):
@@ -76,6 +75,8 @@ class MissingExtraError(RLTrainingError):
 
 def install_command(extra: str) -> str:
     """The command that installs the packages of an extra, wherever this package came from."""
+    from importlib import metadata  # slow to import, and seldom needed
+
     try:
         declared = metadata.requires("rl-training") or []
     except metadata.PackageNotFoundError:  # run from its sources
