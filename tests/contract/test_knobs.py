@@ -26,6 +26,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "max_weight"): 1.01,
     ("cql", "lagrange_threshold"): 1.0,
     ("cql", "cloning_weight"): 1.0,
+    ("*", "policy_average"): 0.5,
     ("*", "target_entropy"): -7.0,
     ("*", "fixed_temperature"): 0.5,
     ("rlpd", "fixed_temperature"): 0.5,

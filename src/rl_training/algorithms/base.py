@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 
 from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
 from rl_training.algorithms.loops import check_keys
-from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer
+from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer, move_towards
 from rl_training.algorithms.params import AnyParams
 from rl_training.algorithms.swap import replaced
 from rl_training.envs.spaces import Spaces
@@ -28,6 +28,7 @@ from rl_training.models import (
     ObservationNormalizer,
     Observed,
     Policy,
+    frozen_copy,
 )
 from rl_training.replay.batch import Batch
 
@@ -140,6 +141,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         width = 0 if spaces.is_image else spaces.obs_dim
         kept = spaces.action_dim if spaces.has_mask else 0
         self.normalizer = ObservationNormalizer(width, normalize_observations, kept)
+        self.averaged_policy: Policy | None = None
         self.optimizers: dict[str, Optimizer] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
         # Set while a run makes updates, and at no other time: see `runtime.agents`.
@@ -201,6 +203,11 @@ class Algorithm(nn.Module, Generic[P, B]):
     def policy(self) -> Policy:
         """The policy that acts."""
 
+    @property
+    def acting_policy(self) -> Policy:
+        """The policy, or the average of it where the knobs ask for one."""
+        return self.policy if self.averaged_policy is None else self.averaged_policy
+
     def acting_networks(self) -> dict[str, nn.Module]:
         """What the policy acts with, by name: all of it is taken over by a run that starts from
         this one."""
@@ -223,6 +230,8 @@ class Algorithm(nn.Module, Generic[P, B]):
         """Count, update, and note the first loss that is not finite."""
         self.update_count += 1
         metrics = self.update(batch)
+        if self.averaged_policy is not None:
+            self._move_average(self.averaged_policy)
         watched = [metrics.get(name) for name in self.losses]
         if asking_is_free(self.update_count):
             for i, value in enumerate(watched):
@@ -237,13 +246,24 @@ class Algorithm(nn.Module, Generic[P, B]):
         return metrics
 
     @torch.no_grad()
+    def _move_average(self, averaged: Policy) -> None:
+        """A plain mean at first, so that the initial weights are forgotten at once."""
+        rate, count = self.params.averaging, self.update_count
+        targets, sources = list(averaged.parameters()), list(self.policy.parameters())
+        if asking_is_free(count):
+            move_towards(targets, sources, max(rate, 1.0 / int(count)))
+        else:
+            move_towards(targets, sources, 1.0, (1.0 / count).clamp(min=rate))
+
+    @torch.no_grad()
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         """Inner actions for a batch of raw observations.
 
         `carry` is what the step before returned; without one every row begins an episode.
         """
         obs = self.network_input(obs)
-        return Act(self.policy.sample(obs) if explore else self.policy.mode(obs))
+        policy = self.acting_policy
+        return Act(policy.sample(obs) if explore else policy.mode(obs))
 
     def network_input(self, obs: Tensor) -> Tensor:
         """Raw observations as the policy's network sees them."""
@@ -281,7 +301,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         """(B,) expected returns of states, or of the policy's likeliest actions in them."""
         value = self.other_networks().get("value")
         if not isinstance(value, nn.Module):
-            return self.action_values(obs, self.policy.mode(obs))
+            return self.action_values(obs, self.acting_policy.mode(obs))
         values: Tensor = value(obs)
         return values
 
@@ -297,7 +317,8 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     def log_probs(self, obs: Tensor, action: Tensor) -> Tensor | None:
         """(B,) log-densities or log-probabilities of given actions."""
-        return self.policy.log_prob(obs, action) if self.policy.has_density else None
+        policy = self.acting_policy
+        return policy.log_prob(obs, action) if policy.has_density else None
 
     # --- randomness ---------------------------------------------------------------------------
 
@@ -327,6 +348,8 @@ class Algorithm(nn.Module, Generic[P, B]):
     ) -> None:
         """An Adam under `name`, on the device its parameters already live on."""
         self.optimizers[name] = FusedAdam(parameters, lr, weight_decay, eps)
+        if name == "policy" and self.params.averaging:  # the policy is there now
+            self.averaged_policy = frozen_copy(self.policy)
 
     def minimize(self, loss: Callable[[], Loss], *names: str, due: Tensor | None = None) -> Metrics:
         """One backward pass and one step of each named optimiser.

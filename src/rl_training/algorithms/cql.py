@@ -34,7 +34,11 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
-from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkParams
+from rl_training.algorithms.params import (
+    AveragedPolicyParams,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
+)
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegative, Positive
 from rl_training.experiment.renames import Renamed, opposite
@@ -49,7 +53,7 @@ def _threshold_of(gap: Any, others: Mapping[str, Any]) -> Any:
     return weight * gap if {type(gap), type(weight)} <= {int, float} else gap
 
 
-class CQLParams(TargetNetworkParams, OfflineToOnlineParams):
+class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams):
     renamed = {
         "n_action_samples": Renamed("num_action_samples"),
         "deterministic_backup": Renamed(

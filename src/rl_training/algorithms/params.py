@@ -60,6 +60,11 @@ class AnyParams(Section):
         return 1.0
 
     @property
+    def averaging(self) -> float:
+        """Share by which an average of the policy, which acts, follows it; 0 where none does."""
+        return 0.0
+
+    @property
     def widest_layer(self) -> int:
         """Units of the widest hidden layer of any network."""
         raise NotImplementedError
@@ -94,7 +99,18 @@ class Params(AnyParams):
         return max(self.hidden_sizes)
 
 
-class CloningParams(Params):
+class AveragedPolicyParams(AnyParams):
+    """Knobs of algorithms that learn a policy from data and may act by an average of it."""
+
+    policy_average: Fraction = 0.0
+    """Share by which an average of the policy's weights, which then acts, follows; 0: none."""
+
+    @property
+    def averaging(self) -> float:
+        return self.policy_average
+
+
+class CloningParams(Params, AveragedPolicyParams):
     """Knobs of algorithms whose policy is fitted to the data's actions."""
 
     action_distribution: ActionDistribution = "gaussian"

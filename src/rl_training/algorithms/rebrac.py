@@ -16,12 +16,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from rl_training.algorithms.functional import Loss
+from rl_training.algorithms.params import AveragedPolicyParams
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
 from rl_training.experiment.config import Count, HiddenSizes, NonNegative, Positive
 from rl_training.replay.batch import Batch
 
 
-class ReBRACParams(DeterministicParams):
+class ReBRACParams(DeterministicParams, AveragedPolicyParams):
     batch_size: Count = 1024
     """Transitions per update."""
     hidden_sizes: HiddenSizes = (256, 256, 256)

@@ -14,12 +14,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from rl_training.algorithms.functional import Loss
+from rl_training.algorithms.params import AveragedPolicyParams
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
 from rl_training.experiment.config import Positive
 from rl_training.replay.batch import Batch
 
 
-class TD3BCParams(DeterministicParams):
+class TD3BCParams(DeterministicParams, AveragedPolicyParams):
     alpha: Positive = 2.5
     """Weight of the critic against cloning; smaller stays nearer to the data."""
 

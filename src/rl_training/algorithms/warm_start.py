@@ -69,7 +69,7 @@ def start_from(
                     f"has another {name} than this run; give both runs the same knobs of the "
                     "network"
                 )
-        algorithm.policy.become(source.policy)  # refuses what does not fit
+        algorithm.policy.become(source.acting_policy)  # refuses what does not fit
     except UnlikePolicyError as error:
         raise ConfigError(f"{what} {algorithm.own_knobs(str(error))}") from None
     for name in needed.keys() - {"policy"}:

@@ -98,6 +98,8 @@ class BC(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -119,6 +121,7 @@ class BC(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
@@ -136,6 +139,8 @@ class AWR(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -167,6 +172,7 @@ class AWR(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
@@ -189,6 +195,8 @@ class MARWIL(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -218,6 +226,7 @@ class MARWIL(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
@@ -239,6 +248,8 @@ class CRR(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -274,6 +285,7 @@ class CRR(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
@@ -306,6 +318,8 @@ class IQL(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 1.0
             Updates per environment step; fractions are kept exactly over time.
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -347,6 +361,7 @@ class IQL(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
+        policy_average: float = 0.0,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
@@ -380,6 +395,8 @@ class AWAC(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 1.0
             Updates per environment step; fractions are kept exactly over time.
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -419,6 +436,7 @@ class AWAC(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
+        policy_average: float = 0.0,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
@@ -443,6 +461,8 @@ class CQL(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -498,6 +518,7 @@ class CQL(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 1,
@@ -532,6 +553,8 @@ class TD3BC(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
@@ -563,6 +586,7 @@ class TD3BC(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
@@ -585,6 +609,8 @@ class ReBRAC(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Share by which an average of the policy's weights, which then acts, follows; 0: none.
         batch_size = 1024
             Transitions per update.
         hidden_sizes = (256, 256, 256)
@@ -618,6 +644,7 @@ class ReBRAC(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         batch_size: int = 1024,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,

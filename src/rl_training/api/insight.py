@@ -106,7 +106,7 @@ def action_probabilities(algorithm: Algorithm, observation: Any) -> Array:
         )
 
     def question(obs: Tensor) -> Tensor | None:
-        policy = algorithm.policy
+        policy = algorithm.acting_policy
         return policy(obs).exp() if isinstance(policy, CategoricalPolicy) else None
 
     missing = "always takes its best action and has no probabilities; use q_values(obs)"

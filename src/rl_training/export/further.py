@@ -101,14 +101,16 @@ def _known(algorithm: Algorithm, support: Support | None) -> dict[str, list[Furt
 
 
 def _density(algorithm: Algorithm) -> list[FurtherOutput]:
-    policy, actions = algorithm.policy, algorithm.spaces.action_dim
+    policy, actions = algorithm.acting_policy, algorithm.spaces.action_dim
     if isinstance(policy, CategoricalPolicy):
         return [
             FurtherOutput(
                 "log_probabilities",
                 (actions,),
                 "logarithm of each action's probability",
-                lambda algorithm, obs, action: algorithm.policy(algorithm.network_input(obs)),
+                lambda algorithm, obs, action: algorithm.acting_policy(
+                    algorithm.network_input(obs)
+                ),
             )
         ]
     if not isinstance(policy, (BoxPolicy, GaussianPolicy)):
@@ -128,7 +130,7 @@ def _density(algorithm: Algorithm) -> list[FurtherOutput]:
 
 def _gaussian(algorithm: Algorithm, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and logarithm of the standard deviation, (B, A) each, in inner units."""
-    policy, seen = algorithm.policy, algorithm.network_input(obs)
+    policy, seen = algorithm.acting_policy, algorithm.network_input(obs)
     if isinstance(policy, GaussianPolicy):
         mean, log_std = policy.mean(seen), policy.log_std
     else:

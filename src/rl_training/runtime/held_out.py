@@ -96,7 +96,7 @@ class HeldOutData:
             return torch.cat([scaled, action / math.sqrt(width)], 1)
 
         data = points(seen, known.action)
-        own = points(batch.obs, algorithm.policy.mode(batch.obs))
+        own = points(batch.obs, algorithm.acting_policy.mode(batch.obs))
         logged = points(batch.obs, batch.action)
         distances = [torch.cdist(pairs, data).amin(1).mean() for pairs in (own, logged)]
         return float(distances[0] - distances[1])
@@ -104,7 +104,7 @@ class HeldOutData:
 
 def _by_row(algorithm: Algorithm, batch: Batch) -> Mapping[str, Tensor]:
     """(B,) of each measure that is a mean over rows."""
-    mode = algorithm.policy.mode(batch.obs)
+    mode = algorithm.acting_policy.mode(batch.obs)
     if algorithm.spaces.is_discrete:
         agrees = mode == batch.action
     else:
