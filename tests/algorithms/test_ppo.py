@@ -259,7 +259,7 @@ def test_the_rollout_holds_what_was_drawn_and_the_environment_gets_it_clipped() 
     torch.manual_seed(0)
     loop._collect()
     taken = loop.rollout.taken()
-    rollout = loop._rollout(taken, loop._rewards(taken))
+    rollout = loop._rollout(taken, taken.reward)
     assert float(rollout.action.abs().max()) > 1.0
     expected = algorithm.actor.log_prob(rollout.obs, rollout.action).detach()
     torch.testing.assert_close(rollout.log_prob, expected)

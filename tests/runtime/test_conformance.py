@@ -88,7 +88,7 @@ def stored_rows(
     loop: Any, streams: list[list[Transition]], mistake: Mistake | None = None
 ) -> list[Row]:
     """What the ring must hold, in the order of its rows."""
-    replay = loop.replay
+    replay = loop.memory.replay
     complete = len(streams[0]) - (replay.n_step - 1)
     newest = range(max(0, complete - replay.steps), complete)
     by_slot = sorted(newest, key=lambda at: at % replay.steps)
@@ -142,7 +142,7 @@ def test_every_stored_transition_is_the_schedules(
     knobs = off_policy_knobs(algo, n_step, prioritized, capacity)
     loop, streams = run_loop(algo, num_envs, 150, knobs, mode=mode)
     assert loop.progress.updates > 0
-    replay = loop.replay
+    replay = loop.memory.replay
     everything = replay.gather(torch.arange(len(replay)))
     assert len(replay) == min(150 - num_envs * (n_step - 1), capacity // num_envs * num_envs)
 
@@ -167,7 +167,7 @@ class TargetWatch:
 
     def __call__(self, loop: Any) -> None:
         batches: list[Batch] = []
-        sample, loss = loop.replay.sample, dqn.dqn_loss
+        sample, loss = loop.memory.replay.sample, dqn.dqn_loss
 
         def noted_sample(size: int) -> Batch:
             batches.append(sample(size))
@@ -178,7 +178,7 @@ class TargetWatch:
             self.seen.append((batches[-1], td_target.numpy().copy(), network))
             return loss(q, td_target, *rest, **knobs)
 
-        loop.replay.sample = noted_sample
+        loop.memory.replay.sample = noted_sample
         self.monkeypatch.setattr(dqn, "dqn_loss", noted_loss)
 
 
@@ -250,10 +250,10 @@ def test_priorities_are_fed_back_and_their_correction_rises_to_the_end(num_envs:
     fed: list[tuple[Any, Any, Any]] = []
 
     def watch(loop: Any) -> None:
-        sample, update = loop.replay.sample, loop.replay.priorities.update
+        sample, update = loop.memory.replay.sample, loop.memory.replay.priorities.update
 
         def noted_sample(size: int) -> Batch:
-            betas.append((loop.tick, float(loop.replay.priorities.beta)))
+            betas.append((loop.tick, float(loop.memory.replay.priorities.beta)))
             batches.append(sample(size))
             return batches[-1]
 
@@ -261,13 +261,13 @@ def test_priorities_are_fed_back_and_their_correction_rises_to_the_end(num_envs:
             fed.append((index, td_errors.clone(), loop.algorithm.last_td_errors.clone()))
             update(index, td_errors)
 
-        loop.replay.sample, loop.replay.priorities.update = noted_sample, noted_update
+        loop.memory.replay.sample, loop.memory.replay.priorities.update = noted_sample, noted_update
 
     knobs = {**off_policy_knobs("dqn", 1, True, 1000), "priority_beta": 0.3, "priority_alpha": 0.9}
     loop, _ = run_loop("dqn", num_envs, 150, knobs, watch)
     expected = [0.3 + 0.7 * tick / 150 for tick, _ in betas]
     np.testing.assert_allclose([beta for _, beta in betas], expected, rtol=1e-6)
-    assert loop.replay.priorities.alpha == 0.9
+    assert loop.memory.replay.priorities.alpha == 0.9
     assert len(fed) == len(batches) == loop.progress.updates > 20
     for batch, (index, given, of_update) in zip(batches, fed, strict=True):
         assert torch.equal(index, batch.index)
@@ -279,7 +279,11 @@ def test_windows_of_an_episode_that_was_given_up_are_cut_once() -> None:
     calls: list[tuple[str, int]] = []
 
     def watch(loop: Any) -> None:
-        add, cut, step = loop.replay.add, loop.replay.cut, loop.experience.draw_and_step
+        add, cut, step = (
+            loop.memory.replay.add,
+            loop.memory.replay.cut,
+            loop.experience.draw_and_step,
+        )
 
         def noted_cut(envs: NDArray[Any]) -> None:
             assert envs.tolist() == [False, True, False]
@@ -296,7 +300,7 @@ def test_windows_of_an_episode_that_was_given_up_are_cut_once() -> None:
                 loop.experience.collector.restarted[1] = True
             return taken
 
-        loop.replay.add, loop.replay.cut = noted_add, noted_cut
+        loop.memory.replay.add, loop.memory.replay.cut = noted_add, noted_cut
         loop.experience.draw_and_step = interrupted
 
     run_loop("dqn", 3, 150, off_policy_knobs("dqn", 3, False, 1000), watch)
@@ -314,7 +318,7 @@ class RolloutWatch:
         self.seen: list[tuple[RolloutBatch, oracle.Value]] = []
 
     def __call__(self, loop: Any) -> None:
-        learn = loop._learn
+        improve = loop._improve
 
         def noted(rollout: RolloutBatch) -> Any:
             network = copy.deepcopy(loop.algorithm.value)
@@ -324,9 +328,9 @@ class RolloutWatch:
                     return network(torch.from_numpy(obs)).numpy()
 
             self.seen.append((RolloutBatch(*(x.clone() for x in rollout)), value))
-            return learn(rollout)
+            return improve(rollout)
 
-        loop._learn = noted
+        loop._improve = noted
 
 
 def assert_rollouts(
@@ -433,13 +437,13 @@ def test_schedules_follow_the_share_of_the_budget() -> None:
     clips: list[float] = []
 
     def note(loop: Any) -> None:
-        learn = loop._learn
+        improve = loop._improve
 
         def noted(rollout: RolloutBatch) -> Any:
             clips.append(float(loop.algorithm.clip))
-            return learn(rollout)
+            return improve(rollout)
 
-        loop._learn = noted
+        loop._improve = noted
 
     run_rollouts(35, 1, also=note, clip=0.4, clip_schedule={"kind": "linear"})
     np.testing.assert_allclose(clips, [0.4, 0.2])

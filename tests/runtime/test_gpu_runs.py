@@ -84,7 +84,7 @@ def test_a_round_of_updates_is_one_graph(tmp_path: Path) -> None:
         torch.manual_seed(1)
         loop: Any = build_loop(agent.config, agent.algorithm)
         loop.advance(3 + 30)
-        assert loop.engine.mode == loop.pretraining.mode == mode, loop.engine.notes
+        assert loop.engine.mode == loop.pretraining.engine.mode == mode, loop.engine.notes
         assert loop.progress.updates == int(agent.algorithm.update_count) == 3 + 20 * 18
         assert int(agent.algorithm.optimizers["policy"].steps) == 3 + 18
         states[mode] = {k: v.double().cpu() for k, v in agent.algorithm.state_dict().items()}
@@ -100,7 +100,7 @@ def test_offline_algorithms_are_captured_online_too(algo: str, tmp_path: Path) -
     agent = ManagedAlgorithm(config.replace(output_dir=str(tmp_path)))
     loop: Any = build_loop(agent.config, agent.algorithm)
     loop.advance(3 + 30)
-    assert loop.engine.mode == loop.pretraining.mode == "graph", loop.engine.notes
+    assert loop.engine.mode == loop.pretraining.engine.mode == "graph", loop.engine.notes
     assert loop.progress.updates == int(agent.algorithm.update_count) == 3 + 2 * 18
     loop.close()
 

@@ -17,13 +17,10 @@ from rl_training.experiment.errors import CheckpointError, ConfigError, DataErro
 from rl_training.replay.imitation import ImitationBatch
 from rl_training.replay.rollout import generalized_advantages
 from rl_training.runtime.build import build_algorithm, build_loop
-from rl_training.runtime.loops.imitation import (
-    Demonstrations,
-    PPOImitationLoop,
-    SACImitationLoop,
-    StateSamples,
-    TerminationBias,
-)
+from rl_training.runtime.loops.imitation import Demonstrations
+from rl_training.runtime.loops.imitation_signs import StateSamples, TerminationBias
+from rl_training.runtime.loops.off_policy import OffPolicyLoop
+from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, small_config
 from ..contract.test_updates import assert_same_state
@@ -37,6 +34,14 @@ def loop_of(config: TrainConfig) -> Any:
     algorithm = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
     torch.manual_seed(0)
     return build_loop(config, algorithm)
+
+
+def demonstrations_of(loop: Any) -> Demonstrations:
+    return loop.extras[0] if isinstance(loop, OffPolicyLoop) else loop.judge.demos
+
+
+def imitator_of(loop: Any) -> Any:
+    return loop.engine.learner.algorithm
 
 
 def ran(config: TrainConfig) -> Any:
@@ -66,7 +71,10 @@ def test_the_environments_reward_reaches_nothing_that_learns(knobs: dict[str, An
     stingy, paid = ran(config), ran(generous)
     assert paid.report()["rollout/return_mean"] > 100, "the environments do pay differently"
     assert stingy.report()["rollout/return_mean"] < 50
-    assert_same_state(stingy.imitator.training_state(), paid.imitator.training_state())
+    assert_same_state(
+        stingy.engine.learner.algorithm.training_state(),
+        paid.engine.learner.algorithm.training_state(),
+    )
     for name, component in stingy.components().items():
         if name not in ("returns", "collector"):
             assert_same_state(component.training_state(), paid.components()[name].training_state())
@@ -74,23 +82,23 @@ def test_the_environments_reward_reaches_nothing_that_learns(knobs: dict[str, An
 
 def test_nothing_of_it_is_in_the_replay() -> None:
     loop = ran(small_config("gail", algo_kwargs=SAC))
-    assert len(loop.replay) == 64
-    assert not loop.replay.gather(torch.arange(64)).reward.any()
+    assert len(loop.memory.replay) == 64
+    assert not loop.memory.replay.gather(torch.arange(64)).reward.any()
 
 
 @pytest.mark.parametrize("knobs", GENERATORS)
 def test_pairs_of_either_side_belong_together(knobs: dict[str, Any]) -> None:
     loop = ran(small_config("gail", algo_kwargs=knobs))
-    if isinstance(loop, SACImitationLoop):
-        own = loop.replay.gather(torch.arange(len(loop.replay)))
-        batch = loop._imitation_batch()
+    if isinstance(loop, OffPolicyLoop):
+        own = loop.memory.replay.gather(torch.arange(len(loop.memory.replay)))
+        batch = loop.engine.learner.draw(loop.algorithm)
     else:
-        own, batch = loop.samples.pairs, loop._discriminator_batch()
-    demos = loop.demos._table
+        own, batch = loop.judge.samples.pairs, loop.judge.draw()
+    demos = demonstrations_of(loop)._table
     theirs = demos.gather(torch.arange(len(demos)))
     for side, pairs in ((theirs, batch.expert), (own, batch.policy)):
         known = {tuple(row) for row in torch.cat([side.obs, side.action], 1).tolist()}
-        assert len(pairs.obs) == loop.demos.rows
+        assert len(pairs.obs) == demonstrations_of(loop).rows
         assert {tuple(row) for row in torch.cat(pairs, 1).tolist()} <= known
 
 
@@ -98,10 +106,10 @@ def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = loop_of(small_config("gail", algo_kwargs=PPO))
-    assert isinstance(loop, PPOImitationLoop)
-    before = loop.imitator.discriminator.net.layers[0].weight.clone()
+    assert isinstance(loop, OnPolicyLoop)
+    before = imitator_of(loop).discriminator.net.layers[0].weight.clone()
     taken, raw, rollouts, lasts = [], [], [], []
-    learn = loop._learn
+    learn = loop._improve
 
     def learning(rollout: Any) -> Any:
         taken.append(loop.rollout.taken())
@@ -110,11 +118,11 @@ def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
         lasts.append(loop.algorithm.value(torch.from_numpy(loop.experience.obs)).detach())
         return learn(rollout)
 
-    monkeypatch.setattr(loop, "_learn", learning)
+    monkeypatch.setattr(loop, "_improve", learning)
     loop.advance(16)
-    assert not torch.equal(before, loop.imitator.discriminator.net.layers[0].weight)
+    assert not torch.equal(before, imitator_of(loop).discriminator.net.layers[0].weight)
     (steps,), (seen,), (rollout,), (last,) = taken, raw, rollouts, lasts
-    reward = loop.imitator.reward(seen.flatten(0, 1), steps.action.flatten(0, 1)).view(16, 1)
+    reward = imitator_of(loop).reward(seen.flatten(0, 1), steps.action.flatten(0, 1)).view(16, 1)
     p = loop.params
     expected = generalized_advantages(
         reward,
@@ -132,20 +140,20 @@ def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
 def test_the_discriminator_sees_observations_before_the_policys_normalisation() -> None:
     knobs = {"ppo": {**PPO["ppo"], "normalize_observations": True}}
     loop = ran(small_config("gail", algo_kwargs=knobs))
-    seen = loop.samples.pairs.obs  # of the pendulum: cosine, sine, speed
+    seen = loop.judge.samples.pairs.obs  # of the pendulum: cosine, sine, speed
     torch.testing.assert_close(seen[:, 0] ** 2 + seen[:, 1] ** 2, torch.ones(len(seen)))
 
 
 def test_sac_draws_pairs_of_both_sides_and_a_minibatch() -> None:
     config = small_config("gail", algo_kwargs={**SAC, "discriminator_updates": 3})
     loop = loop_of(config)
-    assert isinstance(loop, SACImitationLoop)
+    assert isinstance(loop, OffPolicyLoop)
     loop.advance(20)
-    batch = loop._imitation_batch()
+    batch = loop.engine.learner.draw(loop.algorithm)
     assert isinstance(batch, ImitationBatch)
     assert len(batch.expert.obs) == len(batch.policy.obs) == 3 * 16
     assert len(batch.experience.reward) == SMALL_SAC["batch_size"]
-    steps = {name: float(opt.steps) for name, opt in loop.imitator.optimizers.items()}
+    steps = {name: float(opt.steps) for name, opt in imitator_of(loop).optimizers.items()}
     assert steps == {"policy": 8, "critics": 8, "temperature": 8, "discriminator": 24}
     assert loop.progress.updates == 8
     loop.close()
@@ -153,8 +161,8 @@ def test_sac_draws_pairs_of_both_sides_and_a_minibatch() -> None:
 
 def test_ppo_gives_the_discriminator_its_steps_per_rollout() -> None:
     loop = ran(small_config("gail", algo_kwargs={**PPO, "discriminator_updates": 5}))
-    assert float(loop.imitator.optimizers["discriminator"].steps) == 4 * 5
-    assert float(loop.imitator.optimizers["policy"].steps) == 4 * 2 == loop.progress.updates
+    assert float(imitator_of(loop).optimizers["discriminator"].steps) == 4 * 5
+    assert float(imitator_of(loop).optimizers["policy"].steps) == 4 * 2 == loop.progress.updates
 
 
 def test_each_generator_has_its_own_number_of_discriminator_steps() -> None:
@@ -162,7 +170,7 @@ def test_each_generator_has_its_own_number_of_discriminator_steps() -> None:
     for knobs, rows in ((SAC, 16), (PPO, 8 * 16)):
         config = small_config("gail", algo_kwargs={**knobs, "discriminator_updates": None})
         loop = loop_of(config)
-        assert loop.demos.rows == rows
+        assert demonstrations_of(loop).rows == rows
         loop.close()
 
 
@@ -172,7 +180,7 @@ def test_each_generator_has_its_own_number_of_discriminator_steps() -> None:
 def test_what_is_drawn_are_the_thinned_demonstrations() -> None:
     config = small_config("gail", algo_kwargs={"demo_episodes": 2, "demo_subsample": 20})
     loop = loop_of(config)
-    drawn = {row.tobytes() for _ in range(30) for row in loop.demos.draw().obs.numpy()}
+    drawn = {row.tobytes() for _ in range(30) for row in demonstrations_of(loop).draw().obs.numpy()}
     assert len(drawn) == 20  # 2 episodes of 200 steps, every 20th
     loop.close()
 

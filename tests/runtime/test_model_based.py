@@ -61,7 +61,7 @@ class Notes:
     def __init__(self, loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fits: list[tuple[int, int]] = []
         self.rounds: list[tuple[int, int, int]] = []
-        fit, imagine = loop.imagination.fit, loop.imagination.imagine
+        fit, imagine = loop.extras[0].fit, loop.extras[0].imagine
 
         def noted_fit(data: Any, tell: Any) -> None:
             self.fits.append((loop.position, len(data.reward)))
@@ -70,11 +70,11 @@ class Notes:
         def noted_imagine(starts: Callable[[], Tensor], epoch: int) -> None:
             obs = starts()
             imagine(lambda: obs, epoch)
-            length = int(loop.imagination.newest["imagined/length"])
+            length = int(loop.extras[0].newest["imagined/length"])
             self.rounds.append((loop.position, len(obs), length))
 
-        monkeypatch.setattr(loop.imagination, "fit", noted_fit)
-        monkeypatch.setattr(loop.imagination, "imagine", noted_imagine)
+        monkeypatch.setattr(loop.extras[0], "fit", noted_fit)
+        monkeypatch.setattr(loop.extras[0], "imagine", noted_imagine)
 
 
 # --- when and how much -----------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_the_length_in_force_is_the_length_of_rollouts(
     seen = []
     for _ in range(loop.total):
         loop.advance(1)
-        seen.append((len(loop.imagination.replay), loop.imagination.replay.limit))
+        seen.append((len(loop.extras[0].replay), loop.extras[0].replay.limit))
     lengths = [length for *_, length in notes.rounds]
     assert lengths[:5] == [1, 2, 3, 4, 4]
     assert seen[-1] == (80, 80)
@@ -149,7 +149,7 @@ def test_imagined_rows_are_kept_for_some_epochs(
     """Two rounds per epoch, of 20 rollouts of two steps."""
     loop = loop_of("mbpo", retain_epochs=retain, model_buffer_capacity=capacity)
     loop.advance(64)
-    assert len(loop.imagination.replay) == loop.imagination.replay.limit == kept
+    assert len(loop.extras[0].replay) == loop.extras[0].replay.limit == kept
     loop.close()
 
 
@@ -157,12 +157,11 @@ def test_imagined_rows_are_kept_for_some_epochs(
 @pytest.mark.parametrize(("ratio", "real"), [(0.0, 0), (0.05, 1), (0.25, 3), (1.0, 12)])
 def test_every_minibatch_has_its_share_of_real_rows(algo: str, ratio: float, real: int) -> None:
     loop = loop_of(algo, real_ratio=ratio)
-    loop.algorithm = loop.imagination.algorithm
+    loop.algorithm = loop.extras[0].algorithm
     loop.algorithm.imagined_reward = lambda reward, uncertain: torch.full_like(reward, TAG)
     loop.advance(13 if algo == "mbpo" else 5)
     for _ in range(3):
-        draw = loop._draw if algo == "mbpo" else lambda: loop.engine.learner.draw(loop.algorithm)
-        batch = draw()
+        batch = loop.engine.learner.draw(loop.algorithm)
         assert int((batch.reward != TAG).sum()) == real
         assert len(batch.reward) == 12
     loop.close()
@@ -173,16 +172,16 @@ def test_rollouts_begin_in_real_states_with_the_policys_own_draws(
 ) -> None:
     loop = loop_of("mbpo", rollout_length=1)
     loop.advance(13)
-    real = {tuple(row) for row in loop.replay.everything().obs.tolist()}
-    imagined = loop.imagination.replay.everything()
+    real = {tuple(row) for row in loop.memory.replay.everything().obs.tolist()}
+    imagined = loop.extras[0].replay.everything()
     assert {tuple(row) for row in imagined.obs.tolist()} <= real
     policy = loop.algorithm.policy
     asked = []
     sample = policy.sample
     monkeypatch.setattr(policy, "sample", lambda obs: asked.append(obs) or sample(obs))
-    loop.imagination.imagine(lambda: torch.zeros(20, 3), 0)
+    loop.extras[0].imagine(lambda: torch.zeros(20, 3), 0)
     assert len(asked) == 1
-    newest = loop.imagination.replay.everything().action
+    newest = loop.extras[0].replay.everything().action
     assert len(set(newest.flatten().tolist())) > 10
     loop.close()
 
@@ -199,7 +198,7 @@ def test_normalised_data_end_where_raw_ones_do(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(model_based, "termination_for", lambda *_: noting)
     loop = loop_of("mopo", config.replace(dataset=section))
-    loop.imagination.ends(loop.table.everything().next_obs)
+    loop.extras[0].ends(loop.data.table.everything().next_obs)
     raw = load_transition_dataset(section, env_id="Pendulum-v1").next_observations
     found = asked[-1].numpy()
     inside = np.abs(raw[:, 2]) < 7.9  # the clip of far values cannot be undone

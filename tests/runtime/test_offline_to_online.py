@@ -17,7 +17,7 @@ from rl_training.data.sources import load_transition_dataset as load
 from rl_training.models import TanhGaussianPolicy
 from rl_training.replay.batch import Batch, cut, interleaved
 from rl_training.runtime.build import build_algorithm, build_loop
-from rl_training.runtime.loops.offline_to_online import OfflineToOnlineLoop
+from rl_training.runtime.loops.off_policy import OffPolicyLoop
 
 from ..contract.small_runs import small_config
 from ..contract.test_updates import assert_same_state
@@ -26,9 +26,7 @@ TAG = 1000.0
 """Reward of every row of prior data, which no step in the environment pays."""
 
 
-def loop_of(
-    config: TrainConfig | None = None, tagged: bool = False, **knobs: Any
-) -> OfflineToOnlineLoop:
+def loop_of(config: TrainConfig | None = None, tagged: bool = False, **knobs: Any) -> OffPolicyLoop:
     config = config or small_config("rlpd", algo_kwargs=knobs)
     dataset = None
     if tagged:
@@ -38,7 +36,7 @@ def loop_of(
     algorithm = build_algorithm(config, load("pendulum-mixed").spaces)
     torch.manual_seed(0)
     loop = build_loop(config, algorithm, dataset)
-    assert isinstance(loop, OfflineToOnlineLoop)
+    assert isinstance(loop, OffPolicyLoop)
     return loop
 
 
@@ -54,7 +52,7 @@ def prior_rows(batch: Batch) -> int:
 def test_every_slice_has_its_share_of_prior_rows(ratio: float, updates: int) -> None:
     loop = loop_of(tagged=True, offline_batch_ratio=ratio, gradient_updates_per_step=float(updates))
     loop.advance(13)
-    batch = loop._draw()
+    batch = loop.engine.learner.draw(loop.algorithm)
     assert batch.reward.shape == (20 * updates,)
     assert [prior_rows(part) for part in cut(batch, updates)] == [round(20 * ratio)] * updates
     loop.close()
@@ -100,7 +98,7 @@ def test_ratio_one_learns_as_offline_does() -> None:
     loops[0].advance(12)  # nothing is learned yet
     for loop in loops:
         torch.manual_seed(4)
-        engine = loop.pretraining if loop.pretraining_total else loop.engine
+        engine = loop.pretraining.engine if loop.pretraining_total else loop.engine
         engine.run(5)
         loop.close()
     assert_same_state(*(loop.algorithm.training_state() for loop in loops))
@@ -111,9 +109,9 @@ def test_own_observations_are_normalised_as_the_data_are() -> None:
     section = {**config.to_dict()["dataset"], "normalize_observations": True}
     loop = loop_of(config.replace(dataset=section))
     loop.advance(40)
-    own = loop.replay.gather(torch.arange(40))
+    own = loop.memory.replay.gather(torch.arange(40))
     normalizer = loop.algorithm.normalizer
-    batch = loop._draw()
+    batch = loop.engine.learner.draw(loop.algorithm)
     parts = list(cut(batch, 2))
     for name in ("obs", "next_obs"):
         raw = getattr(own, name)
@@ -137,8 +135,8 @@ def test_own_rewards_pass_through_the_datas_processing(rewards: dict[str, Any]) 
         torch.manual_seed(0)
         loop.advance(30)
         loop.close()
-    raw = plain.replay.gather(torch.arange(30)).reward.double().numpy()
-    found = processed.replay.gather(torch.arange(30)).reward.double().numpy()
+    raw = plain.memory.replay.gather(torch.arange(30)).reward.double().numpy()
+    found = processed.memory.replay.gather(torch.arange(30)).reward.double().numpy()
     returns = load(section).episode_returns()
     expected = raw
     if "return_range" in rewards:
@@ -202,11 +200,11 @@ def drawn_into(batches: list[Batch], draw: Any) -> Any:
 def test_pretraining_takes_prior_rows_alone_and_no_environment_step(monkeypatch: Any) -> None:
     loop = loop_of(tagged=True, offline_pretrain_updates=6)
     batches: list[Batch] = []
-    monkeypatch.setattr(loop, "_prior", drawn_into(batches, loop._prior))
+    monkeypatch.setattr(loop.extras[0], "draw", drawn_into(batches, loop.extras[0].draw))
     loop.advance(6)
     assert [(prior_rows(b), len(b.reward)) for b in batches] == [(20, 20)] * 6
     assert loop.progress.env_steps == 0
-    assert len(loop.replay) == 0
+    assert len(loop.memory.replay) == 0
     loop.close()
 
 

@@ -72,12 +72,12 @@ def test_streams_hold_every_observation_once(actions: str, num_envs: int, mode: 
         return steps[-1]
 
     loop.experience.collector.step = noted
-    carries = [loop.stream.carry]
+    carries = [loop.memory.stream.carry]
     while loop.tick < 60:
         loop.advance(num_envs)
-        carries.append(loop.stream.carry)
+        carries.append(loop.memory.stream.carry)
     loop.close()
-    state, written = loop.replay.training_state(), loop.replay._written
+    state, written = loop.memory.replay.training_state(), loop.memory.replay._written
     kinds = set()
     for env in range(num_envs):
         moments = list(told(steps, env))
@@ -160,7 +160,7 @@ def test_a_moment_is_stored_with_the_state_it_was_acted_on_in() -> None:
     loop.algorithm.act = noted
     loop.advance(50)
     loop.close()
-    state, written = loop.replay.training_state(), loop.replay._written
+    state, written = loop.memory.replay.training_state(), loop.memory.replay._written
     for env in range(2):
         acted_on = ~state["last"][env, : written[env]]
         assert not acted_on.all()
@@ -172,26 +172,29 @@ def test_a_moment_is_stored_with_the_state_it_was_acted_on_in() -> None:
 
 def test_an_update_sees_the_newest_and_refreshes_what_it_saw() -> None:
     loop = small_loop(num_envs=2, learning_starts=12)
-    sample, drawn = loop.replay.sample, []
+    sample, drawn = loop.memory.replay.sample, []
 
     def noted(*arguments: Any, **named: Any) -> Any:
         drawn.append(sample(*arguments, **named))
         return drawn[-1]
 
-    loop.replay.sample = noted
+    loop.memory.replay.sample = noted
     torch.manual_seed(0)
     loop.advance(12)
     ends = set()
     for _ in range(8):
         loop.advance(4)
         place = int(drawn[-1].places[0, -1])
-        env = place // loop.replay.length
-        assert place % loop.replay.length == (loop.replay._written[env] - 1) % loop.replay.length
+        env = place // loop.memory.replay.length
+        assert (
+            place % loop.memory.replay.length
+            == (loop.memory.replay._written[env] - 1) % loop.memory.replay.length
+        )
         ends.add(env)
         seen = loop.algorithm.last_deter.half().flatten(0, 1)
         kept = dict(zip(drawn[-1].places.flatten().tolist(), seen, strict=True))
         for place, deter in kept.items():
-            assert torch.equal(loop.replay._deter[place], deter)
+            assert torch.equal(loop.memory.replay._deter[place], deter)
     loop.close()
     assert ends == {0, 1}
 
@@ -209,11 +212,11 @@ def test_an_episode_that_could_not_be_brought_back_is_cut() -> None:
     algorithm = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
     loop: Any = build_loop(config, algorithm)
     loop.advance(6)
-    assert not loop.stream.first.any()
+    assert not loop.memory.stream.first.any()
     loop.experience.collector.restarted[:] = [False, True]
     loop.advance(2)
     loop.close()
-    state = loop.replay.training_state()
+    state = loop.memory.replay.training_state()
     assert state["last"][:, :4].tolist() == [[False] * 4, [False, False, True, False]]
     assert state["first"][:, 3].tolist() == [False, True]
     assert not state["terminal"].any()

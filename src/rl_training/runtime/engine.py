@@ -19,7 +19,7 @@ from rl_training.envs.global_random import untouched_randomness
 from rl_training.execution import tracing
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner
-from rl_training.runtime.signals import Pause
+from rl_training.runtime.signals import Pause, RunLink
 
 COMPILE_FROM_UPDATES = 50_000
 """From here on compiling pays. On the CPU it was seen to save up to a third of the time (BC, IQL,
@@ -56,18 +56,18 @@ class Engine:
     `mode` is what runs and `reason` why; a run keeps its mode when it is resumed. As a graph,
     an update is one captured piece of device work, so it may not ask the host; one that does
     is run eagerly instead, with a sentence in `notes`. Metrics hold until the next call.
-    An engine `beside` another one of its run shares its notes and its pause.
+    All engines of a run share its link.
     """
 
     def __init__(
-        self, learner: Learner, mode: str, total_updates: int, beside: Engine | None = None
+        self, learner: Learner, mode: str, total_updates: int, link: RunLink | None = None
     ) -> None:
         self.learner = learner
         self.mode, self.reason = choose_mode(
             mode, learner.device, total_updates, learner.slow_to_compile
         )
-        self.notes: list[str] = [] if beside is None else beside.notes
-        self.pause: Pause = Pause() if beside is None else beside.pause
+        self.link = link or RunLink()
+        self.notes, self.pause = self.link.notes, self.link.pause
         self._graphs: dict[int, Recording] = {}
         self._chunk = MANY if self.mode in ("graph", "compiled_graph") else 1
         if self.mode in ("compile", "compiled_graph"):

@@ -59,6 +59,17 @@ class Pause:
         self._regions -= 1
 
 
+class RunLink:
+    """Between a run and all its parts: when to hand the work back, and what to say to the user."""
+
+    def __init__(self) -> None:
+        self.pause = Pause()
+        self.notes: list[str] = []
+        """Warnings that were not said yet."""
+        self.tell: Callable[[str], None] = lambda text: None
+        """Says what the run is doing, where that takes long."""
+
+
 class Undoable(Protocol):
     """A part of a run whose state can be taken and put back."""
 

@@ -67,7 +67,7 @@ from rl_training.runtime.evaluation import (
     Evaluator,
 )
 from rl_training.runtime.held_out import HeldOutData
-from rl_training.runtime.loops import Component, Loop, TellsOfWork
+from rl_training.runtime.loops import Component, Loop
 from rl_training.runtime.policy import ActingPolicy
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.randomness import TorchRandom
@@ -223,7 +223,7 @@ class Trainer:
 
     @property
     def pause(self) -> Pause:
-        return self.loop.engine.pause
+        return self.loop.link.pause
 
     # --- running ------------------------------------------------------------------------------
 
@@ -261,8 +261,7 @@ class Trainer:
             self._begin_profile()
         name = self.algorithm.name()
         self.console.start(name, self.loop.total, self.loop.tick, self.loop.unit)
-        if isinstance(self.loop, TellsOfWork):
-            self.loop.tell = self.console.busy
+        self.loop.link.tell = self.console.busy
         for part in self._components().values():
             for note in getattr(part, "notes", ()):
                 self.console.say(f"warning: {note}")
@@ -331,8 +330,8 @@ class Trainer:
     def advanced(self, before: int, metrics: Metrics) -> None:
         """Do what is due since the loop was at the tick `before`, which it may still be."""
         c, now = self.config, self.loop.tick
-        while self.loop.engine.notes:
-            self.console.say(f"warning: {self.loop.engine.notes.pop()}")
+        while self.loop.link.notes:
+            self.console.say(f"warning: {self.loop.link.notes.pop()}")
         self._check_finite_losses()
         if crossed(before, now, c.log_interval) or now >= self.loop.total:
             self._log_training(metrics)

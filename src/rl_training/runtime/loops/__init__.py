@@ -1,9 +1,9 @@
-"""One file per loop; each is a step and little else."""
+"""Loops: each is a step and little else, put together from parts by its `build` function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from rl_training.experiment.sinks import Video
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.profile import Part
+from rl_training.runtime.signals import RunLink
 
 Report = Mapping[str, float | NDArray[np.float32] | Video]
 """Numbers to log; arrays (histograms) and videos are for the loggers that show them."""
@@ -28,11 +29,19 @@ class Component(Protocol):
     def load_training_state(self, state: dict[str, Any]) -> None: ...
 
 
-@runtime_checkable
-class TellsOfWork(Protocol):
-    """A loop whose single ticks may take long calls `tell` with what it is doing."""
+class Extra:
+    """Something beside a loop's own parts that is saved, reports or takes time; each only what it
+    has."""
 
-    tell: Callable[[str], None]
+    def components(self) -> dict[str, Component]:
+        return {}
+
+    def report(self, tick: int) -> Report:
+        """What it has to log at `tick`, since the last report."""
+        return {}
+
+    def parts(self) -> list[Part]:
+        return []
 
 
 class Loop(Protocol):
@@ -40,6 +49,7 @@ class Loop(Protocol):
 
     progress: Progress
     engine: Engine
+    link: RunLink
     unit: str
     """What its clock counts, in words."""
     data_notes: tuple[str, ...]
@@ -62,7 +72,7 @@ class Loop(Protocol):
 
     def advance(self, ticks: int) -> Metrics:
         """Move the clock on by `ticks`, or by the few more that one step may take; by less, or
-        not at all, once the engine's pause is due: then a step may be left half done.
+        not at all, once the link's pause is due: then a step may be left half done.
 
         The newest metrics, which are empty while nothing has been learned. After an
         `EnvironmentFailure` or a `StepInterrupted`, as after a return, the loop, the algorithm

@@ -7,8 +7,7 @@ and reaches nothing that learns, not even a replay.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.loops import batch_of
-from rl_training.algorithms.roles import ImitationKnobs, Imitator
+from rl_training.algorithms.roles import ImitationKnobs, Imitator, ReplayKnobs
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.demonstrations import demonstrations
 from rl_training.envs.collector import Step
@@ -30,16 +29,27 @@ from rl_training.replay.rollout import RolloutBatch
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops import Component, Extra, Report
 from rl_training.runtime.loops.data import raw_data, require_dataset
-from rl_training.runtime.loops.off_policy import OffPolicyLoop
+from rl_training.runtime.loops.imitation_signs import StateSamples, TerminationBias
+from rl_training.runtime.loops.memory import TransitionMemory
+from rl_training.runtime.loops.off_policy import (
+    OffPolicyLoop,
+    OffPolicyParts,
+    RandomThenPolicy,
+    UpdateSchedule,
+    random_steps,
+    refuse_idle_learning,
+)
 from rl_training.runtime.loops.offline import DataFingerprint
 from rl_training.runtime.loops.on_policy import OnPolicyLoop, Taken
+from rl_training.runtime.loops.online import Experience, step_budget
 from rl_training.runtime.profile import Part
+from rl_training.runtime.signals import RunLink
 
 
-class Demonstrations:
-    """What the policy should do, on the training device."""
+class Demonstrations(Extra):
+    """What the policy should do, on the training device, and signs of how near it comes."""
 
     def __init__(
         self, config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
@@ -50,6 +60,7 @@ class Demonstrations:
         shown = dataset.terminations[dataset.episode_ends[: p.demo_episodes]]
         self.reach_an_end = bool(shown.mean() > 0.5)
         """Whether most demonstrations terminate, so that terminating is no failure."""
+        self.bias = TerminationBias(p.reward_form, self.reach_an_end)
         self.states = StateSamples(kept.observations, config.logs_media)
         self.rows = int(p.batch_size * p.discriminator_steps)
         """Pairs of either side in one round of the discriminator."""
@@ -64,104 +75,123 @@ class Demonstrations:
         batch = self._table.sample(self.rows)
         return Pairs(batch.obs, batch.action)
 
+    def see(self, obs: NDArray[Any], terminated: bool, notes: list[str]) -> None:
+        """Observations of the policy, and whether an episode among them has terminated."""
+        self.bias.look(terminated, notes)
+        self.states.see(obs)
 
-class PPOImitationLoop(OnPolicyLoop):
-    """After each rollout the discriminator learns to tell it from the demonstrations; then its
-    rewards take the place of the environment's, and PPO goes on as ever."""
+    def report(self, tick: int) -> Report:
+        return self.states.report()
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm, demos: Demonstrations) -> None:
+    def components(self) -> dict[str, Component]:
+        return {"demonstrations": self.fingerprint}
+
+
+class Discriminating(Extra):
+    """The discriminator beside an on-policy loop: after each rollout it learns to tell it from
+    the demonstrations, and then rewards its steps."""
+
+    def __init__(self, algorithm: Algorithm, demos: Demonstrations) -> None:
         assert isinstance(algorithm, Imitator)
-        self.imitator: Algorithm = algorithm
-        self.demos, self.data_notes = demos, demos.notes
-        super().__init__(config, algorithm.generator)
-        self.reward_of = algorithm.reward
-        rollouts = self.total // self.rollout_size
-        self.samples = Samples(self.rollout_size, algorithm)
-        learner = OneAgent(algorithm, lambda _: self._discriminator_batch())
-        self.discriminating = Engine(learner, self.engine.mode, rollouts, beside=self.engine)
-        self.bias = TerminationBias(algorithm.params.reward_form, demos.reach_an_end)
-        self._verdict: Metrics = {}
+        self.learning: Algorithm = algorithm
+        self.demos, self._reward_of = demos, algorithm.reward
 
-    def _learner(self, touched: Sequence[Tensor]) -> OneAgent:
-        def draw(_: Algorithm) -> ImitationBatch:
-            return ImitationBatch(experience=self.minibatches.next())
+    def learn_beside(self, engine: Engine, rollouts: int, rollout_size: int) -> None:
+        """Prepare for so many rollouts, executed as the updates of `engine` are."""
+        self.samples = Samples(rollout_size, self.learning)
+        learner = OneAgent(self.learning, lambda _: self.draw())
+        self.engine = Engine(learner, engine.mode, rollouts, engine.link)
 
-        return OneAgent(self.imitator, draw, touched=touched)
-
-    @property
-    def learning(self) -> Algorithm:
-        return self.imitator
-
-    def _discriminator_batch(self) -> ImitationBatch:
+    def draw(self) -> ImitationBatch:
+        """Pairs for one round of the discriminator."""
         return ImitationBatch(self.demos.draw(), self.samples.draw(self.demos.rows))
 
-    def _rewards(self, taken: Taken) -> Tensor:
-        """Of the discriminator, once it has learned from these very steps."""
-        obs = self.rollout.raw_obs().flatten(0, 1)
-        self.bias.look(bool(taken.terminated.any()), self.engine.notes)
-        self.demos.states.see(obs.cpu().numpy())
+    def batch(self, minibatch: RolloutBatch) -> ImitationBatch:
+        """A minibatch of the generator."""
+        return ImitationBatch(experience=minibatch)
+
+    def learn(self, raw_obs: Tensor, taken: Taken) -> Metrics:
+        """Train the discriminator on the steps of a rollout."""
+        obs, terminated = raw_obs.flatten(0, 1), bool(taken.terminated.any())
+        self.demos.see(obs.cpu().numpy(), terminated, self.engine.link.notes)
         self.samples.take(obs, taken.action.flatten(0, 1))
-        self._verdict = self.discriminating.run(1)
+        return self.engine.run(1)
+
+    def rewards(self, taken: Taken) -> Tensor:
+        """(T, E) what the discriminator says of the steps that it has just learned from."""
         every = self.samples.pairs
-        return self.reward_of(every.obs, every.action).view(taken.value.shape)
-
-    def _learn(self, rollout: RolloutBatch) -> Metrics:
-        return self._verdict | super()._learn(rollout)
-
-    def report(self) -> Report:
-        return {**super().report(), **self.demos.states.report()}
+        return self._reward_of(every.obs, every.action).view(taken.value.shape)
 
     def components(self) -> dict[str, Component]:
-        return {"demonstrations": self.demos.fingerprint, **super().components()}
+        return self.demos.components()
+
+    def report(self, tick: int) -> Report:
+        return self.demos.report(tick)
 
     def parts(self) -> list[Part]:
-        return [Part(self.discriminating, "run", "discriminator"), *super().parts()]
+        return [Part(self.engine, "run", "discriminator")]
 
 
-class SACImitationLoop(OffPolicyLoop):
-    """Every update is one of the discriminator, on pairs of the whole replay, and one of SAC, on
-    a minibatch with the rewards of the discriminator as it is then."""
+class ImitationMinibatches:
+    """What an update off-policy learns from: pairs of the whole replay for the discriminator, and
+    a minibatch for the generator, rewarded by the discriminator as it is then."""
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm, demos: Demonstrations) -> None:
-        assert isinstance(algorithm, Imitator)
-        self.imitator: Algorithm = algorithm
-        self.demos, self.data_notes = demos, demos.notes
-        super().__init__(config, algorithm.generator)
-        self.bias = TerminationBias(algorithm.params.reward_form, demos.reach_an_end)
+    def __init__(self, memory: TransitionMemory, demos: Demonstrations, batch_size: int) -> None:
+        self.memory, self.demos, self.batch_size = memory, demos, batch_size
 
-    def _learner(self) -> OneAgent:
-        return OneAgent(self.imitator, lambda _: self._imitation_batch())
-
-    def _imitation_batch(self) -> ImitationBatch:
-        own = self.replay.sample(self.demos.rows)
-        return ImitationBatch(self.demos.draw(), Pairs(own.obs, own.action), self._draw())
-
-    def _stored(self, step: Step) -> Step:
-        self.bias.look(bool(step.terminated.any()), self.engine.notes)
-        self.demos.states.see(step.obs)
-        return step._replace(reward=np.zeros_like(step.reward))
-
-    def report(self) -> Report:
-        return {**super().report(), **self.demos.states.report()}
-
-    def components(self) -> dict[str, Component]:
-        return {"demonstrations": self.demos.fingerprint, **super().components()}
+    def draw(self) -> ImitationBatch:
+        own = self.memory.draw(self.demos.rows)
+        pairs = Pairs(own.obs, own.action)
+        return ImitationBatch(self.demos.draw(), pairs, self.memory.draw(self.batch_size))
 
 
 def build(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
-) -> PPOImitationLoop | SACImitationLoop:
+) -> OnPolicyLoop | OffPolicyLoop:
     """The loop of the chosen generator."""
     require_dataset(config, "demonstrations")
     assert isinstance(algorithm, Imitator)
-    learns_from = batch_of(type(algorithm.generator))
-    loop = PPOImitationLoop if learns_from is RolloutBatch else SACImitationLoop
     demos = Demonstrations(config, algorithm, raw_data(config, algorithm, dataset))
     try:
-        return loop(config, algorithm, demos)
+        if batch_of(type(algorithm.generator)) is RolloutBatch:
+            judge = Discriminating(algorithm, demos)
+            return OnPolicyLoop(config, algorithm.generator, judge, demos.notes)
+        return _off_policy(config, algorithm, algorithm.generator, demos)
     except ConfigError as error:
         # the loops refuse knobs of the generator, which lie in a section of their own here
         raise ConfigError(algorithm.own_knobs(str(error))) from None
+
+
+def _off_policy(
+    config: TrainConfig, imitator: Algorithm, generator: Algorithm, demos: Demonstrations
+) -> OffPolicyLoop:
+    knobs: ReplayKnobs = generator.params
+    refuse_idle_learning(config, knobs)
+    total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
+
+    def without_reward(step: Step) -> Step:
+        demos.see(step.obs, bool(step.terminated.any()), link.notes)
+        return step._replace(reward=np.zeros_like(step.reward))
+
+    memory = TransitionMemory(config, generator, without_reward)
+    minibatches = ImitationMinibatches(memory, demos, knobs.batch_size)
+    learner = OneAgent(imitator, lambda _: minibatches.draw())
+    engine = Engine(learner, config.engine, schedule.in_total(total), link)
+    experience = Experience(config, generator, link.pause)
+    actor = RandomThenPolicy(generator, experience, random_steps(config, knobs))
+    return OffPolicyLoop(
+        total,
+        OffPolicyParts(
+            generator,
+            schedule,
+            memory,
+            engine,
+            actor,
+            experience,
+            extras=(demos,),
+            data_notes=demos.notes,
+        ),
+    )
 
 
 class Samples:
@@ -187,78 +217,3 @@ class Samples:
         """With replacement."""
         index = torch.randint(len(self.pairs.obs), (rows,), device=self.pairs.obs.device)
         return Pairs(*(column.index_select(0, index) for column in self.pairs))
-
-
-class StateSamples:
-    """Where experts and policy have been lately, component by component, for TensorBoard."""
-
-    NEWEST = 2_048
-    MOST_COMPONENTS = 32
-
-    def __init__(self, expert: NDArray[np.float32], active: bool) -> None:
-        self.expert, self.active = expert[:, : self.MOST_COMPONENTS], active
-        self._seen: deque[NDArray[np.float32]] = deque()
-        self._count = 0
-
-    def see(self, obs: NDArray[np.float32]) -> None:
-        """Take in (B, O) observations of the policy; the oldest are forgotten."""
-        if not self.active:
-            return
-        self._seen.append(obs[-self.NEWEST :, : self.MOST_COMPONENTS])
-        self._count += len(self._seen[-1])
-        while self._count - len(self._seen[0]) >= self.NEWEST:
-            self._count -= len(self._seen.popleft())
-
-    def report(self) -> Report:
-        if not self._seen:
-            return {}
-        policy = np.concatenate(self._seen)
-        return {
-            f"states/{i}/{who}": states[:, i]
-            for i in range(policy.shape[1])
-            for who, states in (("expert", self.expert), ("policy", policy))
-        }
-
-
-class TerminationBias:
-    """Warns once where episodes end early and the reward has one sign: then a constant reward
-    already teaches to stay alive, or to end soon, and no demonstration is needed, or helps."""
-
-    def __init__(self, form: str, experts_reach_an_end: bool) -> None:
-        self.form, self.success = form, experts_reach_an_end
-        self.silent = form == "logit"
-
-    def look(self, terminated: bool, notes: list[str]) -> None:
-        """Add the warning to `notes` at the first episode that has terminated."""
-        if self.silent or not terminated:
-            return
-        self.silent = True
-        how = "as most demonstrations do" if self.success else "which most demonstrations do not"
-        sign, lesson, proves = {
-            ("softplus", False): (
-                "never negative",
-                "staying alive",
-                "a good return then proves no imitation: compare with random demonstrations, or "
-                "use an environment of fixed horizon",
-            ),
-            ("softplus", True): (
-                "never negative",
-                "never to finish",
-                "use algo_kwargs.reward_form=log_sigmoid",
-            ),
-            ("log_sigmoid", False): (
-                "never positive",
-                "to fail soon",
-                "use algo_kwargs.reward_form=softplus",
-            ),
-            ("log_sigmoid", True): (
-                "never positive",
-                "to finish soon",
-                "a good return then proves no imitation: compare with random demonstrations, or "
-                "use an environment of fixed horizon",
-            ),
-        }[self.form, self.success]
-        notes.append(
-            f"algo_kwargs.reward_form: episodes of this environment terminate, {how}, and "
-            f"{self.form} is {sign}, so that a constant reward already teaches {lesson}; {proves}"
-        )

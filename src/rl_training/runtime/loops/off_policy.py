@@ -1,112 +1,50 @@
-"""Learning from a replay of one's own experience: act, store, owed updates."""
+"""Learning from a memory of one's own experience: act, store, make the updates that are due.
+
+One loop for every algorithm that learns so. What differs is in its parts: the actor, the memory,
+the batch that its learner draws, the schedule, a pretraining, work that comes before updates.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.roles import ReplayKnobs
-from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
-from rl_training.experiment.memory import Claim, require_memory
 from rl_training.models.masks import random_allowed
-from rl_training.replay.priorities import Priorities
-from rl_training.replay.replay import ReplayBuffer
 from rl_training.runtime.agents import OneAgent
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops import Component, Extra, Report
+from rl_training.runtime.loops.memory import Memory, TransitionMemory
 from rl_training.runtime.loops.online import BegunStep, Experience, NewestMetrics, step_budget
 from rl_training.runtime.profile import Part
+from rl_training.runtime.signals import RunLink
 
 
-class OffPolicyLoop:
-    """The clock counts environment steps; every vector step takes `num_envs` of them, and is
-    complete once the updates that are due after it are made."""
+class Actor(Protocol):
+    """Chooses actions in the training environments."""
 
-    unit = "env steps"
-    data_notes: tuple[str, ...] = ()
+    def actions(self) -> NDArray[Any]:
+        """(E, ...) inner actions for the current observations."""
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        self.algorithm, self.total = algorithm, step_budget(config)
-        self.params: Any = algorithm.params
-        self.horizon = self.total
-        p: ReplayKnobs = self.params
-        refuse_idle_learning(config, p)
-        # a policy that has learned before acts from the first step on
-        self.random_steps: int = 0 if config.init_from is not None else p.learning_starts
-        self.replay = self._make_replay(config)
-        self.newest = NewestMetrics()
-        self.engine = Engine(self._learner(), config.engine, self._all_updates())
-        self.step = BegunStep()
-        self.experience = Experience(config, algorithm, self.engine.pause)
-        self.progress = self.experience.progress
 
-    def _make_replay(self, config: TrainConfig) -> Any:
-        """Where experience is stored; refused where it would not fit."""
-        return _replay(config, self.algorithm)
+class RandomThenPolicy:
+    """Uniform actions for the first environment steps, then those of the policy."""
 
-    def _learner(self) -> OneAgent:
-        """Who learns from what `_draw` returns."""
-        priorities = self.replay.priorities
-        touched = () if priorities is None else (priorities.tree, priorities.max_priority)
-        return OneAgent(self.algorithm, lambda _: self._draw(), self._learned, touched)
+    def __init__(self, algorithm: Algorithm, experience: Experience, random_steps: int) -> None:
+        self.algorithm, self.experience, self.random_steps = algorithm, experience, random_steps
 
-    def _rounds(self, env_steps: int, updates_done: int = 0) -> int:
-        """Steps of the algorithm due after `env_steps`, less those that `updates_done` made."""
-        p = self.params
-        ratio = p.gradient_updates_per_step
-        owed = owed_updates(ratio, p.learning_starts, env_steps, updates_done)
-        return owed // int(p.updates_at_once)
-
-    def _all_updates(self) -> int:
-        """Updates of the whole run."""
-        return self._rounds(self.total) * int(self.params.updates_at_once)
-
-    @property
-    def tick(self) -> int:
-        return self.position - (self.experience.num_envs if self.step.begun else 0)
-
-    @property
-    def position(self) -> int:
-        return self.progress.env_steps
-
-    def advance(self, ticks: int) -> Metrics:
-        until = self.tick + ticks
-        while self.tick < until:
-            if not self.step.begun:
-                self._collect()
-                self.step.begun = True
-            self.step.begun = not self._learn()
-            if self.engine.pause.due():
-                break
-        return self.newest.metrics
-
-    def _collect(self) -> None:
-        restarted = self.experience.collector.restarted
-        if restarted.any():
-            self.replay.cut(restarted)
-            restarted[:] = False
-        fraction = self.tick / self.horizon
-        self.algorithm.fraction = fraction
-        self.replay.add(*self._stored(self.experience.draw_and_step(self._actions)))
-        exponents = self.params.priority_exponents
-        if exponents is not None:  # the correction is full at the end of the run
-            beta = exponents.beta
-            self.replay.priorities.set_beta(beta + (1.0 - beta) * min(fraction, 1.0))
-
-    def _stored(self, step: Step) -> Step:
-        """What the replay keeps of a step."""
-        return step
-
-    def _actions(self) -> np.ndarray[Any, Any]:
+    def actions(self) -> NDArray[Any]:
         spaces, n = self.algorithm.spaces, self.experience.num_envs
-        if self.progress.env_steps < self.random_steps:
+        if self.experience.progress.env_steps < self.random_steps:
             if spaces.has_mask:
                 obs = torch.from_numpy(self.experience.obs)
                 return random_allowed(obs, spaces.action_dim).numpy()
@@ -116,56 +54,183 @@ class OffPolicyLoop:
         obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
         return self.algorithm.act(obs, explore=True).action.cpu().numpy()
 
+
+class UpdateSchedule:
+    """When updates are due: so many per environment step since `learning_starts`, in rounds."""
+
+    def __init__(self, config: TrainConfig, knobs: ReplayKnobs) -> None:
+        self._knobs, self._num_envs = knobs, config.num_envs
+        self.at_once = int(knobs.updates_at_once)
+        """Updates that one step of the algorithm makes."""
+
+    def due(self, env_steps: int, updates_done: int) -> int:
+        """Steps of the algorithm to make now, after `env_steps` and `updates_done`."""
+        if not crossed(env_steps - self._num_envs, env_steps, self._knobs.train_frequency):
+            return 0
+        return self._owed(env_steps, updates_done)
+
+    def in_total(self, env_steps: int) -> int:
+        """Updates of a run of that many steps."""
+        return self._owed(env_steps, 0) * self.at_once
+
+    def _owed(self, env_steps: int, updates_done: int) -> int:
+        p = self._knobs
+        ratio, starts = p.gradient_updates_per_step, p.learning_starts
+        return owed_updates(ratio, starts, env_steps, updates_done) // self.at_once
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Updates before the first environment step."""
+
+    engine: Engine
+    total: int
+
+
+@dataclass(frozen=True)
+class OffPolicyParts:
+    """What an off-policy loop is made of."""
+
+    algorithm: Algorithm
+    """Who acts."""
+    schedule: UpdateSchedule
+    memory: Memory
+    engine: Engine
+    """Its learner draws from the memory."""
+    actor: Actor
+    experience: Experience
+    pretraining: Pretraining | None = None
+    before_updates: Callable[[int], None] | None = None
+    """Work of its own at a count of environment steps; asked again where it was broken off."""
+    extras: Sequence[Extra] = ()
+    data_notes: tuple[str, ...] = ()
+
+
+class OffPolicyLoop:
+    """The clock counts environment steps; every vector step takes `num_envs` of them, and is
+    complete once the updates that are due after it are made. An update of a pretraining is a
+    tick, too: `progress.updates` counts both kinds, and as those come first, the two need no
+    counters of their own."""
+
+    def __init__(self, total: int, parts: OffPolicyParts) -> None:
+        self.parts_of_it, self.algorithm, self.engine = parts, parts.algorithm, parts.engine
+        self.memory, self.actor, self.schedule = parts.memory, parts.actor, parts.schedule
+        self.experience, self.extras = parts.experience, parts.extras
+        self.progress, self.link = self.experience.progress, self.engine.link
+        self.pretraining, self.data_notes = parts.pretraining, parts.data_notes
+        self.pretraining_total = 0 if self.pretraining is None else self.pretraining.total
+        self.total = self.horizon = total + self.pretraining_total
+        self.unit = "pretraining updates and env steps" if self.pretraining_total else "env steps"
+        self.newest, self.step = NewestMetrics(), BegunStep()
+
+    @property
+    def pretrained(self) -> int:
+        """Updates of the pretraining so far."""
+        return min(self.progress.updates, self.pretraining_total)
+
+    @property
+    def tick(self) -> int:
+        return self.position - (self.experience.num_envs if self.step.begun else 0)
+
+    @property
+    def position(self) -> int:
+        return self.pretrained + self.progress.env_steps
+
+    def advance(self, ticks: int) -> Metrics:
+        until = self.tick + ticks
+        if self.pretrained < self.pretraining_total:
+            self._pretrain(min(ticks, self.pretraining_total - self.pretrained))
+            if self.link.pause.due():
+                return self.newest.metrics
+        while self.tick < until:
+            if not self.step.begun:
+                self._collect()
+                self.step.begun = True
+            self.step.begun = not self._learn()
+            if self.link.pause.due():
+                break
+        return self.newest.metrics
+
+    def _pretrain(self, updates: int) -> None:
+        assert self.pretraining is not None
+        self.newest.metrics, done = self.pretraining.engine.run_until_due(updates)
+        self.progress.updates += done
+
+    def _collect(self) -> None:
+        restarted = self.experience.collector.restarted
+        if restarted.any():
+            self.memory.cut(restarted)
+            restarted[:] = False
+        fraction = self.tick / self.horizon
+        self.algorithm.fraction = fraction
+        self.memory.store(self.experience.draw_and_step(self.actor.actions), fraction)
+
     def _learn(self) -> bool:
         """Make the updates that are due, or some of them; whether that were all."""
-        p, now = self.params, self.progress.env_steps
-        if not crossed(now - self.experience.num_envs, now, p.train_frequency):
-            return True
-        rounds = self._rounds(now, self._updates_here())
+        now = self.progress.env_steps
+        if self.parts_of_it.before_updates is not None:
+            self.parts_of_it.before_updates(now)
+        rounds = self.schedule.due(now, self.progress.updates - self.pretrained)
         if not rounds:
             return True
         self.newest.metrics, done = self.engine.run_until_due(rounds)
-        self.progress.updates += done * int(p.updates_at_once)
+        self.progress.updates += done * self.schedule.at_once
         return done == rounds
-
-    def _updates_here(self) -> int:
-        """Updates so far that the environment steps were due."""
-        return self.progress.updates
-
-    def _draw(self) -> Any:
-        """What an update learns from."""
-        return self.replay.sample(self.params.batch_size)
-
-    def _learned(self, batch: Any) -> None:
-        """What an update leaves behind for the replay."""
-        if self.replay.priorities is not None and batch.index is not None:
-            self.replay.feed_back(batch.index, self.algorithm.last_td_errors)
 
     def episodes(self) -> str:
         return str(self.experience.episodes)
 
     def report(self) -> Report:
-        return self.experience.episodes.report()
+        report: dict[str, Any] = dict(self.experience.episodes.report())
+        if self.pretraining is not None:
+            report["updates/pretraining"] = float(self.pretrained)
+            report["updates/online"] = float(self.progress.updates - self.pretrained)
+        for extra in self.extras:
+            report |= extra.report(self.tick)
+        return report
 
     def components(self) -> dict[str, Component]:
-        own: dict[str, Component] = {"replay": self.replay, "metrics": self.newest}
-        return {**own, "step": self.step, **self.experience.components()}
+        components: dict[str, Component] = {}
+        for extra in self.extras:
+            components |= extra.components()
+        components |= self.memory.components()
+        components |= {"metrics": self.newest, "step": self.step}
+        return components | self.experience.components()
 
     def parts(self) -> list[Part]:
-        return [
-            Part(self.engine, "run_until_due", "update"),
-            Part(self.experience.collector, "step", "environment"),
-            Part(self, "_actions", "policy"),
-            Part(self.replay, "add", "buffer"),
-        ]
+        parts = [Part(self.engine, "run_until_due", "update")]
+        if self.pretraining is not None:
+            parts.append(Part(self.pretraining.engine, "run_until_due", "pretraining"))
+        parts.append(Part(self.experience.collector, "step", "environment"))
+        parts.append(Part(self.actor, "actions", "policy"))
+        parts += self.memory.parts()
+        return [*parts, *(part for extra in self.extras for part in extra.parts())]
 
     def close(self) -> None:
         self.algorithm.fraction = 0.0  # of this run alone
         self.experience.close()
 
 
+def random_steps(config: TrainConfig, knobs: ReplayKnobs) -> int:
+    """Environment steps with random actions; a policy that has learned before takes none."""
+    return 0 if config.init_from is not None else knobs.learning_starts
+
+
 def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop:
-    return OffPolicyLoop(config, algorithm)
+    """SAC, TD3, DQN and their like."""
+    knobs: ReplayKnobs = algorithm.params
+    refuse_idle_learning(config, knobs)
+    total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
+    memory = TransitionMemory(config, algorithm)
+    learner = OneAgent(
+        algorithm, lambda _: memory.draw(knobs.batch_size), memory.learned, memory.touched
+    )
+    engine = Engine(learner, config.engine, schedule.in_total(total), link)
+    experience = Experience(config, algorithm, link.pause)
+    actor = RandomThenPolicy(algorithm, experience, random_steps(config, knobs))
+    return OffPolicyLoop(
+        total, OffPolicyParts(algorithm, schedule, memory, engine, actor, experience)
+    )
 
 
 def refuse_idle_learning(config: TrainConfig, params: ReplayKnobs) -> None:
@@ -209,34 +274,3 @@ def refuse_idle_learning(config: TrainConfig, params: ReplayKnobs) -> None:
             f"whole update in the {last - starts:,} steps after learning_starts; set at least "
             f"1/{last - starts}"
         )
-
-
-def replay_claim(config: TrainConfig, algorithm: Algorithm) -> Claim:
-    """The memory of the replay that a run is going to have, with its priorities."""
-    p: ReplayKnobs = algorithm.params
-    num_envs, n_step = config.num_envs, p.return_steps
-    prioritized = p.priority_exponents is not None
-    capacity = p.buffer_capacity // num_envs * num_envs
-    needed = ReplayBuffer.memory_needed(capacity, algorithm.spaces, num_envs, n_step, prioritized)
-    return Claim("a replay", capacity, needed)
-
-
-def _replay(config: TrainConfig, algorithm: Algorithm) -> ReplayBuffer:
-    p: ReplayKnobs = algorithm.params
-    spaces, num_envs, device = algorithm.spaces, config.num_envs, algorithm.update_count.device
-    claim = replay_claim(config, algorithm)
-    # Rows and priorities at once: what would fit is then true for both.
-    require_memory(device, claim)
-    priorities = None
-    exponents = p.priority_exponents
-    if exponents is not None:
-        priorities = Priorities(claim.rows, device, **exponents._asdict())
-    return ReplayBuffer(
-        p.buffer_capacity,
-        num_envs,
-        spaces,
-        device,
-        gamma=p.discount,
-        n_step=p.return_steps,
-        priorities=priorities,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from rl_training.runtime.agents import AgentStack, OneAgent
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.held_out import HeldOutData
-from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops import Component, Extra, Report
 from rl_training.runtime.loops.data import training_data
 from rl_training.runtime.profile import Part
 
@@ -65,16 +65,28 @@ class OfflineData:
 
 
 class OfflineLoop:
-    """The clock counts updates; an epoch is as many of them as read the data set once."""
+    """The clock counts updates; an epoch is as many of them as read the data set once.
+
+    `before_updates` is work of its own at every `interval`-th update, the first included, given
+    the count; it is asked again where it was broken off.
+    """
 
     unit = "updates"
 
-    def __init__(self, data: OfflineData, engine: Engine) -> None:
+    def __init__(
+        self,
+        data: OfflineData,
+        engine: Engine,
+        before_updates: Callable[[int], None] | None = None,
+        interval: int = 0,
+        extras: Sequence[Extra] = (),
+    ) -> None:
         self.data, self.engine, self.total = data, engine, data.total
-        self.data_notes = data.notes
+        self.data_notes, self.link, self.extras = data.notes, engine.link, extras
         self.held_out = data.held_out
         self.horizon = self.total
         self.progress = Progress()
+        self._before_updates, self._interval = before_updates, interval
 
     @property
     def tick(self) -> int:
@@ -85,24 +97,37 @@ class OfflineLoop:
         return self.tick
 
     def advance(self, ticks: int) -> Metrics:
-        metrics, done = self.engine.run_until_due(ticks)
-        self.progress.updates += done
+        until = self.tick + ticks
+        metrics: Metrics = {}
+        while self.tick < until:
+            updates = until - self.tick
+            if self._before_updates is not None:
+                into = self.tick % self._interval
+                if not into:
+                    self._before_updates(self.tick)
+                updates = min(updates, self._interval - into)
+            metrics, done = self.engine.run_until_due(updates)
+            self.progress.updates += done
+            if self.link.pause.due():
+                break
         return metrics
 
     def episodes(self) -> str:
         return ""
 
     def report(self) -> Report:
-        return {}
+        return {k: v for extra in self.extras for k, v in extra.report(self.tick).items()}
 
     def parts(self) -> list[Part]:
-        return [Part(self.engine, "run_until_due", "update")]
+        own = Part(self.engine, "run_until_due", "update")
+        return [own, *(part for extra in self.extras for part in extra.parts())]
 
     def close(self) -> None:
         pass
 
     def components(self) -> dict[str, Component]:
-        return {"data": self.data.fingerprint}
+        others = {k: v for extra in self.extras for k, v in extra.components().items()}
+        return {"data": self.data.fingerprint, **others}
 
 
 def build(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -105,14 +104,42 @@ class Rollout:
             self.add(raw.to(self.device), Taken(*(x.to(self.device) for x in step)))
 
 
+class Judge(Protocol):
+    """Rewards the steps of rollouts in the place of the environment, and learns from them."""
+
+    learning: Algorithm
+    """Who learns from the minibatches."""
+
+    def learn_beside(self, engine: Engine, rollouts: int, rollout_size: int) -> None:
+        """Prepare for so many rollouts, executed as the updates of `engine` are."""
+
+    def batch(self, minibatch: RolloutBatch) -> Any:
+        """What `learning` gets of a minibatch."""
+
+    def learn(self, raw_obs: Tensor, taken: Taken) -> Metrics:
+        """Learn from the steps of a rollout, before they are rewarded."""
+
+    def rewards(self, taken: Taken) -> Tensor:
+        """(T, E) rewards of those steps."""
+
+    def components(self) -> dict[str, Component]: ...
+    def report(self, tick: int) -> Report: ...
+    def parts(self) -> list[Part]: ...
+
+
 class OnPolicyLoop:
     """The clock counts environment steps and moves by whole rollouts, once they are learned
     from."""
 
     unit = "env steps"
-    data_notes: tuple[str, ...] = ()
 
-    def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        algorithm: Algorithm,
+        judge: Judge | None = None,
+        data_notes: tuple[str, ...] = (),
+    ) -> None:
         self.total = self.horizon = step_budget(config)
         p: RolloutKnobs = algorithm.params
         assert isinstance(algorithm, RolloutLearner)
@@ -126,15 +153,21 @@ class OnPolicyLoop:
         minibatches = self.rollout_size // p.batch_size * p.epochs
         updates = self.total // self.rollout_size * minibatches
         self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
-        learner = self._learner((self.minibatches.position,))
+        self.judge, self.data_notes = judge, data_notes
+        self.learning = algorithm if judge is None else judge.learning
+        """Who learns from the minibatches."""
+        learner = OneAgent(self.learning, self._draw, touched=(self.minibatches.position,))
         self.engine = Engine(learner, config.engine, updates)
+        self.link = self.engine.link
+        if judge is not None:
+            judge.learn_beside(self.engine, self.total // self.rollout_size, self.rollout_size)
         self.rollout = Rollout(p.rollout_length, config.num_envs, algorithm.spaces, self.device)
         self.experience = Experience(config, algorithm, self.engine.pause)
         self.progress = self.experience.progress
 
-    def _learner(self, touched: Sequence[Tensor]) -> OneAgent:
-        """The one that learns from the minibatches."""
-        return OneAgent(self.algorithm, lambda _: self.minibatches.next(), touched=touched)
+    def _draw(self, _: Algorithm) -> Any:
+        minibatch = self.minibatches.next()
+        return minibatch if self.judge is None else self.judge.batch(minibatch)
 
     def _refuse_unfit_sizes(self, config: TrainConfig) -> None:
         p, size = self.params, self.rollout_size
@@ -175,19 +208,13 @@ class OnPolicyLoop:
                 # Of learning only the whole can be kept: the steps are, and are learned from anew.
                 scale = ModuleState(self.reward_scale)
                 with undone_if_interrupted(self.learning, scale, self.progress, TorchRandom()):
-                    taken = self.rollout.taken()
-                    metrics = self._learn(self._rollout(taken, self._rewards(taken)))
+                    metrics = self._learn(self.rollout.taken())
                 self.rollout.clear()
                 if self.learning.first_nonfinite():
                     break  # such a policy cannot act
-            if self.engine.pause.due():
+            if self.link.pause.due():
                 break
         return metrics
-
-    @property
-    def learning(self) -> Algorithm:
-        """Who learns from the minibatches."""
-        return self.algorithm
 
     @torch.no_grad()
     def _collect(self) -> None:
@@ -209,7 +236,7 @@ class OnPolicyLoop:
                 Taken(obs, action, log_prob, value, reward, terminated, truncated, final),
             )
             obs = self._seen(self.experience.obs, observe=True)
-            if self.engine.pause.due():
+            if self.link.pause.due():
                 break
 
     def _step(self, obs: Tensor) -> tuple[Step, tuple[Tensor, Tensor, Tensor]]:
@@ -244,10 +271,6 @@ class OnPolicyLoop:
         seen: Tensor = self.algorithm.normalizer(obs)
         return seen
 
-    def _rewards(self, taken: Taken) -> Tensor:
-        """(T, E) what the policy learns to collect."""
-        return taken.reward
-
     @torch.no_grad()
     def _rollout(self, taken: Taken, reward: Tensor) -> RolloutBatch:
         """The steps with their advantages, flattened to (T * E) rows."""
@@ -273,7 +296,14 @@ class OnPolicyLoop:
         columns = (*fields, advantage, advantage + taken.value)
         return RolloutBatch(*(x.flatten(0, 1) for x in columns))
 
-    def _learn(self, rollout: RolloutBatch) -> Metrics:
+    def _learn(self, taken: Taken) -> Metrics:
+        """Updates on a whole rollout; the newest metrics."""
+        if self.judge is None:
+            return self._improve(self._rollout(taken, taken.reward))
+        verdict = self.judge.learn(self.rollout.raw_obs(), taken)
+        return verdict | self._improve(self._rollout(taken, self.judge.rewards(taken)))
+
+    def _improve(self, rollout: RolloutBatch) -> Metrics:
         p, metrics = self.params, {}
         self.minibatches.take(rollout)
         for _ in range(p.epochs):
@@ -288,12 +318,14 @@ class OnPolicyLoop:
         return str(self.experience.episodes)
 
     def report(self) -> Report:
-        return self.experience.episodes.report()
+        own = self.experience.episodes.report()
+        return own if self.judge is None else {**own, **self.judge.report(self.tick)}
 
     def components(self) -> dict[str, Component]:
         scale = ModuleState(self.reward_scale)
         own: dict[str, Component] = {"reward_scale": scale, "rollout": self.rollout}
-        return {**self.experience.components(), **own}
+        others = {} if self.judge is None else self.judge.components()
+        return {**others, **self.experience.components(), **own}
 
     def parts(self) -> list[Part]:
         return [
@@ -301,6 +333,7 @@ class OnPolicyLoop:
             Part(self.experience.collector, "step", "environment"),
             Part(self.algorithm, "collect", "policy"),
             Part(self, "_rollout", "buffer"),
+            *(() if self.judge is None else self.judge.parts()),
         ]
 
     def close(self) -> None:

@@ -1,16 +1,18 @@
 """Learning a model of the world from one's own experience, and acting with a memory of it.
 
-The off-policy loop with three differences: the policy carries its latent state from step to
-step, experience is stored as streams of what was seen, and updates take stretches of them.
+The off-policy loop with an actor that carries its latent state from step to step, and a memory of
+streams, of which updates take sequences.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dreamer import DreamerCarry
@@ -20,82 +22,83 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.seeding import derive_seed
-from rl_training.experiment.sinks import Video
 from rl_training.experiment.state import Stored
 from rl_training.models.carry import reset_rows
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
 from rl_training.runtime.agents import OneAgent
-from rl_training.runtime.controls import crossed
-from rl_training.runtime.loops import Component, Report
-from rl_training.runtime.loops.off_policy import OffPolicyLoop
+from rl_training.runtime.controls import Progress, crossed
+from rl_training.runtime.engine import Engine
+from rl_training.runtime.loops import Component, Extra, Report
+from rl_training.runtime.loops.off_policy import (
+    OffPolicyLoop,
+    OffPolicyParts,
+    UpdateSchedule,
+    refuse_idle_learning,
+)
+from rl_training.runtime.loops.online import Experience, step_budget
 from rl_training.runtime.predictions import predictions
+from rl_training.runtime.profile import Part
+from rl_training.runtime.signals import RunLink
 
 FILMS = 20
 """Predictions of the model that are shown in the course of a run."""
 
 
-class WorldModelLoop(OffPolicyLoop):
-    """The clock counts environment steps; every vector step takes `num_envs` of them.
+class StreamActor:
+    """The policy, from the first step on, with the latent state that the stream carries."""
 
-    An environment's stream has one moment per observation: an episode of n steps has n + 1,
-    the first without an action or a reward, the last without an action after it. A moment is
-    stored together with the latent state that the policy held in it, so it is stored once the
-    policy has acted on it.
+    def __init__(self, algorithm: Algorithm, experience: Experience, stream: Stream) -> None:
+        self.algorithm, self.experience, self.stream = algorithm, experience, stream
+
+    def actions(self) -> NDArray[Any]:
+        obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
+        acted = self.algorithm.act(obs, explore=True, carry=self.stream.carry)
+        self.stream.acted(acted.carry)
+        return acted.action.cpu().numpy()
+
+
+class StreamMemory:
+    """Streams of what every environment has shown: one entry per observation.
+
+    An episode of n steps has n + 1, the first without an action or a reward, the last without an
+    action after it. An entry is stored together with the latent state that the policy held in it,
+    so it is stored once the policy has acted on it.
     """
 
-    replay: SequenceReplay
-
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        refuse_short_streams(config, algorithm.params)
         assert isinstance(algorithm, SequenceLearner)
         self.learner: SequenceLearner = algorithm
-        super().__init__(config, algorithm)
+        self.knobs: SequenceKnobs = algorithm.params
         self.stream = Stream(algorithm.initial_carry(config.num_envs), algorithm.spaces)
-        self._films_every = max(1, self.total // FILMS) if config.logs_media else 0
-        self._film_seed = derive_seed(config.seed, "film")
-
-    def _make_replay(self, config: TrainConfig) -> SequenceReplay:
-        algorithm, size = self.algorithm, self.learner.rssm.size
-        return SequenceReplay(
-            self.params.buffer_capacity,
+        size = algorithm.rssm.size
+        self.replay = SequenceReplay(
+            self.knobs.buffer_capacity,
             config.num_envs,
             algorithm.spaces,
             algorithm.update_count.device,
             deter=size.deter,
             latents=size.latents,
         )
+        self._every = np.arange(config.num_envs)
+        self._uniform = algorithm.uniform
 
-    def _learner(self) -> OneAgent:
-        return OneAgent(
-            self.algorithm, lambda _: self._draw(), self._learned, self.replay.refreshed
-        )
+    def draw(self) -> SequenceBatch:
+        size = self.knobs.batch_size
+        chance = self._uniform(2, size)
+        return self.replay.sample(size, self.knobs.batch_length, chance, newest=1)
 
-    def _collect(self) -> None:
-        restarted = self.experience.collector.restarted
-        if restarted.any():
-            self.replay.cut(restarted)
-            self.stream.restart(restarted)
-            restarted[:] = False
-        before = self.stream.carry
-        obs = self.experience.obs
-        try:
-            step = self.experience.draw_and_step(self._actions)
-        except BaseException:
-            self.stream.carry = before  # nothing has happened
-            raise
-        self._store(obs, step)
+    @property
+    def touched(self) -> Sequence[Tensor]:
+        return self.replay.refreshed
 
-    def _actions(self) -> NDArray[Any]:
-        obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
-        acted = self.algorithm.act(obs, explore=True, carry=self.stream.carry)
-        self.stream.carry = acted.carry
-        return acted.action.cpu().numpy()
+    def cut(self, restarted: NDArray[Any]) -> None:
+        self.replay.cut(restarted)
+        self.stream.restart(restarted)
 
-    def _store(self, obs: NDArray[Any], step: Step) -> None:
-        """The moments that were acted on, and those with which episodes have ended."""
-        every = np.arange(self.experience.num_envs)
-        context = self.learner.context(self.stream.carry)
-        self.replay.add(self.stream.moments(obs), every, context)
+    def store(self, step: Step, fraction: float) -> None:
+        """The entries that were acted on, and those with which episodes have ended."""
+        context = self.learner.context(self.stream.took())
+        self.replay.add(self.stream.moments(step.obs), self._every, context)
         ended = step.terminated | step.truncated
         due = np.flatnonzero(ended)
         if len(due):
@@ -111,27 +114,33 @@ class WorldModelLoop(OffPolicyLoop):
             self.replay.add(last, due)
         self.stream.arrive(step.action, step.reward, ended)
 
-    def _draw(self) -> SequenceBatch:
-        p = self.params
-        chance = self.algorithm.uniform(2, p.batch_size)
-        return self.replay.sample(p.batch_size, p.batch_length, chance, newest=1)
-
-    def _learned(self, batch: Any) -> None:
+    def learned(self, batch: SequenceBatch) -> None:
         context = Context(self.learner.last_deter, self.learner.last_stoch)
         self.replay.refresh(batch.places, context)
 
-    def report(self) -> Report:
-        return {**super().report(), **self._predictions()}
-
-    def _predictions(self) -> dict[str, float | Video]:
-        """How the model sees what comes, some times in the course of a run."""
-        before, self.stream.reported_at = self.stream.reported_at, self.tick
-        if not (self.progress.updates and crossed(before, self.tick, self._films_every)):
-            return {}
-        return predictions(self.learner, self.replay, self.params.batch_length, self._film_seed)
-
     def components(self) -> dict[str, Component]:
-        return {**super().components(), "stream": self.stream}
+        return {"replay": self.replay, "stream": self.stream}
+
+    def parts(self) -> list[Part]:
+        return [Part(self.replay, "add", "buffer")]
+
+
+class ShownPredictions(Extra):
+    """How the model sees what comes, some times in the course of a run."""
+
+    def __init__(
+        self, config: TrainConfig, memory: StreamMemory, progress: Progress, total: int
+    ) -> None:
+        self.memory, self.progress = memory, progress
+        self._every = max(1, total // FILMS) if config.logs_media else 0
+        self._seed = derive_seed(config.seed, "film")
+
+    def report(self, tick: int) -> Report:
+        memory = self.memory
+        before, memory.stream.reported_at = memory.stream.reported_at, tick
+        if not (self.progress.updates and crossed(before, tick, self._every)):
+            return {}
+        return predictions(memory.learner, memory.replay, memory.knobs.batch_length, self._seed)
 
 
 class Stream:
@@ -145,6 +154,16 @@ class Stream:
         self.reward: NDArray[Any] = np.zeros(num_envs, np.float32)
         self.first: NDArray[Any] = np.ones(num_envs, np.bool_)
         self.reported_at = 0
+        self._next = carry
+
+    def acted(self, carry: DreamerCarry) -> None:
+        """What the policy holds once the actions that it has chosen are taken."""
+        self._next = carry
+
+    def took(self) -> DreamerCarry:
+        """The actions were taken; what the policy holds since."""
+        self.carry = self._next
+        return self.carry
 
     def moments(self, obs: NDArray[Any]) -> StreamStep:
         none = np.zeros(len(self.first), np.bool_)
@@ -179,8 +198,22 @@ class Stream:
         self.reported_at = stored.whole("reported_at", least=-1)
 
 
-def build(config: TrainConfig, algorithm: Algorithm, _: object) -> WorldModelLoop:
-    return WorldModelLoop(config, algorithm)
+def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop:
+    """Dreamer."""
+    knobs: SequenceKnobs = algorithm.params
+    refuse_short_streams(config, knobs)
+    refuse_idle_learning(config, knobs)
+    total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
+    memory = StreamMemory(config, algorithm)
+    learner = OneAgent(algorithm, lambda _: memory.draw(), memory.learned, memory.touched)
+    engine = Engine(learner, config.engine, schedule.in_total(total), link)
+    experience = Experience(config, algorithm, link.pause)
+    actor = StreamActor(algorithm, experience, memory.stream)
+    shown = ShownPredictions(config, memory, experience.progress, total)
+    return OffPolicyLoop(
+        total,
+        OffPolicyParts(algorithm, schedule, memory, engine, actor, experience, extras=(shown,)),
+    )
 
 
 def refuse_short_streams(config: TrainConfig, params: SequenceKnobs) -> None:

@@ -1,0 +1,113 @@
+"""What an off-policy loop remembers of its experience, and what updates get of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.roles import ReplayKnobs
+from rl_training.envs.collector import Step
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.memory import Claim, require_memory
+from rl_training.replay.batch import Batch
+from rl_training.replay.priorities import Priorities
+from rl_training.replay.replay import ReplayBuffer
+from rl_training.runtime.loops import Component
+from rl_training.runtime.profile import Part
+
+
+class Memory(Protocol):
+    """Remembers the steps of the training environments."""
+
+    @property
+    def touched(self) -> Sequence[Tensor]:
+        """Tensors that drawing a batch and `learned` write to."""
+
+    def cut(self, restarted: NDArray[Any]) -> None:
+        """Environments (a boolean mask) whose episodes were given up begin new ones."""
+
+    def store(self, step: Step, fraction: float) -> None:
+        """One step of every environment, after `fraction` of the run."""
+
+    def learned(self, batch: Any) -> None:
+        """Take back what the update on `batch` has left."""
+
+    def components(self) -> dict[str, Component]: ...
+    def parts(self) -> list[Part]: ...
+
+
+class TransitionMemory:
+    """A replay of single transitions; `change` is made to every step before it is stored."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        algorithm: Algorithm,
+        change: Callable[[Step], Step] | None = None,
+    ) -> None:
+        self.replay = make_replay(config, algorithm)
+        self._algorithm, self._change = algorithm, change
+        self._exponents = algorithm.params.priority_exponents
+
+    def draw(self, rows: int) -> Batch:
+        return self.replay.sample(rows)
+
+    @property
+    def touched(self) -> Sequence[Tensor]:
+        priorities = self.replay.priorities
+        return () if priorities is None else (priorities.tree, priorities.max_priority)
+
+    def cut(self, restarted: NDArray[Any]) -> None:
+        self.replay.cut(restarted)
+
+    def store(self, step: Step, fraction: float) -> None:
+        self.replay.add(*(step if self._change is None else self._change(step)))
+        if self.replay.priorities is not None:  # the correction is full at the end of the run
+            beta = self._exponents.beta
+            self.replay.priorities.set_beta(beta + (1.0 - beta) * min(fraction, 1.0))
+
+    def learned(self, batch: Batch) -> None:
+        if self.replay.priorities is not None and batch.index is not None:
+            self.replay.feed_back(batch.index, self._algorithm.last_td_errors)
+
+    def components(self) -> dict[str, Component]:
+        return {"replay": self.replay}
+
+    def parts(self) -> list[Part]:
+        return [Part(self.replay, "add", "buffer")]
+
+
+def replay_claim(config: TrainConfig, algorithm: Algorithm) -> Claim:
+    """The memory of the replay that a run is going to have, with its priorities."""
+    p: ReplayKnobs = algorithm.params
+    num_envs, n_step = config.num_envs, p.return_steps
+    prioritized = p.priority_exponents is not None
+    capacity = p.buffer_capacity // num_envs * num_envs
+    needed = ReplayBuffer.memory_needed(capacity, algorithm.spaces, num_envs, n_step, prioritized)
+    return Claim("a replay", capacity, needed)
+
+
+def make_replay(config: TrainConfig, algorithm: Algorithm) -> ReplayBuffer:
+    """An empty replay; refused where it would not fit."""
+    p: ReplayKnobs = algorithm.params
+    spaces, num_envs, device = algorithm.spaces, config.num_envs, algorithm.update_count.device
+    claim = replay_claim(config, algorithm)
+    # Rows and priorities at once: what would fit is then true for both.
+    require_memory(device, claim)
+    priorities = None
+    exponents = p.priority_exponents
+    if exponents is not None:
+        priorities = Priorities(claim.rows, device, **exponents._asdict())
+    return ReplayBuffer(
+        p.buffer_capacity,
+        num_envs,
+        spaces,
+        device,
+        gamma=p.discount,
+        n_step=p.return_steps,
+        priorities=priorities,
+    )
