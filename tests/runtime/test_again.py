@@ -12,10 +12,10 @@ import pytest
 from rl_training import Callback, ManagedAlgorithm, RLTrainingError, TrainConfig
 from rl_training.api.seeds import learn_seeds, resume_seeds
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
-from rl_training.runtime import trainer as trainer_module
+from rl_training.runtime import saving
 from rl_training.runtime.callbacks import EvalEvent, SaveEvent, StepEvent
 from rl_training.runtime.controls import EarlyStopping
-from rl_training.runtime.trainer import Autosave
+from rl_training.runtime.saving import Autosave
 
 from ..contract.test_updates import assert_same_state
 from .test_resume import config_for, curve, final_state
@@ -175,7 +175,7 @@ def test_runs_save_by_the_clock_and_not_too_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
     autosave, never = Autosave(10.0), Autosave(0.0)
     now[0] = 599.0
     assert not autosave.due()

@@ -22,7 +22,7 @@ from rl_training.experiment.errors import CheckpointError, ConfigError, RLTraini
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import questions
 from rl_training.runtime import randomness
-from rl_training.runtime.seeds import SharedEvaluations
+from rl_training.runtime.shared_evaluation import SharedEvaluations
 from rl_training.runtime.signals import TerminatedRun
 from rl_training.runtime.statistics import Summary, interquartile_mean
 

@@ -31,8 +31,8 @@ from rl_training.runtime import seeds as seeds_module
 from rl_training.runtime import trainer as trainer_module
 from rl_training.runtime.callbacks import StepEvent
 from rl_training.runtime.evaluation import Evaluator
+from rl_training.runtime.saving import Autosave
 from rl_training.runtime.signals import InterruptedRun, Pause, TerminatedRun
-from rl_training.runtime.trainer import Autosave
 from tests.envs.probe import ProbeEnv
 
 from ..contract.test_updates import assert_same_state

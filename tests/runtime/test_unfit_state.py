@@ -17,9 +17,9 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.console import SilentConsole
 from rl_training.experiment.errors import CheckpointError, RLTrainingError, UnfitStateError
-from rl_training.runtime import trainer as trainer_module
+from rl_training.runtime import record as record_module
 from rl_training.runtime.build import build_loop, run_scope
-from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.record import Record
 from tests.contract.small_runs import small_config
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -92,12 +92,12 @@ def test_every_value_is_looked_at(
     config = agent.config
     with run_scope(config, agent.algorithm.spaces):
         loop = build_loop(config, agent.algorithm)
-        trainer = Trainer(config, agent.algorithm, loop, agent.run_dir, SilentConsole())
-        latest = trainer.store.latest()
+        record = Record(config, agent.algorithm, loop, agent.run_dir, SilentConsole())
+        latest = record.store.latest()
         assert latest is not None
         info, sound = read_checkpoint(latest.path)
         given = sound
-        monkeypatch.setattr(trainer_module, "read_checkpoint", lambda path: (info, given))
+        monkeypatch.setattr(record_module, "read_checkpoint", lambda path: (info, given))
         weights_refused = 0
         for path in list(leaves(sound)):
             value: Any = sound
@@ -107,7 +107,7 @@ def test_every_value_is_looked_at(
                 given = exchanged(sound, path, new)
                 try:
                     with refused_if_unfit(latest.path):
-                        trainer.restore()
+                        record.restore()
                 except CheckpointError:
                     weights_refused += path[0] == "algorithm"
                 else:
@@ -117,9 +117,9 @@ def test_every_value_is_looked_at(
                     assert new is not GONE or not needed or path[1] in LATER, where
         assert weights_refused > 40
         given = copy.deepcopy(sound)
-        trainer.restore()  # and it still takes what is sound
+        record.restore()  # and it still takes what is sound
         loop.close()
-        trainer.evaluator.close()
+        record.selection.close()
 
 
 def test_a_programming_error_is_not_called_a_misfit() -> None:

@@ -87,7 +87,8 @@ from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluato
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.data import read_data
 from rl_training.runtime.policy import ActingPolicy
-from rl_training.runtime.trainer import Trainer, checkpoint_header
+from rl_training.runtime.saving import checkpoint_header
+from rl_training.runtime.trainer import Trainer, one_agent
 from rl_training.runtime.video import record_episode
 
 if TYPE_CHECKING:
@@ -320,8 +321,8 @@ class ManagedAlgorithm:
         run_dir: Path,
         console: Console,
         callbacks: Sequence[Callback],
-    ) -> Trainer:
-        return Trainer(config, self.algorithm, loop, run_dir, console, callbacks, agent=self)
+    ) -> Trainer[TrainResult]:
+        return one_agent(config, self.algorithm, loop, run_dir, console, callbacks, agent=self)
 
     def _budget(self, unit: str, total: int | None, more: int | None) -> int | None:
         """A budget in total, given as such or as what to add to what the run has done."""
@@ -403,31 +404,32 @@ class ManagedAlgorithm:
             make_sinks(config)
             loop = build_loop(config, self.algorithm)
             trainer = self._trainer(config, loop, run_dir, console, callbacks)
-            check_checkpoints(trainer.store, config, self.algorithm.spaces, console)
+            (record,) = trainer.records
+            check_checkpoints(record.store, config, self.algorithm.spaces, console)
             with refused_if_unfit(run_dir):
                 trainer.restore()
-            started_anew = trainer.resumed_at == -1
-            if started_anew and (trainer.store.all() or trainer.store.unreadable()):
+            started_anew = trainer.started_anew
+            if started_anew and (record.store.all() or record.store.unreadable()):
                 raise CheckpointError(
                     f"run '{run_dir}': none of its checkpoints can be used; remove the folder "
                     f"'{CHECKPOINT_FOLDER}' in it to start the run again"
                 )
-            if again and trainer.is_over():
+            if again and record.is_over():
                 loop.close()
                 more = "more_updates" if loop.unit == "updates" else "more_timesteps"
                 fix = f"train on with learn({more}=...), or with a larger total"
-                if trainer.stop_reason:
+                if record.stop_reason:
                     fix = "train on with other early_stopping, such as early_stopping=None"
                 raise ConfigError(
                     f"learn: the run in '{run_dir}' is complete after {loop.tick:,} {loop.unit} "
-                    f"({trainer.stop_reason or f'its budget is {loop.total:,}'}); {fix}"
+                    f"({record.stop_reason or f'its budget is {loop.total:,}'}); {fix}"
                 )
             if started_anew:
                 self._start()
             with reraise_os_error(run_dir / CONFIG_FILE):
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
-            if note := version_note(trainer.last_saved):
+            if note := version_note(record.last_saved):
                 console.say(note)
             console.say(f"resuming {run_dir} at {loop.tick:,} of {loop.total:,} {loop.unit}")
             return trainer.run()

@@ -36,8 +36,8 @@ from rl_training.experiment.tracking import (
 from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.runtime.build import build_algorithm, run_scope, task_spaces
 from rl_training.runtime.loops.data import training_data
-from rl_training.runtime.loops.offline import offline_loops
-from rl_training.runtime.seeds import SeedsResult, SeedsTrainer, seed_config, seed_folder
+from rl_training.runtime.loops.offline import LoopsInStep
+from rl_training.runtime.seeds import SeedsResult, seed_config, seed_folder, seeds_trainer
 
 
 def learn_seeds(
@@ -69,8 +69,8 @@ def learn_seeds(
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in config.seeds or ()]
         beginning = begin(config, agents, first.data_in_memory)
         data = training_data(config, agents[0], first.data_in_memory)
-        loops = offline_loops(config, agents, data)
-        config = with_absolute_paths(config.settled(engine=loops[0].engine.mode))
+        clock = LoopsInStep(config, agents, data)
+        config = with_absolute_paths(config.settled(engine=clock.engine.mode))
         run_dir = create_run_folder(config)
         with removed_on_failure(run_dir):
             if first._dataset is not None and config.dataset is not None:
@@ -78,11 +78,11 @@ def learn_seeds(
                 section |= store_in(run_dir, first._dataset)
                 config = config.settled(dataset=DatasetConfig.parse(section, "dataset."))
             _write_configs(run_dir, config)
-        announce(console, run_dir, loops[0])
+        announce(console, run_dir, clock.loops[0])
         if beginning is not None:
             console.say(beginning)
         with working_in(run_dir, *_parts(run_dir, config)):
-            return SeedsTrainer(config, agents, loops, run_dir, console).run()
+            return seeds_trainer(config, agents, clock, run_dir, console).run()
 
 
 def resume_seeds(
@@ -109,9 +109,9 @@ def resume_seeds(
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
             config = config.settled(engine="auto")
-        loops = offline_loops(config, agents, training_data(config, agents[0], None))
-        trainer = SeedsTrainer(config, agents, loops, run_dir, console)
-        for part in trainer.trainers.values():
+        clock = LoopsInStep(config, agents, training_data(config, agents[0], None))
+        trainer = seeds_trainer(config, agents, clock, run_dir, console)
+        for part in trainer.records:
             check_checkpoints(part.store, part.config, spaces, console)
         with refused_if_unfit(run_dir):
             trainer.restore()
@@ -119,9 +119,9 @@ def resume_seeds(
             begin(config, agents, None)
         with reraise_os_error(run_dir / CONFIG_FILE):
             _write_configs(run_dir, config)
-        if note := version_note(next(iter(trainer.trainers.values())).last_saved):
+        if note := version_note(trainer.records[0].last_saved):
             console.say(note)
-        total, unit = loops[0].total, loops[0].unit
+        total, unit = clock.loops[0].total, clock.loops[0].unit
         console.say(f"resuming {run_dir} at {trainer.tick:,} of {total:,} {unit}")
         return trainer.run()
 

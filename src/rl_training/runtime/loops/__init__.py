@@ -12,6 +12,7 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.experiment.sinks import Video
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
+from rl_training.runtime.held_out import HeldOutData
 from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
 
@@ -55,6 +56,8 @@ class Loop(Protocol):
     data_notes: tuple[str, ...]
     """What had to be assumed about the data it learns from, one sentence each."""
 
+    held_out: HeldOutData | None
+    """Episodes of the data that no update learns from, where some are set aside."""
     horizon: int
     """The budget that schedules were made for: a larger one on resume does not change them."""
 

@@ -112,6 +112,8 @@ class OffPolicyLoop:
     tick, too: `progress.updates` counts both kinds, and as those come first, the two need no
     counters of their own."""
 
+    held_out = None
+
     def __init__(self, total: int, parts: OffPolicyParts) -> None:
         self.parts_of_it, self.algorithm, self.engine = parts, parts.algorithm, parts.engine
         self.memory, self.actor, self.schedule = parts.memory, parts.actor, parts.schedule

@@ -139,17 +139,28 @@ def build(
     return OfflineLoop(data, Engine(learner, config.engine, data.total))
 
 
-def offline_loops(
-    config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset
-) -> list[OfflineLoop]:
-    """The loops of several agents, one per seed of the config, around one engine.
+class LoopsInStep:
+    """The loops of several agents, one per seed of the config, around one engine that updates
+    all of them."""
 
-    The engine updates all of them; each loop's own clock is moved by whoever runs it.
-    """
-    data = OfflineData(config, agents, dataset)
-    learner = AgentStack(agents, data.draw, config.seeds or ())
-    engine = Engine(learner, config.engine, data.total)
-    return [OfflineLoop(data, engine) for _ in agents]
+    def __init__(
+        self, config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset
+    ) -> None:
+        data = OfflineData(config, agents, dataset)
+        learner = AgentStack(agents, data.draw, config.seeds or ())
+        self.engine = Engine(learner, config.engine, data.total)
+        self.link = self.engine.link
+        self.loops = [OfflineLoop(data, self.engine) for _ in agents]
+
+    def advance(self, ticks: int) -> list[Metrics]:
+        """Move all clocks on by `ticks`, or by less once the pause is due; metrics per loop."""
+        metrics, done = self.engine.run_until_due(ticks)
+        for loop in self.loops:
+            loop.progress.updates += done
+        return [{k: v[i] for k, v in metrics.items()} for i in range(len(self.loops))]
+
+    def parts(self) -> list[Part]:
+        return [Part(self.engine, "run_until_due", "update")]
 
 
 class DataFingerprint:

@@ -132,6 +132,7 @@ class OnPolicyLoop:
     from."""
 
     unit = "env steps"
+    held_out = None
 
     def __init__(
         self,

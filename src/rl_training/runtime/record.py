@@ -1,0 +1,492 @@
+"""One agent's run: what is logged, evaluated, saved, restored and written about it.
+
+Its folder, checkpoints, curve and result are its own, whether it is trained alone or with others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.functional import Metrics, collapsed_weights
+from rl_training.envs.global_random import untouched_randomness
+from rl_training.experiment.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.console import Console
+from rl_training.experiment.errors import (
+    CheckpointError,
+    EnvironmentFailure,
+    RLTrainingError,
+    TrainingDivergedError,
+)
+from rl_training.experiment.sinks import MetricsLog
+from rl_training.experiment.state import Stored
+from rl_training.experiment.tracking import (
+    CHECKPOINT_FOLDER,
+    RESULT_FILE,
+    hardware,
+    resume_command,
+    versions,
+    write_json,
+)
+from rl_training.runtime.build import build_algorithm
+from rl_training.runtime.callbacks import (
+    Callback,
+    EvalEvent,
+    LogEvent,
+    SaveEvent,
+    StartEvent,
+    StepEvent,
+    TrainResult,
+)
+from rl_training.runtime.controls import crossed, lr_grid_step, schedule_factor, until_next
+from rl_training.runtime.loops import Component, Loop
+from rl_training.runtime.profile import Part, Profile
+from rl_training.runtime.randomness import TorchRandom
+from rl_training.runtime.saving import Autosave, checkpoint_header, refuse_moved_schedules
+from rl_training.runtime.selection import EvaluatorLike, Selection, short_name
+from rl_training.runtime.signals import StepInterrupted
+
+
+class Record:
+    """The run of one agent. A trainer moves its loop, and says what has happened."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        algorithm: Algorithm,
+        loop: Loop,
+        run_dir: Path,
+        console: Console,
+        callbacks: Sequence[Callback] = (),
+        evaluator: EvaluatorLike | None = None,
+        agent: Any = None,
+        resume_dir: Path | None = None,
+        autosave: Autosave | None = None,
+    ) -> None:
+        """`agent` is what callbacks know the policy by; `resume_dir` is what to resume after a
+        failure, where the run is part of a larger one; `autosave` hears of every checkpoint."""
+        self.config, self.algorithm, self.loop = config, algorithm, loop
+        self.run_dir, self.console, self.callbacks = run_dir, console, callbacks
+        self.agent, self._resume_dir, self._autosave = agent, resume_dir or run_dir, autosave
+        self.status = "failed"
+        """How the run has ended: "finished", "interrupted" or, until then, "failed"."""
+        self.store = CheckpointStore(
+            run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
+        )
+        self.selection = Selection(
+            config, algorithm.spaces, loop.link.pause, evaluator, loop.held_out
+        )
+        self.last_saved: CheckpointInfo | None = None
+        self.saved_done: dict[str, int] = {}  # its counters
+        self.profile: Profile | None = None
+        """Where the time goes, if that is asked of this run alone."""
+        self.warned_of_collapse = False
+        self.stop_reason: str | None = None
+        self.signal: int | None = None
+        """Number of the signal that ends the run."""
+        self.began, self.elapsed_before = time.monotonic(), 0.0
+        self.resumed_at: int | None = None
+
+    # --- from the first to the last step --------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin, or go on after `restore`."""
+        self.began = time.monotonic()
+        with untouched_randomness():
+            self.log = MetricsLog(self.run_dir, self.config, self.resumed_at, self.console.say)
+        self.log_mark = (self.began, self.loop.progress.to_dict())
+
+    def start(self) -> None:
+        """Say what there is to say before the first step."""
+        for part in self._components().values():
+            for note in getattr(part, "notes", ()):
+                self.console.say(f"warning: {note}")
+        loop = self.loop
+        event = StartEvent(loop.tick, loop.total, self.run_dir, self.config, self.agent)
+        self._notify(lambda callback: callback.on_start(event))
+
+    def is_running(self) -> bool:
+        """Whether there is more to do; an evaluation that is due is made first."""
+        if self.selection.is_due and self.signal is None:
+            self._evaluate()
+        if self.stop_reason is None and self.loop.tick >= self.loop.total:
+            self.stop_reason = f"budget of {self.loop.total:,} {self.loop.unit} spent"
+        return self.stop_reason is None
+
+    def is_over(self) -> bool:
+        """Whether a run that was restored has nothing left to do."""
+        spent = self.loop.tick >= self.loop.total
+        return not self.selection.is_due and (spent or self.stop_reason is not None)
+
+    def finish(self) -> TrainResult:
+        """The last evaluation, checkpoint and result."""
+        if self.signal is None and self.config.final_eval:
+            self._evaluate()
+        if self.signal is not None:
+            self.last_saved = None  # the clock alone does not say how far a step has come
+        self.save()
+        if self.signal is None and self.config.final_eval:
+            self._evaluate_held_out()
+        result = self.result()
+        self._notify(lambda callback: callback.on_end(result))
+        self._write_result("interrupted" if result.interrupted else "finished")
+        return result
+
+    def fail(self, error: BaseException) -> None:
+        """Leave word of what ended the run."""
+        self.stop_reason = f"{type(error).__name__}: {error}"
+        with suppress(RLTrainingError, OSError):  # must not hide what went wrong first
+            self._write_result("failed")
+
+    def close(self) -> None:
+        self.log.close(self.status)
+        self.selection.close()
+        self.loop.close()
+
+    def parts(self) -> list[Part]:
+        """What takes time in it beside the loop, for a profile."""
+        own = [Part(self.store, "save", "checkpoints"), Part(self.log, "write", "logging")]
+        return own + self._evaluation_parts()
+
+    def _evaluation_parts(self) -> list[Part]:
+        evaluator = self.selection.evaluator
+        return [] if evaluator is None else [Part(evaluator, "run", "evaluation")]
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def stride(self) -> int:
+        """Ticks to the next thing that has to happen at an exact tick."""
+        c, now = self.config, self.loop.tick
+        limits = [
+            until_next(now, every)
+            for every in (
+                c.log_interval,
+                c.eval_interval,
+                c.checkpoint_interval,
+                lr_grid_step(c.lr_schedule, self.loop.horizon),
+            )
+        ]
+        return min(self.loop.total - now, *(x for x in limits if x is not None))
+
+    def follow_schedule(self) -> None:
+        """Set the learning rates of the next ticks."""
+        schedule = self.config.lr_schedule
+        if not schedule.is_constant:
+            factor = schedule_factor(schedule, self.loop.tick, self.loop.horizon)
+            self.algorithm.set_lr_factor(factor, schedule.optimizers)
+
+    def advanced(self, before: int, metrics: Metrics) -> None:
+        """Do what is due since the loop was at the tick `before`, which it may still be."""
+        c, now = self.config, self.loop.tick
+        self._check_finite_losses()
+        if crossed(before, now, c.log_interval) or now >= self.loop.total:
+            self._log_training(metrics)
+        if crossed(before, now, c.eval_interval):
+            self._evaluate()
+        # the last tick is saved by `finish`, after its evaluation
+        if crossed(before, now, c.checkpoint_interval) and now < self.loop.total:
+            self.save()
+
+    def stepped(self) -> None:
+        """Tell callbacks that the run has come further."""
+        event = StepEvent(self.loop.tick, self.loop.progress, self.request_stop)
+        self._notify(lambda callback: callback.on_step(event))
+
+    def request_stop(self, reason: str) -> None:
+        self.stop_reason = self.stop_reason or reason
+
+    def interrupt(self, number: int, name: str) -> None:
+        """End the run soon, for a signal: no evaluation and no step is finished."""
+        self.signal, self.stop_reason = number, f"interrupted by {name}"
+
+    # --- the things that happen -----------------------------------------------------------------
+
+    def _log_training(self, metrics: Metrics) -> None:
+        numbers = {key: float(value) for key, value in metrics.items()}
+        self._warn_of_collapse(numbers)
+        values: dict[str, Any] = {f"train/{key}": value for key, value in numbers.items()}
+        values |= self.loop.report()
+        for name, optimizer in self.algorithm.optimizers.items():
+            values[f"lr/{name}"] = float(optimizer.lr)
+        values["time/elapsed_seconds"] = self._elapsed()
+        self._log("train", {**self.loop.progress.to_dict(), **values, **self._rates()})
+
+    def _rates(self) -> dict[str, float]:
+        """Environment steps and updates per second since the last call."""
+        (before, then), now = self.log_mark, (time.monotonic(), self.loop.progress.to_dict())
+        self.log_mark = now
+        return {
+            f"time/{key}_per_second": (now[1][key] - then[key]) / max(now[0] - before, 1e-9)
+            for key in ("env_steps", "updates")
+            if now[1][key] > then[key]
+        }
+
+    def _log(self, kind: str, values: dict[str, Any]) -> None:
+        with untouched_randomness():
+            logged = self.log.write(kind, self.loop.tick, values)
+        event = LogEvent(
+            kind,
+            logged.tick,
+            logged.numbers,
+            self.run_dir,
+            self.config,
+            self.agent,
+            self.request_stop,
+        )
+        self._notify(lambda callback: callback.on_log(event))
+
+    def _warn_of_collapse(self, metrics: dict[str, float]) -> None:
+        collapse = None if self.warned_of_collapse else collapsed_weights(metrics)
+        if collapse:
+            self.warned_of_collapse = True
+            self.console.say(
+                f"warning: at {self.loop.tick:,} {self.loop.unit} {collapse}, so the policy learns "
+                f"from few rows; {self.algorithm.softer_weights}"
+            )
+
+    def _evaluate(self) -> None:
+        tick, selection = self.loop.tick, self.selection
+        if tick == selection.last_tick or not selection.is_possible:
+            return
+        self._check_finite_weights()
+        selection.is_due = True
+        try:
+            found = selection.evaluate(self.algorithm)
+        except EnvironmentFailure as failure:
+            raise self.saved_after(failure) from failure
+        except StepInterrupted:
+            self.console.say("the evaluation is left for the resumed run")
+            return
+        selection.is_due = False
+        if self.last_saved is not None and self.last_saved.tick == tick:
+            self.last_saved = None  # it was written before this evaluation
+        is_best, result, metrics = selection.take(found, tick), found.result, found.metrics
+        returns = {} if result is None else {"eval/returns": list(result.returns)}
+        self._log("eval", {**metrics, **returns, "best": is_best})
+        chosen = selection.best_metric(metrics)
+        self.console.evaluated(tick, metrics[chosen], str(found), is_best, short_name(chosen))
+        if result is not None and (note := result.note()):
+            self.console.say(f"warning: {note}")
+        if reason := selection.stop_reason(found):
+            self.request_stop(reason)
+        event = EvalEvent(tick, result, is_best, self.request_stop, metrics)
+        self._notify(lambda callback: callback.on_eval(event))
+        if (is_best and self.config.keep_best) or self.last_saved is None:
+            self.save()  # the first one in any case: a run that is killed later begins with it
+
+    def _evaluate_held_out(self) -> None:
+        """What the last and the best policy are worth from start states that chose neither."""
+        selection = self.selection
+        if selection.evaluator is None:
+            return
+        selection.hold_out()
+        if self.profile:
+            self.profile.watch(self._evaluation_parts())
+        try:
+            selection.held_out = selection.play(self.algorithm)
+            best = self.store.best() if self.config.keep_best else None
+            if best is not None and best.tick == self.loop.tick:
+                selection.best_held_out = selection.held_out
+            elif best is not None:
+                algorithm = build_algorithm(self.config, self.algorithm.spaces)
+                algorithm.load_training_state(
+                    read_checkpoint(best.path, ("algorithm",))[1]["algorithm"]
+                )
+                selection.best_held_out = selection.play(algorithm)
+        except EnvironmentFailure as failure:
+            raise self.saved_after(failure) from failure
+        except StepInterrupted:
+            self.console.say("the evaluation on held-out start states is left for a resumed run")
+        except CheckpointError as error:
+            self.console.say(f"warning: {error}")
+
+    def _check_finite_losses(self) -> None:
+        bad = self.algorithm.first_nonfinite()
+        if bad:
+            name, update = bad
+            raise TrainingDivergedError(
+                f"the {name} became NaN or infinite at update {update}; "
+                f"{self._last_good()}, lower the learning rate, set algo_kwargs.grad_clip, "
+                "or scale the rewards"
+            )
+
+    def _check_finite_weights(self) -> None:
+        weight = self.algorithm.nonfinite_weight()
+        if weight:
+            raise TrainingDivergedError(
+                f"the weight '{weight}' became NaN or infinite by update "
+                f"{self.loop.progress.updates}; {self._last_good()}, lower the learning rate or "
+                "set algo_kwargs.grad_clip"
+            )
+
+    def _last_good(self) -> str:
+        latest = self.store.latest()
+        return f"the last good checkpoint is '{latest.path}'" if latest else "none was saved yet"
+
+    def save(self) -> CheckpointInfo:
+        """The checkpoint of now, written unless it is there already."""
+        now, done = self.loop.position, self.loop.progress.to_dict()
+        if self.last_saved is not None and (now, done) == (self.last_saved.tick, self.saved_done):
+            return self.last_saved
+        began = time.monotonic()
+        self._check_finite_weights()
+        info = self.store.save(
+            now,
+            {name: part.training_state() for name, part in self._components().items()},
+            {
+                **checkpoint_header(self.config, self.algorithm),
+                "progress": done,
+                "score": self.selection.score_at(now),
+                **self._exactness(),
+            },
+        )
+        self.last_saved, self.saved_done = info, done
+        if self._autosave is not None:
+            self._autosave.saved(time.monotonic() - began)
+        event = SaveEvent(now, info.path)
+        self._notify(lambda callback: callback.on_save(event))
+        return info
+
+    def saved_after(self, failure: EnvironmentFailure) -> EnvironmentFailure:
+        """Save what was learned before an environment failed; the sentence with where it is."""
+        self._check_finite_losses()  # a policy that has diverged breaks environments, too
+        done = f"{self.loop.position:,} {self.loop.unit}"
+        try:
+            kept = self.save().path
+        except CheckpointError as error:
+            return EnvironmentFailure(f"{failure} (and the state after {done} is lost: {error})")
+        return EnvironmentFailure(
+            f"{failure}; the state after {done} is kept in '{kept}', go on from it with: "
+            f"{resume_command(self._resume_dir)}"
+        )
+
+    def _notify(self, call: Callable[[Callback], None]) -> None:
+        with untouched_randomness():
+            for callback in self.callbacks:
+                call(callback)
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def _components(self) -> dict[str, Component]:
+        return {
+            "algorithm": self.algorithm,
+            "trainer": self,
+            **self.loop.components(),
+            # last, because environments that are brought back may draw from these streams
+            "random": TorchRandom(),
+        }
+
+    def _exactness(self) -> dict[str, Any]:
+        """Whether a resumed run is an uninterrupted one bit for bit, and if not, why."""
+        reasons = [getattr(part, "inexact_because", None) for part in self._components().values()]
+        reason = "; ".join(reason for reason in reasons if reason) or None
+        return {"exact": reason is None, "inexact_because": reason}
+
+    def training_state(self) -> dict[str, Any]:
+        return {
+            "progress": self.loop.progress.to_dict(),
+            "elapsed_seconds": self._elapsed(),
+            "horizon": self.loop.horizon,
+            **self.selection.training_state(),
+        }
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        stored = Stored(state, "trainer")
+        self.loop.progress.load(stored.section("progress"))
+        self.elapsed_before = stored.number("elapsed_seconds", least=0.0)
+        self.stop_reason = self.selection.load(stored) or self.stop_reason
+        if "horizon" in stored:
+            self.loop.horizon = stored.whole("horizon", least=1)
+
+    def restore(self, tick: int | None = None) -> None:
+        """Go on from the newest checkpoint that is whole, from the start if there is none; or
+        from the one at `tick` and no other."""
+        for info in reversed(self.store.all()):
+            if tick is not None and info.tick != tick:
+                continue
+            try:
+                _, parts = read_checkpoint(info.path)
+            except CheckpointError as error:
+                if tick is not None:
+                    raise
+                self.console.say(f"warning: {error}")
+                continue
+            manifest = Stored(info.manifest).section("config")
+            refuse_moved_schedules(manifest.values, self.config)
+            # schedules of a run that was saved without its horizon are over its budget then
+            self.loop.horizon += manifest["total_timesteps"] or 0
+            self.loop.horizon -= self.config.total_timesteps or 0
+            stored = Stored(parts)
+            for name, component in self._components().items():
+                if name in stored or not getattr(component, "optional", False):
+                    component.load_training_state(stored[name])
+            if self.loop.position != info.tick:
+                raise stored.wrong("trainer.progress", f"that of tick {info.tick}")
+            weight = self.algorithm.nonfinite_weight()
+            if weight:
+                raise CheckpointError(
+                    f"checkpoint '{info.path}': the weight '{weight}' is NaN or infinite; remove "
+                    "this checkpoint to go on from an earlier one"
+                )
+            self.resumed_at, self.last_saved = self.loop.tick, info
+            self.saved_done = self.loop.progress.to_dict()
+            return
+        self.console.say("no usable checkpoint in this run: starting from the beginning")
+        self.resumed_at = -1
+
+    def _elapsed(self) -> float:
+        return self.elapsed_before + time.monotonic() - self.began
+
+    def result(self) -> TrainResult:
+        found = self.selection
+        return TrainResult(
+            run_dir=self.run_dir,
+            stop_reason=self.stop_reason or "",
+            signal=self.signal,
+            updates=self.loop.progress.updates,
+            env_steps=self.loop.progress.env_steps,
+            wall_seconds=self._elapsed(),
+            last_eval=found.last,
+            best_score=found.best_score if found.best_tick >= 0 else None,
+            best_tick=found.best_tick if found.best_tick >= 0 else None,
+            data_notes=self.loop.data_notes,
+            held_out=found.held_out,
+            best_held_out=found.best_held_out,
+            metrics=found.last_metrics,
+            best_metric=found.best_metric(found.last_metrics) if found.best_tick >= 0 else None,
+        )
+
+    def _write_result(self, status: str) -> None:
+        self.status, result = status, self.result()
+        held_out, best = result.held_out, result.best_held_out
+        write_json(
+            self.run_dir / RESULT_FILE,
+            {
+                "status": status,
+                "stop_reason": result.stop_reason,
+                **self.loop.progress.to_dict(),
+                "last_eval": dict(result.metrics) or None,
+                "last_eval_tick": self.selection.last_tick,
+                "best": {
+                    "tick": result.best_tick,
+                    "score": result.best_score,
+                    "metric": result.best_metric,
+                },
+                "data_notes": list(result.data_notes),
+                "held_out": {
+                    "last": held_out.metrics() if held_out else None,
+                    "best": best.metrics() if best else None,
+                },
+                **self._exactness(),
+                "wall_seconds": round(result.wall_seconds, 3),
+                "profile": self.profile.to_dict() if self.profile else None,
+                "config_hash": self.config.hash(),
+                "versions": versions(),
+                "hardware": hardware(),
+            },
+        )

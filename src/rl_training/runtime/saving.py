@@ -1,0 +1,72 @@
+"""What a checkpoint says about itself, when one is due, and what a resume may not change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.experiment.config import Schedule, Section, TrainConfig
+from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.tracking import versions
+
+
+def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, Any]:
+    """What every checkpoint says about itself, whoever writes it."""
+    return {
+        "algo": config.algo,
+        "config": config.to_dict(),
+        "config_hash": config.hash(),
+        "spaces": algorithm.spaces.to_dict(),
+        "versions": versions(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+BUDGETS = ("total_updates", "total_epochs", "total_timesteps")
+
+
+def refuse_moved_schedules(old: Mapping[str, Any], config: TrainConfig) -> None:
+    """Refuse another budget on resume where a schedule is over the budget of the run."""
+    key = next((key for key in BUDGETS if old[key] != getattr(config, key)), None)
+    if key is None:
+        return
+    sections = {"lr_schedule": config.lr_schedule, **schedules_of(config.params, "algo_kwargs")}
+    for name, schedule in sections.items():
+        if not (schedule.is_constant or schedule.over):
+            raise ConfigError(
+                f"{key}: changing the budget on resume would stretch {name}, whose horizon is the "
+                f"budget; keep {key}={old[key]}, or start a run with {name}.over set"
+            )
+
+
+def schedules_of(section: Section, prefix: str) -> dict[str, Schedule]:
+    """Every schedule in a section and below it, by the key that names it."""
+    found: dict[str, Schedule] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Schedule):
+            found[f"{prefix}.{name}"] = value
+        elif isinstance(value, Section):
+            found |= schedules_of(value, f"{prefix}.{name}")
+    return found
+
+
+class Autosave:
+    """When a checkpoint is due by the clock on the wall: every so many minutes, and so rarely
+    that saving takes no more than a twentieth of the time."""
+
+    MOST_OF_THE_TIME = 0.05
+
+    def __init__(self, minutes: float) -> None:
+        self.seconds = 60.0 * minutes
+        self._next = time.monotonic() + self.seconds
+
+    def due(self) -> bool:
+        return self.seconds > 0.0 and time.monotonic() >= self._next
+
+    def saved(self, took: float) -> None:
+        """Count from a checkpoint that has just been written."""
+        self._next = time.monotonic() + max(self.seconds, took / self.MOST_OF_THE_TIME)
