@@ -30,7 +30,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "dreamer": {},
 }
 GONE = object()
-LATER = ("fitted_at", "inexact_because")
+LATER = ("fitted_at", "inexact_because", "lengths")
 """Values that the first versions did not store."""
 
 
