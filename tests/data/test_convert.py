@@ -135,7 +135,7 @@ def test_a_failed_save_leaves_the_old_one(
 def test_targets_that_cannot_be(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spaces) -> None:
     dataset = load_transition_dataset(arrays, spaces=box_spaces)
     with pytest.raises(DataError, match="does not say its format; end it in"):
-        save_dataset(dataset, tmp_path / "x.csv")
+        save_dataset(dataset, tmp_path / "x.txt")
     with pytest.raises(DataError, match="minari id 'toy/b' is malformed"):
         save_dataset(dataset, "minari:toy/b")
     with pytest.raises(DataError, match=r"minari id '\.\./b-v0' is malformed"):

@@ -250,7 +250,7 @@ def test_unknown_sources() -> None:
     with pytest.raises(DataError, match=r"'pendulum-mixe' is unknown \(did you mean 'pend"):
         load_transition_dataset("pendulum-mixe")
     with pytest.raises(DataError, match="a path ending in"):
-        load_transition_dataset("data.csv")
+        load_transition_dataset("data.txt")
     with pytest.raises(DataError, match="cannot be made from int"):
         load_transition_dataset(3)  # type: ignore[arg-type]
 

@@ -5,7 +5,7 @@ Each question is refused in one sentence where an algorithm has no answer to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,8 +14,15 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.data.table_files import is_frame
 from rl_training.envs.contract import all_finite
-from rl_training.experiment.errors import ConfigError, DataError, EnvironmentSetupError
+from rl_training.envs.layout import Layout
+from rl_training.experiment.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentSetupError,
+    did_you_mean,
+)
 from rl_training.models import CategoricalPolicy
 
 Array = np.ndarray[Any, Any]
@@ -25,6 +32,11 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
     """(B, ...) observations, and whether it was one alone; `asked` is what wants to know."""
     spaces = algorithm.spaces
     shape = spaces.obs_shape
+    if spaces.layout is not None and _has_parts(observation, spaces.layout):
+        obs, alone = spaces.layout.named_rows(observation, asked)
+        if not all_finite(obs):
+            raise DataError(f"{asked}: the observation holds NaN, infinity or a number too large")
+        return obs, alone
     obs = np.asarray(observation)
     if obs.dtype != spaces.obs_dtype:
         if spaces.is_image:  # other numbers would be cut to bytes
@@ -44,10 +56,38 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
     return (obs[None] if alone else obs), alone
 
 
+def _has_parts(observation: Any, layout: Layout) -> bool:
+    """Whether an observation comes as the environment or a table gives it, not as a vector."""
+    if len(layout.parts) == 1 and not layout.parts[0].path:
+        array = np.asarray(observation)
+        part = layout.parts[0]
+        whole = array.shape[-len(part.shape) :] == part.shape if part.shape else True
+        return whole and array.shape[-1:] != (layout.width,)
+    return isinstance(observation, (Mapping, tuple)) or is_frame(observation)
+
+
+def user_actions(algorithm: Algorithm, actions: Array) -> Array:
+    """Actions as the user's data have them: by name, where they have names."""
+    spaces = algorithm.spaces
+    if not spaces.action_labels:
+        return actions
+    named: Array = np.asarray(spaces.action_labels)[np.asarray(actions) - spaces.action_start]
+    return named
+
+
 def _inner_actions(algorithm: Algorithm, action: Any, rows: int, asked: str) -> Tensor:
     """One action per observation in inner units, checked."""
     spaces = algorithm.spaces
     given = np.asarray(action)
+    if spaces.action_labels and given.dtype.kind == "U":
+        known = {label: i + spaces.action_start for i, label in enumerate(spaces.action_labels)}
+        unknown = [name for name in given.reshape(-1).tolist() if name not in known]
+        if unknown:
+            raise DataError(
+                f"{asked}: there is no action '{unknown[0]}'{did_you_mean(unknown[0], known)}; "
+                f"there are {', '.join(known)}"
+            )
+        given = np.vectorize(known.__getitem__, otypes=[np.int64])(given)
     shape = () if spaces.is_discrete else (spaces.action_dim,)
     if given.shape == shape:
         given = given[None]

@@ -34,7 +34,12 @@ from rl_training.api.support import (
 )
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.inference import spaces_section
-from rl_training.data.sources import holds_arrays, load_transition_dataset, parse_source
+from rl_training.data.sources import (
+    holds_frame,
+    in_memory,
+    load_transition_dataset,
+    parse_source,
+)
 from rl_training.envs.global_random import refuse_beside_learning
 from rl_training.envs.make import env_spaces
 from rl_training.envs.masks import with_mask
@@ -100,8 +105,9 @@ class ManagedAlgorithm:
 
     Give an environment id and keyword arguments (keys of the configuration or knobs of
     the algorithm), or a `TrainConfig`. Algorithms that learn from data alone need no
-    environment but a `dataset`; `spaces`, the section `dataset.spaces`, says what its data
-    cannot show.
+    environment but a `dataset`: a path, the keys of the section `dataset`, arrays by name, a data
+    frame, a list of episodes or a `TransitionDataset`; `spaces`, the section `dataset.spaces`,
+    says what its data cannot show.
     """
 
     algo: ClassVar[str] = ""
@@ -115,7 +121,7 @@ class ManagedAlgorithm:
         self,
         env_or_config: str | TrainConfig | None = None,
         *misplaced: Any,
-        dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path | None = None,
+        dataset: Any = None,
         spaces: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -161,7 +167,11 @@ class ManagedAlgorithm:
         self, dataset: Any, env_id: str | None, spaces: Spaces | SpacesConfig, needs_rewards: bool
     ) -> dict[str, Any]:
         """The configuration of the data; data in memory are kept until the run folder exists."""
-        if isinstance(dataset, TransitionDataset) or holds_arrays(dataset):
+        if in_memory(dataset):
+            kept = {}
+            if holds_frame(dataset):  # what is done to the data is the run's, not the file's
+                kept = preparation(dataset)
+                dataset = {key: value for key, value in dataset.items() if key not in kept}
             self._dataset = load_transition_dataset(
                 dataset,
                 env_id=env_id,
@@ -169,7 +179,7 @@ class ManagedAlgorithm:
                 needs_rewards=needs_rewards,
                 widen_constants=False,
             )
-            return {"kind": "npz", "path": DATASET_FILE}
+            return {"kind": "npz", "path": DATASET_FILE, **kept}
         if isinstance(dataset, DatasetConfig):
             return dataset.model_dump(mode="json", exclude_unset=True)
         if isinstance(dataset, Mapping):
@@ -178,7 +188,8 @@ class ManagedAlgorithm:
             return parse_source(dataset).model_dump(mode="json", exclude_unset=True)
         raise DataError(
             f"dataset: a data set cannot be made from {type(dataset).__name__}; give a name such "
-            "as 'pendulum-mixed', a path, arrays by name, or the keys of the section 'dataset'"
+            "as 'pendulum-mixed', a path, arrays by name, a data frame, a list of episodes, or the "
+            "keys of the section 'dataset'"
         )
 
     def _spaces_of_data(self) -> Spaces:
@@ -546,6 +557,9 @@ class ManagedAlgorithm:
     ) -> tuple[Array, Any]:
         """Action for one observation, or actions for a batch, in the environment's units.
 
+        Observations of several parts are given by name: a mapping, as the environment has it, or
+        a data frame with the columns of the training data. Actions with names are given by name.
+
         Signature and return value are those of Stable-Baselines3. A recurrent policy (Dreamer)
         returns what it carries as the state: hand it to the next call, with `episode_start`
         true for the observations that begin an episode; without a state all of them do. Other
@@ -563,6 +577,7 @@ class ManagedAlgorithm:
         if recurrent:
             carry = state_before(self.algorithm, state, episode_start, len(obs))
         actions, carry = policy(obs, carry)
+        actions = insight.user_actions(self.algorithm, actions)
         return (actions[0] if alone else actions), carry if recurrent else state
 
     def action_probabilities(self, observation: Any) -> Array:

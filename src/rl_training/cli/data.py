@@ -20,11 +20,34 @@ from rl_training.cli.options import (
 app = typer.Typer(help="Look at, make and convert data sets.", no_args_is_help=True)
 
 
+KeysArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Keys of the section dataset, such as episode=stay columns.rewards=score.",
+    ),
+]
+
+
+def with_keys(source: str, keys: list[str] | None) -> Any:
+    """A source, or the section that it stands for with some keys set."""
+    from rl_training.data.sources import parse_source
+    from rl_training.experiment.config_files import apply_overrides
+
+    if not keys:
+        return source
+    return apply_overrides(parse_source(source).model_dump(mode="json", exclude_unset=True), keys)
+
+
 @app.command()
 def inspect(
     source: Annotated[
-        str, typer.Argument(help="FILE.npz, FILE.hdf5, minari:ID, or a scripted name.")
+        str,
+        typer.Argument(
+            help="FILE.npz, FILE.hdf5, FILE.parquet, FILE.csv, minari:ID, or a scripted name."
+        ),
     ],
+    keys: KeysArgument = None,
     env: EnvOption = None,
 ) -> None:
     """Say what a data set is and what can be trained on it."""
@@ -47,7 +70,7 @@ def inspect(
                 cls.action_kinds, cls.needs_returns, cls.needs_rewards, cls.summary
             )
     try:
-        dataset = load_transition_dataset(source, env_id=env, needs_rewards=False)
+        dataset = load_transition_dataset(with_keys(source, keys), env_id=env, needs_rewards=False)
     except DataError:
         if Path(source).is_file():
             report = inspect_file(source, env_id=env)
@@ -60,7 +83,9 @@ def inspect(
 @app.command()
 def make(
     name: Annotated[str, typer.Argument(help="Scripted name such as pendulum-mixed, or random.")],
-    target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    target: Annotated[
+        str, typer.Option("--out", help="FILE.npz, .hdf5, .parquet, .csv or minari:ID.")
+    ],
     env: EnvOption = None,
     steps: Annotated[
         int | None,
@@ -92,7 +117,9 @@ def make(
 @app.command()
 def collect(
     path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
-    target: Annotated[str, typer.Option("--out", help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    target: Annotated[
+        str, typer.Option("--out", help="FILE.npz, .hdf5, .parquet, .csv or minari:ID.")
+    ],
     episodes: Annotated[
         int | None,
         typer.Option("--episodes", "-n", min=1, help="Whole episodes to run."),
@@ -171,17 +198,22 @@ def _check_writable(target: str) -> None:
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
-    target: Annotated[str, typer.Argument(help="FILE.npz, FILE.hdf5 or minari:ID.")],
+    source: Annotated[
+        str, typer.Argument(help="FILE.npz, FILE.hdf5, FILE.parquet, FILE.csv or minari:ID.")
+    ],
+    target: Annotated[
+        str, typer.Argument(help="FILE.npz, FILE.hdf5, FILE.parquet, FILE.csv or minari:ID.")
+    ],
+    keys: KeysArgument = None,
     env: EnvOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Convert between npz, hdf5 and Minari; values are kept as 32-bit floats."""
+    """Convert between npz, hdf5, Parquet, CSV and Minari; values are kept as 32-bit floats."""
     from rl_training.data.convert import check_target, save_dataset
     from rl_training.data.sources import load_transition_dataset
 
     check_target(target, overwrite)
-    dataset = load_transition_dataset(source, env_id=env)
+    dataset = load_transition_dataset(with_keys(source, keys), env_id=env, needs_rewards=False)
     save_dataset(dataset, target, overwrite=overwrite)
     for note in dataset.notes:
         out.print(f"note: {note}", soft_wrap=True)

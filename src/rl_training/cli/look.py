@@ -132,6 +132,7 @@ def doctor() -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     table.add_row("engine=compile", compiler or "not available: no C++ compiler")
     extras = {"minari": "minari", "hdf5": "h5py", "mujoco": "mujoco", "atari": "ale_py"}
+    extras |= {"tables": "pyarrow"}
     extras |= {"box2d": "Box2D", "video": "imageio_ffmpeg", "dmc": "dm_control"}
     extras |= {"export": "onnxscript", "serve": "uvicorn"}
     for extra, module in extras.items():

@@ -150,12 +150,13 @@ def predict(
     if npz is None:
         text = sys.stdin.read() if observation == "-" else str(observation)
         try:
-            values = np.asarray(json.loads(text, parse_int=float))
-            if values.dtype.kind not in "fb":  # numbers in quotes, say
+            parsed = json.loads(text, parse_int=float)
+            values: Any = parsed if isinstance(parsed, dict) else np.asarray(parsed)
+            if not isinstance(values, dict) and values.dtype.kind not in "fb":  # in quotes, say
                 raise TypeError
         except (ValueError, TypeError, RecursionError):
             raise ConfigError(
-                "predict: the observation must be a JSON list of numbers, got "
+                "predict: the observation must be a JSON list of numbers, or of parts by name, got "
                 f"{shortened(text.strip())}"
             ) from None
     else:

@@ -20,13 +20,14 @@ from rl_training.data.dataset import TransitionDataset, episode_end_flags
 from rl_training.data.files import optional_module
 from rl_training.data.masks import split_masks
 from rl_training.data.readers import HDF5_SUFFIXES, minari_folder
+from rl_training.data.table_files import SUFFIXES
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, RLTrainingError
 from rl_training.experiment.files import bring_back, draft_of, put_in_place, remove_stale_drafts
 from rl_training.experiment.trust import may_be_imported, modules_named
 
-Format = Literal["npz", "hdf5", "minari"]
+Format = Literal["npz", "hdf5", "minari", "parquet", "csv"]
 
 MINARI_ROOT, MINARI_DRAFT = "MINARI_DATASETS_PATH", ".draft_"
 D4RL_KEYS = {"terminations": "terminals", "truncations": "timeouts"}
@@ -41,7 +42,9 @@ def save_dataset(
 ) -> str:
     """Write `dataset` and return what `load_transition_dataset` reads it back from.
 
-    The format follows from `target` unless given: .npz, .h5 or .hdf5, or "minari:ID".
+    The format follows from `target` unless given: .npz, .h5 or .hdf5, .parquet, .csv, or
+    "minari:ID". In a table, Parquet has a column of lists for each array and CSV a column for each
+    number, `observations_0` and so on; both have a column `episode`.
     Every array comes back exactly; mixing weights and notes are not stored. A target
     appears whole or not at all, and an existing one is refused unless `overwrite`.
     """
@@ -52,7 +55,7 @@ def save_dataset(
             dataset_id = text.removeprefix("minari:")
             _save_minari(dataset, dataset_id, overwrite)
             return f"minari:{dataset_id}"
-        _save_file(dataset, Path(target), _write_npz if chosen == "npz" else _write_hdf5, overwrite)
+        _save_file(dataset, Path(target), WRITERS[chosen], overwrite)
     except OSError as error:
         reason = error.strerror or str(error)
         raise DataError(
@@ -79,8 +82,11 @@ def target_format(target: str | Path) -> Format:
         return "npz"
     if suffix in HDF5_SUFFIXES:
         return "hdf5"
+    if suffix in SUFFIXES:
+        return "parquet" if SUFFIXES[suffix] == "parquet" else "csv"
     raise DataError(
-        f"target '{text}' does not say its format; end it in .npz, .h5 or .hdf5, or write minari:ID"
+        f"target '{text}' does not say its format; end it in .npz, .h5, .hdf5, .parquet or .csv, "
+        "or write minari:ID"
     )
 
 
@@ -125,6 +131,34 @@ def _write_hdf5(dataset: TransitionDataset, draft: Path) -> None:
             if array.dtype.kind == "U":  # groups; HDF5 has text of bytes only
                 array = np.char.encode(array, "utf-8")
             file.create_dataset(D4RL_KEYS.get(name, name), data=array, compression="gzip")
+
+
+def _write_table(dataset: TransitionDataset, draft: Path, lists: bool) -> None:
+    pa = optional_module("pyarrow", "tables", "writing a table")
+    columns: dict[str, Any] = {
+        "episode": np.repeat(np.arange(dataset.num_episodes), dataset.episode_lengths())
+    }
+    for name, array in _stored_arrays(dataset).items():
+        if array.ndim == 1:
+            columns[name] = array
+        elif lists:
+            flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+            columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        else:
+            columns |= {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
+    table = pa.table(columns)
+    if lists:
+        optional_module("pyarrow.parquet", "tables", "writing a table").write_table(table, draft)
+    else:
+        optional_module("pyarrow.csv", "tables", "writing a table").write_csv(table, draft)
+
+
+WRITERS: dict[Format, Callable[[TransitionDataset, Path], None]] = {
+    "npz": _write_npz,
+    "hdf5": _write_hdf5,
+    "parquet": lambda dataset, draft: _write_table(dataset, draft, lists=True),
+    "csv": lambda dataset, draft: _write_table(dataset, draft, lists=False),
+}
 
 
 def _check_minari(dataset_id: str, overwrite: bool) -> Path:

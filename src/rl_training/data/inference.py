@@ -16,6 +16,7 @@ from rl_training.data.validation import (
     numbers,
     vectors,
 )
+from rl_training.envs.layout import Layout, Part
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import ActionSpace, SpacesConfig
 from rl_training.experiment.errors import DataError
@@ -56,6 +57,12 @@ def spaces_without_environment(
     if sources[0].mask_width:
         # a mask says how many actions there are, also where the data take few of them
         spaces = replace(spaces, has_mask=True, action_dim=sources[0].mask_width)
+    layout = _layout(given) or sources[0].layout
+    labels = (given.actions and given.actions.labels) or sources[0].action_labels
+    if spaces.is_discrete and labels:
+        spaces = replace(spaces, action_labels=tuple(labels))
+    if layout is not None and layout.width == spaces.obs_dim:
+        spaces = replace(spaces, layout=layout)
     if given.obs_dim is not None:  # data of another width are refused when they are checked
         spaces = replace(spaces, obs_dim=given.obs_dim)
     return spaces, note
@@ -68,11 +75,14 @@ def spaces_section(spaces: Spaces) -> dict[str, Any]:
             "kind": "discrete",
             "n": spaces.action_dim,
             "start": spaces.action_start,
+            "labels": list(spaces.action_labels) or None,
         }
     else:
         low, high = list(spaces.action_low), list(spaces.action_high)
         actions = {"kind": "box", "low": low, "high": high}
-    return {"obs_dim": spaces.obs_dim, "actions": actions, "action_mask": spaces.has_mask}
+    layout = None if spaces.layout is None else spaces.layout.to_list()
+    section = {"obs_dim": spaces.obs_dim, "actions": actions, "layout": layout}
+    return {**section, "action_mask": spaces.has_mask}
 
 
 def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
@@ -81,10 +91,19 @@ def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
         return None
     actions = given.actions
     if actions.kind == "discrete":
-        return replace(_discrete(given.obs_dim, actions), has_mask=given.action_mask)
-    if not (isinstance(actions.low, tuple) and isinstance(actions.high, tuple)):
+        spaces = replace(_discrete(given.obs_dim, actions), has_mask=given.action_mask)
+    elif isinstance(actions.low, tuple) and isinstance(actions.high, tuple):
+        spaces = _box(given.obs_dim, actions, len(actions.low))
+    else:
         return None
-    return _box(given.obs_dim, actions, len(actions.low))
+    return replace(spaces, layout=_layout(given))
+
+
+def _layout(given: SpacesConfig) -> Layout | None:
+    """The layout that a configuration says."""
+    if given.layout is None:
+        return None
+    return Layout(tuple(Part(**part.model_dump()) for part in given.layout))
 
 
 def _configured(first: RawTransitions, actions: ActionSpace) -> Spaces:
@@ -104,7 +123,8 @@ def _configured(first: RawTransitions, actions: ActionSpace) -> Spaces:
 
 def _discrete(width: int, actions: ActionSpace) -> Spaces:
     assert actions.n is not None
-    return Spaces(width, "discrete", actions.n, action_start=actions.start)
+    labels = actions.labels or ()
+    return Spaces(width, "discrete", actions.n, action_start=actions.start, action_labels=labels)
 
 
 def _box(width: int, actions: ActionSpace, components: int) -> Spaces:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.files import optional_module
-from rl_training.data.validation import RawTransitions, select_keys
+from rl_training.data.table_files import SUFFIXES, file_columns
+from rl_training.data.validation import RawTransitions, select_keys, with_both_flags
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     DataError,
@@ -48,9 +49,10 @@ def read_arrays(
     *,
     needs_rewards: bool = True,
     group: str | None = None,
+    dones: str | None = None,
 ) -> RawTransitions:
     """Arrays in memory, copied, so that later changes by the caller do not reach the data."""
-    keys = select_keys(list(arrays), name, needs_rewards, group)
+    keys = select_keys(list(arrays), name, needs_rewards, group, dones)
     copies: dict[str, NDArray[Any]] = {}
     for ours, theirs in keys.items():
         if _has_masked_values(arrays[theirs]):
@@ -63,44 +65,61 @@ def read_arrays(
             "equal length, of a type that NumPy has"
         ):
             copies[ours] = np.array(_on_host(arrays[theirs]))
+    if dones is not None:
+        with_both_flags(copies, keys, dones)
     return RawTransitions(label=name, name=name, arrays=copies, keys=keys)
 
 
 def read_file_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """All top-level arrays of an npz or hdf5 file under the names they have there."""
+    """All top-level arrays of an npz or hdf5 file, or columns of a table, under the names they
+    have there."""
     path = Path(path)
+    if path.suffix.lower() in SUFFIXES:
+        return file_columns(path)
     if path.suffix.lower() in HDF5_SUFFIXES:
         return _hdf5_arrays(path, None)
     return _npz_arrays(path, None)
 
 
 def read_npz(
-    path: str | Path, *, needs_rewards: bool = True, group: str | None = None
+    path: str | Path,
+    *,
+    needs_rewards: bool = True,
+    group: str | None = None,
+    dones: str | None = None,
 ) -> RawTransitions:
     """A NumPy archive with the keys observations, actions, rewards, terminations,
     truncations and optionally next_observations, or their `ALIASES`, which include
     D4RL's terminals and timeouts. Pickled objects are never loaded."""
-    return _raw_file(Path(path), "npz", needs_rewards, group)
+    return _raw_file(Path(path), "npz", needs_rewards, group, dones)
 
 
 def read_hdf5(
-    path: str | Path, *, needs_rewards: bool = True, group: str | None = None
+    path: str | Path,
+    *,
+    needs_rewards: bool = True,
+    group: str | None = None,
+    dones: str | None = None,
 ) -> RawTransitions:
     """An HDF5 file with the D4RL keys at top level, or the names that npz files use."""
-    return _raw_file(Path(path), "hdf5", needs_rewards, group)
+    return _raw_file(Path(path), "hdf5", needs_rewards, group, dones)
 
 
-def _raw_file(path: Path, kind: str, needs_rewards: bool, group: str | None) -> RawTransitions:
+def _raw_file(
+    path: Path, kind: str, needs_rewards: bool, group: str | None, dones: str | None
+) -> RawTransitions:
     label = f"{kind} file '{path}'"
     keys: dict[str, str] = {}
 
     def choose(present: list[str]) -> list[str]:
-        keys.update(select_keys(present, label, needs_rewards, group))
+        keys.update(select_keys(present, label, needs_rewards, group, dones))
         return list(keys.values())
 
     reader = _npz_arrays if kind == "npz" else _hdf5_arrays
     stored = reader(path, choose)
     arrays = {ours: stored[theirs] for ours, theirs in keys.items()}
+    if dones is not None:
+        with_both_flags(arrays, keys, dones)
     return RawTransitions(label=label, name=str(path), arrays=arrays, keys=keys)
 
 

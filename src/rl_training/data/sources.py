@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.episode_lists import holds_episodes, read_episodes
 from rl_training.data.episodes import chosen_episodes
 from rl_training.data.inference import spaces_without_environment
 from rl_training.data.masks import check_masks, with_masks
@@ -20,6 +21,8 @@ from rl_training.data.readers import (
 )
 from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.scripted import SCRIPTED, recipe_for, scripted_arrays
+from rl_training.data.table_files import SUFFIXES, is_frame
+from rl_training.data.tables import read_frame, read_table
 from rl_training.data.validation import (
     ALIASES,
     RawTransitions,
@@ -29,7 +32,12 @@ from rl_training.envs.contract import close_env
 from rl_training.envs.episodes import roll_out, uniform_controller
 from rl_training.envs.make import env_spaces, make_env, spaces_of
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import DatasetConfig, DataSource, SpacesConfig
+from rl_training.experiment.config import (
+    TABLE_KINDS,
+    DatasetConfig,
+    DataSource,
+    SpacesConfig,
+)
 from rl_training.experiment.errors import (
     ConfigError,
     DataError,
@@ -41,7 +49,7 @@ DEFAULT_RANDOM_STEPS = 10_000
 
 
 def load_transition_dataset(
-    source: DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path,
+    source: Any,
     *,
     env_id: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -52,9 +60,10 @@ def load_transition_dataset(
     """Load, check, mix and process transitions from any source.
 
     `source` is a configuration section (`DatasetConfig` or its keys in a mapping), arrays
-    in a mapping with the key `observations`, a data set (returned as it is), or a string: a
-    scripted name such as "pendulum-mixed", "random", a path that ends in .npz, .h5 or
-    .hdf5, or "minari:ID".
+    in a mapping with the key `observations`, a list of episodes, a data frame (alone, or under
+    the key `frame` beside those of a section), a data set (returned as it is), or a string: a
+    scripted name such as "pendulum-mixed", "random", a path that ends in .npz, .h5, .hdf5,
+    .parquet or .csv, or "minari:ID".
 
     The data are checked against `spaces`; where those are left out, against the
     environment `env_id`; where that is left out too, against what the source says of
@@ -77,12 +86,20 @@ def load_transition_dataset(
             spaces = env_spaces(env_id, env_kwargs)
         return _refitted(source, spaces)
     config = None
-    if holds_arrays(source):
+    if holds_frame(source):
+        config = frame_config(source)
+        given = given or config.spaces
+        raws = [read_frame(source["frame"], config, needs_rewards, given)]
+    elif is_frame(source):
+        raws = [read_frame(source, DataSource(), needs_rewards, given)]
+    elif holds_episodes(source):
+        raws = [read_episodes(source, needs_rewards)]
+    elif holds_arrays(source):
         raws = [read_arrays(source, needs_rewards=needs_rewards)]
     else:
         config = _as_config(source)
         given = given or config.spaces
-        raws = _read_parts(config, env_id, env_kwargs, needs_rewards)
+        raws = _read_parts(config, env_id, env_kwargs, needs_rewards, given)
     raws = [with_masks(raw) for raw in raws]
     if spaces is None and env_id is not None:
         spaces = env_spaces(env_id, env_kwargs)
@@ -110,14 +127,35 @@ def parse_source(text: str | Path) -> DatasetConfig:
         return DatasetConfig(kind="npz", path=text)
     if suffix in HDF5_SUFFIXES:
         return DatasetConfig(kind="hdf5", path=text)
+    if suffix in SUFFIXES:
+        return DatasetConfig.parse({"kind": SUFFIXES[suffix], "path": text}, prefix="dataset.")
     if text == "random":
         return DatasetConfig(kind="random")
     if text in SCRIPTED:
         return DatasetConfig(kind="scripted", name=text)
     raise DataError(
         f"data set '{text}' is unknown{did_you_mean(text, SCRIPTED)}; expected one of "
-        f"{', '.join(SCRIPTED)}, 'random', a path ending in .npz, .h5 or .hdf5, or minari:ID"
+        f"{', '.join(SCRIPTED)}, 'random', a path ending in .npz, .h5, .hdf5, .parquet or "
+        ".csv, or minari:ID"
     )
+
+
+def holds_frame(source: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether `source` is a mapping of configuration keys with a data frame in the place of a
+    file."""
+    return isinstance(source, Mapping) and is_frame(source.get("frame"))
+
+
+def frame_config(source: Mapping[str, Any]) -> DatasetConfig:
+    """The configuration that stands beside a data frame."""
+    keys = {key: value for key, value in source.items() if key != "frame"}
+    return DatasetConfig.parse({"kind": "parquet", "path": "data frame", **keys}, prefix="dataset.")
+
+
+def in_memory(source: object) -> bool:
+    """Whether `source` is data themselves rather than where they are."""
+    known = (holds_frame, is_frame, holds_episodes, holds_arrays)
+    return isinstance(source, TransitionDataset) or any(holds(source) for holds in known)
 
 
 def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> DatasetConfig:
@@ -129,7 +167,8 @@ def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> Datase
         return parse_source(source)
     raise DataError(
         f"a data set cannot be made from {type(source).__name__}; give a DatasetConfig, a "
-        "mapping of its keys, a mapping of arrays, a TransitionDataset, a name or a path"
+        "mapping of its keys, a mapping of arrays, a list of episodes, a data frame, a "
+        "TransitionDataset, a name or a path"
     )
 
 
@@ -152,6 +191,7 @@ def _read_parts(
     env_id: str | None,
     env_kwargs: Mapping[str, Any] | None,
     needs_rewards: bool,
+    given: SpacesConfig | None,
 ) -> list[RawTransitions]:
     if config.mix is not None and config.max_episodes is not None:
         raise ConfigError(
@@ -162,7 +202,7 @@ def _read_parts(
     for part in _parts(config):
         if part.kind == "scripted":
             recipe_for(str(part.name), env_id)
-    return [_read(part, env_id, env_kwargs, needs_rewards) for part in _parts(config)]
+    return [_read(part, env_id, env_kwargs, needs_rewards, given) for part in _parts(config)]
 
 
 def _combine(config: DatasetConfig, datasets: list[TransitionDataset]) -> TransitionDataset:
@@ -180,15 +220,22 @@ def _read(
     env_id: str | None,
     env_kwargs: Mapping[str, Any] | None,
     needs_rewards: bool,
+    given: SpacesConfig | None,
 ) -> RawTransitions:
+    if part.kind in TABLE_KINDS:
+        return read_table(part, needs_rewards, given)
     if part.kind == "scripted":
         return _read_scripted(str(part.name), part.seed, env_id, env_kwargs)
     if part.kind == "random":
         return _read_random(part, env_id, env_kwargs)
     if part.kind == "npz":
-        return read_npz(str(part.path), needs_rewards=needs_rewards, group=part.group)
+        return read_npz(
+            str(part.path), needs_rewards=needs_rewards, group=part.group, dones=part.dones
+        )
     if part.kind == "hdf5":
-        return read_hdf5(str(part.path), needs_rewards=needs_rewards, group=part.group)
+        return read_hdf5(
+            str(part.path), needs_rewards=needs_rewards, group=part.group, dones=part.dones
+        )
     return read_minari(str(part.id))
 
 

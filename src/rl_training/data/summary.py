@@ -242,7 +242,7 @@ def inspect_file(
     env_kwargs: Mapping[str, Any] | None = None,
     spaces: Spaces | None = None,
 ) -> FileReport:
-    """Look into an npz or hdf5 file without insisting that it is valid."""
+    """Look into a file of arrays or a table without insisting that it is valid."""
     problem = None
     try:
         load_transition_dataset(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES, GROUPS, TransitionDataset, episode_end_flags
+from rl_training.envs.layout import Layout
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, did_you_mean
 
@@ -31,6 +32,9 @@ it does not say whether the episode terminated or was cut."""
 
 MASK, NEXT_MASK = "action_mask", "next_action_mask"
 """Arrays, (rows, actions), of what was allowed where a row begins and where it ends."""
+
+DONES = ("dones", "done")
+"""Names of an array that marks ends without saying which."""
 
 ACTION_TOLERANCE = 1e-4
 SEAM_TOLERANCE = 1e-5
@@ -49,6 +53,8 @@ class RawTransitions:
     env_id: str | None = None
     episode_ends: NDArray[np.int64] | None = None  # last rows, where the source keeps episodes
     mask_width: int = 0  # of the action masks that its observations end with, see data/masks.py
+    layout: Layout | None = None  # of the observations, where the source has several parts
+    action_labels: tuple[str, ...] = ()  # names of Discrete actions
 
     def key(self, array_name: str) -> str:
         return self.keys.get(array_name, array_name)
@@ -65,13 +71,21 @@ NEEDED = {
 
 
 def select_keys(
-    present: Sequence[str], label: str, needs_rewards: bool = True, group: str | None = None
+    present: Sequence[str],
+    label: str,
+    needs_rewards: bool = True,
+    group: str | None = None,
+    dones: str | None = None,
 ) -> dict[str, str]:
     """The package's array names mapped to the keys that a source has for them.
 
-    `group` is the key of the groups, which are otherwise optional and called so.
+    `group` is the key of the groups, which are otherwise optional and called so. Where `dones`
+    says what they mean, they stand for both kinds of ends.
     """
     needed = [name for name in NEEDED if needs_rewards or name != "rewards"]
+    both = next((key for key in DONES if key in present), None) if dones else None
+    if both is not None:
+        needed = [name for name in needed if name not in ("terminations", "truncations")]
     chosen: dict[str, str] = {}
     missing: list[str] = []
     for name in ARRAY_NAMES:
@@ -103,7 +117,21 @@ def select_keys(
         )
     if group is not None or GROUPS in present:
         chosen[GROUPS] = group or GROUPS
+    if both is not None and not {"terminations", "truncations"} & set(chosen):
+        chosen["dones"] = both
     return chosen
+
+
+def with_both_flags(
+    arrays: dict[str, NDArray[Any]], keys: dict[str, str], dones: str | None
+) -> None:
+    """Write `dones`, and a flag that a source lacks beside the other, as the two flags."""
+    done = arrays.pop("dones", None)
+    for name, meaning in (("terminations", "terminated"), ("truncations", "truncated")):
+        if done is not None and meaning == dones:
+            arrays[name], keys[name] = done, keys["dones"]
+        elif name not in arrays:
+            arrays[name] = np.zeros(len(arrays["actions"]), np.bool_)
 
 
 def _refuse_near_misses(chosen: Mapping[str, str], present: Sequence[str], label: str) -> None:
@@ -119,10 +147,11 @@ def _refuse_near_misses(chosen: Mapping[str, str], present: Sequence[str], label
 
 def _advice(missing: Sequence[str], present: Sequence[str]) -> str:
     """What to do about missing flags."""
-    both = next((key for key in ("dones", "done") if key in present), None)
+    both = next((key for key in DONES if key in present), None)
     if both and {"terminations", "truncations"} & set(missing):
         return (
-            f"; '{both}' does not say whether the task ended or the episode was cut, so store "
+            f"; '{both}' does not say whether the task ended or the episode was cut: set "
+            "dataset.dones to terminated or truncated where it is always the same, or store "
             f"truncations = {both} & (step == time limit), which are zeros if nothing was cut, and "
             f"terminations = {both} & ~truncations"
         )

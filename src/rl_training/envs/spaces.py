@@ -11,6 +11,7 @@ from typing import Any, Literal
 import gymnasium as gym
 import numpy as np
 
+from rl_training.envs.layout import Layout
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.experiment.state import LARGEST_COUNT, Stored
 
@@ -35,6 +36,8 @@ class Spaces:
     image_shape: tuple[int, ...] = ()  # empty for vectors
     frame_stack: int = 1
     has_mask: bool = False  # Discrete only: observations end with `action_dim` numbers, 1 or 0
+    layout: Layout | None = None  # of observations that are several parts outside
+    action_labels: tuple[str, ...] = ()  # names of Discrete actions, where data have them
 
     @classmethod
     def of(cls, env: gym.Env[Any, Any]) -> Spaces:
@@ -120,7 +123,13 @@ class Spaces:
         return self.action_kind == "discrete"
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(replace(self, layout=None))
+        del values["layout"]
+        if self.layout is not None:
+            values["layout"] = self.layout.to_list()
+        if not self.action_labels:
+            del values["action_labels"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Spaces:
@@ -153,6 +162,14 @@ class Spaces:
             given["image_shape"] = shape = tuple(stored.wholes("image_shape", count, least=1))
             if shape and (math.prod(shape) != given["obs_dim"] or count not in (2, 3, 4)):
                 raise stored.wrong("image_shape", f"of {given['obs_dim']} numbers")
+        if "action_labels" in stored:
+            given["action_labels"] = labels = tuple(stored.entries("action_labels"))
+            if len(labels) != given["action_dim"] or not all(isinstance(x, str) for x in labels):
+                raise stored.wrong("action_labels", f"{given['action_dim']} names")
+        if "layout" in stored:
+            given["layout"] = layout = Layout.from_list(stored.entries("layout"))
+            if layout.width != given["obs_dim"]:
+                raise stored.wrong("layout", f"of {given['obs_dim']} numbers")
         return cls(**given)
 
     @cached_property
@@ -200,6 +217,8 @@ class Spaces:
         """Describe all in which two tasks may differ: shapes, dtypes, frames, bounds, actions."""
         frames = f" of {self.frame_stack} frames" if self.frame_stack > 1 else ""
         seen = f"{self.obs_shape} {np.dtype(self.obs_dtype)}{frames}"
+        if self.layout is not None:
+            seen += f" of {len(self.layout.parts)} parts"
         if self.is_discrete:
             masked = "masked " if self.has_mask else ""
             done = f"{self.action_dim} {masked}Discrete actions from {self.action_start}"

@@ -130,6 +130,8 @@ class ActionSpace(Section):
     """Number of choices (kind discrete)."""
     start: Whole = 0
     """The smallest choice as the data write it (kind discrete)."""
+    labels: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """Names of the choices, where the data have names (kind discrete)."""
     low: Bounds | None = None
     """Smallest action, one number for all components or one for each (kind box)."""
     high: Bounds | None = None
@@ -140,11 +142,13 @@ class ActionSpace(Section):
         if self.kind == "discrete":
             if self.n is None:
                 raise ValueError("kind 'discrete' needs the key 'n', the number of choices")
+            if self.labels is not None and len(self.labels) != self.n:
+                raise ValueError(f"'labels' names {len(self.labels)} of {self.n} choices")
             if self.low is not None or self.high is not None:
                 raise ValueError("keys 'low' and 'high' belong to kind box")
             return self
-        if self.n is not None or self.start:
-            raise ValueError("keys 'n' and 'start' belong to kind discrete")
+        if self.n is not None or self.start or self.labels is not None:
+            raise ValueError("keys 'n', 'start' and 'labels' belong to kind discrete")
         if self.low is None or self.high is None:
             raise ValueError("kind 'box' needs the keys 'low' and 'high'")
         lows, highs = _each(self.low), _each(self.high)
@@ -162,6 +166,21 @@ class ActionSpace(Section):
         return list(zip(lows, highs, strict=False))
 
 
+class LayoutPart(Section):
+    """One part of an observation, such as a column of a table."""
+
+    path: Annotated[tuple[str | int, ...], Field(strict=False)] = ()
+    """Names and positions on the way to it."""
+    shape: Annotated[tuple[Count, ...], Field(strict=False)] = ()
+    """Shape of what lies there; () for a single number or choice."""
+    choices: Annotated[tuple[Count, ...], Field(strict=False)] = ()
+    """Numbers of choices, where it chooses: each is written one-hot."""
+    starts: Annotated[tuple[Whole, ...], Field(strict=False)] = ()
+    """The smallest of each choice."""
+    labels: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Names of the values of its only choice."""
+
+
 class SpacesConfig(Section):
     """What the policy sees and does, where no environment says it."""
 
@@ -171,20 +190,62 @@ class SpacesConfig(Section):
     """The actions; by default those between the smallest and the largest of the data."""
     action_mask: bool = False
     """Whether observations end with a mask of the actions; data with masks say it themselves."""
+    layout: Annotated[tuple[LayoutPart, ...], Field(strict=False)] | None = None
+    """What the numbers of an observation are, as a run has found it in a table."""
 
 
-SOURCE_KEY = {"scripted": "name", "npz": "path", "hdf5": "path", "minari": "id"}
+SOURCE_KEY = {
+    "scripted": "name",
+    "npz": "path",
+    "hdf5": "path",
+    "minari": "id",
+    "parquet": "path",
+    "csv": "path",
+}
+TABLE_KINDS = ("parquet", "csv")
+
+Columns = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    Field(min_length=1, strict=False),
+]
+
+
+class TableColumns(Section):
+    """Columns of a table; those with a usual name need not be given."""
+
+    observations: Columns | None = None
+    """One column of lists, or the columns that make up an observation."""
+    actions: Columns | None = None
+    """One column, or the components of a Box action."""
+    rewards: str | None = None
+    """Rewards."""
+    next_observations: Columns | None = None
+    """As observations; the next row of the episode by default."""
+    terminations: str | None = None
+    """Where the task ended."""
+    truncations: str | None = None
+    """Where the episode was cut."""
+    dones: str | None = None
+    """Where an episode ended, without saying how: 'dones' says it."""
+
+    def chosen(self) -> dict[str, tuple[str, ...]]:
+        """Those that are given."""
+        given = {name: value for name, value in self if value is not None}
+        return {
+            name: (value,) if isinstance(value, str) else value for name, value in given.items()
+        }
 
 
 class DataSource(Section):
     """Where transitions come from."""
 
-    kind: Literal["scripted", "random", "npz", "hdf5", "minari"] | None = None
+    kind: Literal["scripted", "random", "npz", "hdf5", "minari", "parquet", "csv"] | None = None
     """Kind of source."""
     name: str | None = None
     """Name of a scripted data set (kind scripted)."""
     path: Text | None = None
-    """File to read (kind npz or hdf5)."""
+    """File to read (kind npz or hdf5); of a table also a folder or a pattern such as log-*.csv."""
     id: str | None = None
     """Minari data set id (kind minari)."""
     steps: Count | None = None
@@ -195,6 +256,18 @@ class DataSource(Section):
     """Keep only the first episodes."""
     group: str | None = None
     """Array or column that says who an episode belongs to, such as a patient; 'groups' if any."""
+    dones: Literal["terminated", "truncated"] | None = None
+    """What 'dones', or the last row of an episode in a table without flags, means."""
+    layout: Literal["rllib", "lerobot"] | None = None
+    """Column names of another library (kind parquet or csv)."""
+    columns: TableColumns = TableColumns()
+    """Column names of your own (kind parquet or csv)."""
+    episode: str | None = None
+    """Column that says which episode a row belongs to (kind parquet or csv)."""
+    order: str | None = None
+    """Column by which the rows of an episode are sorted (kind parquet or csv)."""
+    categories: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Columns of numbers that are names of something; text is always taken so (tables)."""
 
     @model_validator(mode="after")
     def _keys_fit_the_kind(self) -> Self:
@@ -205,6 +278,12 @@ class DataSource(Section):
             if getattr(self, key) is not None and key != needed:
                 fits = " or ".join(kind for kind, k in SOURCE_KEY.items() if k == key)
                 raise ValueError(f"key '{key}' belongs to kind {fits}, not to {self.kind}")
+        for key in ("layout", "columns", "episode", "order", "categories"):
+            if (
+                self.kind not in TABLE_KINDS
+                and getattr(self, key) != type(self).model_fields[key].default
+            ):
+                raise ValueError(f"key '{key}' belongs to kind parquet or csv, not to {self.kind}")
         if self.steps is not None and self.kind != "random":
             raise ValueError(f"key 'steps' belongs to kind random, not to {self.kind}")
         return self

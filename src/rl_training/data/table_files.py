@@ -1,0 +1,118 @@
+"""Opening tables: Parquet and CSV files by path, folder or pattern, and data frames.
+
+Everything becomes a table of Arrow; `tables` makes transitions of it.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rl_training.data.files import optional_module
+from rl_training.experiment.errors import DataError, RLTrainingError, did_you_mean
+from rl_training.experiment.memory import require_data_memory
+
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
+
+Chooser = Callable[[Sequence[str]], list[str]]
+"""From the columns that a table has to those that are wanted."""
+
+
+def is_frame(source: object) -> bool:
+    """Whether an object is a data frame of pandas or Polars, or a table of Arrow."""
+    kind = type(source)
+    return kind.__name__ in ("DataFrame", "Table") and kind.__module__.partition(".")[0] in (
+        "pandas",
+        "polars",
+        "pyarrow",
+    )
+
+
+def arrow() -> Any:
+    """The package pyarrow."""
+    return optional_module("pyarrow", "tables", "reading a table")
+
+
+def open_frame(frame: Any, label: str) -> Any:
+    """A data frame as a table of Arrow."""
+    pa = arrow()
+    with _damage(f"{label}: it cannot be read as a table; give columns of one type each"):
+        if isinstance(frame, pa.Table):
+            return frame
+        if hasattr(frame, "to_arrow"):
+            return frame.to_arrow()
+        return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def open_files(files: Sequence[Path], kind: str, wanted: Chooser) -> tuple[Any, list[int]]:
+    """The wanted columns of some files in one table, and the number of rows of each file."""
+    tables = [_read_file(file, kind, wanted) for file in files]
+    with _damage(f"'{files[0].parent}': they have different columns; give files of one table"):
+        whole = arrow().concat_tables(tables, promote_options="permissive")
+    return whole, [table.num_rows for table in tables]
+
+
+def table_files(path: str, kind: str, below: str = "") -> list[Path]:
+    """The files that a path means, in the order of their names: one, those of a folder, or of the
+    folder `below` in it, or those of a pattern."""
+    place = Path(path)
+    if place.is_dir():
+        folder = place / below
+        suffixes = [suffix for suffix, of in SUFFIXES.items() if of == kind]
+        found = sorted(f for suffix in suffixes for f in folder.rglob(f"*{suffix}"))
+        if not found:
+            raise DataError(f"folder '{folder}' has no {kind} file; correct dataset.path")
+        return found
+    if any(character in path for character in "*?["):
+        found = sorted(Path(file) for file in glob.glob(path, recursive=True))
+        if not found:
+            raise DataError(f"no file is called like '{path}'; correct dataset.path")
+        return found
+    if not place.exists():
+        beside = [p.name for p in place.parent.iterdir()] if place.parent.is_dir() else []
+        raise DataError(
+            f"{kind} file '{path}' does not exist{did_you_mean(place.name, beside)}; correct the "
+            "path (dataset.path in a config)"
+        )
+    return [place]
+
+
+def file_columns(path: Path) -> dict[str, Any]:
+    """All columns of a file as arrays, whatever they hold."""
+    table = _read_file(path, SUFFIXES[path.suffix.lower()], list)
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _schema(file: Path, kind: str) -> Any:
+    with _damage(f"'{file}' is not a {kind} file, or is damaged; write it again"):
+        if kind == "parquet":
+            return optional_module("pyarrow.parquet", "tables", "reading a table").read_schema(file)
+        csv = optional_module("pyarrow.csv", "tables", "reading a table")
+        with csv.open_csv(file) as opened:
+            return opened.schema
+
+
+def _read_file(file: Path, kind: str, wanted: Chooser) -> Any:
+    columns = wanted(list(_schema(file, kind).names))
+    with _damage(f"'{file}' is damaged, or mixes types in a column; write it again"):
+        if kind == "parquet":
+            parquet = optional_module("pyarrow.parquet", "tables", "reading a table")
+            opened = parquet.ParquetFile(file)
+            require_data_memory(f"'{file}'", 4 * opened.metadata.num_rows * len(columns))
+            return opened.read(columns)
+        csv = optional_module("pyarrow.csv", "tables", "reading a table")
+        return csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=columns))
+
+
+@contextmanager
+def _damage(sentence: str) -> Iterator[None]:
+    """Whatever Arrow raises over a damaged or odd table becomes `sentence`."""
+    try:
+        yield
+    except RLTrainingError:
+        raise
+    except Exception:  # noqa: BLE001  (it fails in many ways)
+        raise DataError(sentence) from None

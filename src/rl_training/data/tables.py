@@ -1,0 +1,461 @@
+"""Logs in tables: Parquet and CSV files, data frames.
+
+A table has a row per step and a column per quantity. Rows may lie in any order where a column says
+which episode they belong to and another when they happened; text, and numbers that are names, are
+categories, which the layout of the observations records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.dataset import ARRAY_NAMES, GROUPS
+from rl_training.data.table_files import arrow, open_files, open_frame, table_files
+from rl_training.data.validation import ALIASES, DONES, RawTransitions
+from rl_training.envs.layout import Layout, Part
+from rl_training.experiment.config import DataSource, SpacesConfig, TableColumns
+from rl_training.experiment.errors import DataError, did_you_mean
+
+MOST_CATEGORIES = 10_000
+"""More different texts than these are free text or keys, which no policy can learn from."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How another library names its columns."""
+
+    columns: TableColumns
+    episode: str
+    order: str | None
+    folder: str = ""  # of the files, in the folder that is given
+
+
+PRESETS = {
+    "rllib": Preset(
+        TableColumns(
+            observations=("obs",),
+            actions=("actions",),
+            rewards="rewards",
+            next_observations=("new_obs",),
+            terminations="terminateds",
+            truncations="truncateds",
+        ),
+        episode="eps_id",
+        order="t",
+    ),
+    "lerobot": Preset(
+        TableColumns(
+            observations=("observation.state",),
+            actions=("action",),
+            rewards="next.reward",
+            dones="next.done",
+        ),
+        episode="episode_index",
+        order="frame_index",
+        folder="data",
+    ),
+}
+OPTIONAL = {"rllib": ("new_obs", "truncateds", "t"), "lerobot": ("next.reward", "next.done")}
+"""Columns of a preset that not every table has."""
+
+
+def read_frame(
+    frame: Any, source: DataSource, needs_rewards: bool, given: SpacesConfig | None
+) -> RawTransitions:
+    """A data frame, by the keys that a configuration has for tables."""
+    label = f"{type(frame).__module__.partition('.')[0]} table"
+    table = open_frame(frame, label)
+    return _Reader(source, label, needs_rewards, given).read(table, [table.num_rows])
+
+
+def read_table(
+    source: DataSource, needs_rewards: bool, given: SpacesConfig | None
+) -> RawTransitions:
+    """The files that `source.path` means: one, those of a folder, or those of a pattern."""
+    kind, preset = str(source.kind), PRESETS.get(source.layout or "")
+    files = table_files(str(source.path), kind, preset.folder if preset else "")
+    label = f"{kind} file '{files[0]}'" if len(files) == 1 else f"'{source.path}'"
+    reader = _Reader(source, label, needs_rewards, given)
+    return reader.read(*open_files(files, kind, reader.wanted))
+
+
+def _numbered(name: str, present: Sequence[str]) -> tuple[str, ...]:
+    """The columns `name`_0, `name`_1 and so on, as a conversion to CSV writes them."""
+    found: list[str] = []
+    while f"{name}_{len(found)}" in present:
+        found.append(f"{name}_{len(found)}")
+    return tuple(found)
+
+
+class _Reader:
+    """One table on its way to transitions; `label` is how messages name it."""
+
+    def __init__(
+        self, source: DataSource, label: str, needs_rewards: bool, given: SpacesConfig | None
+    ) -> None:
+        self.source, self.label, self.needs_rewards = source, label, needs_rewards
+        preset = PRESETS.get(source.layout or "")
+        own = source.columns.chosen()
+        self.columns = {**(preset.columns.chosen() if preset else {}), **own}
+        self.episode = source.episode or (preset.episode if preset else None)
+        self.order = source.order or (preset.order if preset else None)
+        self.optional = OPTIONAL.get(source.layout or "", ())
+        self.named = {column for columns in own.values() for column in columns}
+        layout = given.layout if given is not None else None
+        self.known_labels = {
+            str(part.path[-1]): part.labels for part in layout or () if part.labels
+        }
+        labels = given.actions.labels if given is not None and given.actions else None
+        self.action_labels: tuple[str, ...] = labels or ()
+
+    # --- which columns ------------------------------------------------------------------------
+
+    def wanted(self, present: Sequence[str]) -> list[str]:
+        """The columns to read, checked to be there; those with a usual name are found."""
+        repeated = sorted({name for name in present if list(present).count(name) > 1})
+        if repeated:
+            raise DataError(f"{self.label}: there are two columns '{repeated[0]}'; rename one")
+        for name in ARRAY_NAMES:
+            usual = [key for key in (name, *ALIASES[name]) if key in present]
+            numbered = _numbered(name, present)
+            if name not in self.columns and self.source.layout is None and (usual or numbered):
+                self.columns[name] = (usual[0],) if usual else numbered
+        dones = [key for key in DONES if key in present]
+        flagged = {"terminations", "truncations", "dones"} & set(self.columns)
+        if dones and not flagged and self.source.layout is None:
+            self.columns["dones"] = (dones[0],)
+        for column in self.optional:
+            if column not in present and column not in self.named:
+                self.columns = {k: v for k, v in self.columns.items() if column not in v}
+                self.order = None if self.order == column else self.order
+        group = self.source.group or (GROUPS if GROUPS in present else None)
+        if group is not None:
+            self.columns[GROUPS] = (group,)
+        needed = ["observations", "actions", *(["rewards"] if self.needs_rewards else [])]
+        for name in needed:
+            if name not in self.columns:
+                raise DataError(
+                    f"{self.label}: no column is called {name}; name "
+                    f"{'them' if name != 'rewards' else 'it'} with dataset.columns.{name}, present "
+                    f"are {', '.join(present)}"
+                )
+        extra = {"episode": self.episode, "order": self.order}
+        keys = {f"columns.{name}": columns for name, columns in self.columns.items()}
+        keys |= {key: (column,) for key, column in extra.items() if column is not None}
+        for key, columns in keys.items():
+            for column in columns:
+                if column not in present:
+                    hint = did_you_mean(column, present)
+                    raise DataError(
+                        f"{self.label}: there is no column '{column}'{hint}, which dataset.{key} "
+                        f"names; present are {', '.join(present)}"
+                    )
+        for column in self.source.categories:
+            if column not in present:
+                raise DataError(
+                    f"{self.label}: there is no column '{column}'{did_you_mean(column, present)}, "
+                    "which dataset.categories names"
+                )
+        return list(dict.fromkeys(column for columns in keys.values() for column in columns))
+
+    # --- the whole ----------------------------------------------------------------------------
+
+    def read(self, table: Any, rows_of_files: Sequence[int]) -> RawTransitions:
+        self.table = table.select(self.wanted(table.column_names))
+        if not self.table.num_rows:
+            raise DataError(f"{self.label}: the table has no rows; give at least one")
+        self.notes: list[str] = []
+        order, ends = self._sorted(rows_of_files)
+        parts = [self._part(column) for column in self.columns["observations"]]
+        layout = Layout(tuple(part for part, _ in parts))
+        arrays = {"observations": np.concatenate([values for _, values in parts], 1)}
+        if "next_observations" in self.columns:
+            arrays["next_observations"] = self._following(layout)
+        arrays["actions"] = self._actions()
+        if "rewards" in self.columns:
+            arrays["rewards"] = self._numbers(self.columns["rewards"][0])
+        arrays |= self._flags(order, ends)
+        if GROUPS in self.columns:
+            arrays[GROUPS] = self._labels_or_numbers(self.columns[GROUPS][0])
+        if order is not None:
+            arrays = {
+                name: array if name in ("terminations", "truncations") else array[order]
+                for name, array in arrays.items()
+            }
+        keys = {name: ", ".join(columns) for name, columns in self.columns.items()}
+        return RawTransitions(
+            label=self.label,
+            name=str(self.source.path or self.label),
+            arrays=arrays,
+            keys=keys,
+            notes=tuple(self.notes),
+            episode_ends=ends,
+            layout=layout,
+            action_labels=self.action_labels,
+        )
+
+    def _sorted(
+        self, rows_of_files: Sequence[int]
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+        """Rows in time order, None for the order they have, and the last row of every episode."""
+        if self.episode is None:
+            if self.order is not None:
+                raise DataError(
+                    f"{self.label}: dataset.order sorts the rows of an episode; name the column "
+                    "that says which episode they belong to with dataset.episode"
+                )
+            return None, None
+        values = self._labels_or_numbers(self.episode)
+        _, first, episode = np.unique(values, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))[episode]  # episodes in the order of their first rows
+        order = None
+        if self.order is not None:
+            when = self._numbers(self.order)
+            order = np.lexsort((when, rank))
+            same = np.flatnonzero((np.diff(rank[order]) == 0) & (np.diff(when[order]) == 0))
+            if same.size:
+                row = order[same[0]]
+                raise DataError(
+                    f"{self.label}: two rows of episode {values[row]} have the same "
+                    f"'{self.order}', {when[row]:g}; remove one, or order by another column"
+                )
+            rank = rank[order]
+        else:
+            self._refuse_scattered(values, rank, rows_of_files)
+        ends = np.flatnonzero(np.append(np.diff(rank) != 0, True))
+        return order, ends
+
+    def _refuse_scattered(
+        self, values: NDArray[Any], rank: NDArray[np.int64], rows_of_files: Sequence[int]
+    ) -> None:
+        back = np.flatnonzero(np.diff(rank) < 0)
+        if back.size:
+            raise DataError(
+                f"{self.label}: the rows of episode {values[back[0] + 1]} are not together; name "
+                "the column by which they are sorted with dataset.order"
+            )
+        seams = np.cumsum(rows_of_files)[:-1]
+        across = [seam for seam in seams if 0 < seam < len(rank) and rank[seam] == rank[seam - 1]]
+        if across:
+            raise DataError(
+                f"{self.label}: episode {values[across[0]]} spans two files, whose order is not "
+                "known; name the column by which its rows are sorted with dataset.order"
+            )
+
+    def _flags(
+        self, order: NDArray[np.int64] | None, ends: NDArray[np.int64] | None
+    ) -> dict[str, NDArray[Any]]:
+        """Terminations and truncations, in time order."""
+        count, meaning = self.table.num_rows, self.source.dones
+        flags = {name: np.zeros(count, np.bool_) for name in ("terminations", "truncations")}
+        known = [name for name in flags if name in self.columns]
+        for name in known:
+            flags[name] = self._numbers(self.columns[name][0])
+        if not known:
+            done = np.zeros(count, np.bool_)
+            if "dones" in self.columns:
+                column = self.columns["dones"][0]
+                done, what = self._numbers(column), f"column '{column}'"
+            elif ends is not None:
+                order_back = np.arange(count) if order is None else order
+                done[order_back[ends]] = True
+                what = "the last row of an episode"
+            else:
+                raise DataError(
+                    f"{self.label}: nothing says where episodes end; name the column of the "
+                    "episodes with dataset.episode, or dataset.columns.terminations"
+                )
+            if meaning is None and self.needs_rewards:
+                raise DataError(
+                    f"{self.label}: {what} does not say whether the task ended there or the "
+                    "episode was cut; set dataset.dones to terminated or truncated"
+                )
+            flags["truncations" if meaning == "truncated" else "terminations"] = done
+        if order is not None:
+            flags = {name: array[order] for name, array in flags.items()}
+        if ends is not None:
+            inside = (flags["terminations"] != 0) | (flags["truncations"] != 0)
+            inside[ends] = False
+            if inside.any():
+                raise DataError(
+                    f"{self.label}: row {int(np.flatnonzero(inside)[0])} of the sorted table ends "
+                    f"an episode, but column '{self.episode}' goes on; correct one of them"
+                )
+        return {name: np.asarray(array) for name, array in flags.items()}
+
+    # --- one column ---------------------------------------------------------------------------
+
+    def _column(self, name: str) -> Any:
+        column = self.table.column(name)
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+            raise DataError(
+                f"{self.label}: column '{name}' has no value in row {row}; fill it in, or leave "
+                "out the rows of that episode"
+            )
+        return column
+
+    def _is_category(self, name: str, column: Any) -> bool:
+        types = arrow().types
+        kind = column.type
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        return bool(text) or name in self.source.categories
+
+    def _part(self, name: str) -> tuple[Part, NDArray[np.float32]]:
+        """A column of an observation, and its (N, width) numbers."""
+        column = self._column(name)
+        if not self._is_category(name, column):
+            values = self._numbers(name)
+            part = Part((name,), values.shape[1:])
+            with np.errstate(over="ignore"):
+                return part, values.reshape(len(values), -1).astype(np.float32)
+        labels, codes = self._codes(name, column, self.known_labels.get(name))
+        plain = Part((name,), (), (len(labels),), (0,))
+        self.known_labels[name] = labels
+        return Part((name,), (), plain.choices, (), labels), plain.encode(codes, self.label)
+
+    def _codes(
+        self, name: str, column: Any, known: Sequence[str] | None
+    ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+        """Categories in the order of their names, or those `known`, and each row's number."""
+        types = arrow().types
+        encoded = column if types.is_dictionary(column.type) else column.dictionary_encode()
+        encoded = encoded.unify_dictionaries().combine_chunks()
+        if isinstance(encoded, arrow().ChunkedArray):
+            encoded = encoded.chunk(0)
+        found = [str(value) for value in encoded.dictionary.to_pylist()]
+        if len(found) > MOST_CATEGORIES:
+            raise DataError(
+                f"{self.label}: column '{name}' holds {len(found):,} different texts, too many for "
+                "categories; leave it out, or sort them into fewer"
+            )
+        indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        used = sorted({found[i] for i in np.unique(indices)})
+        labels = tuple(known) if known else tuple(used)
+        unseen = [label for label in used if label not in labels]
+        if unseen:
+            row = int(np.flatnonzero(indices == found.index(unseen[0]))[0])
+            raise DataError(
+                f"{self.label}: column '{name}' has the category '{unseen[0]}' in row {row}, which "
+                f"dataset.spaces does not have{did_you_mean(unseen[0], labels)}; correct it, or "
+                "start a new run"
+            )
+        position = {label: i for i, label in enumerate(labels)}
+        return labels, np.asarray([position.get(label, 0) for label in found])[indices]
+
+    def _numbers(self, name: str) -> NDArray[Any]:
+        """(N,) numbers of a column, or (N, width) of one that holds lists."""
+        pa, column = arrow(), self._column(name)
+        types, kind = pa.types, column.type
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            return self._lists(name, column)
+        if types.is_decimal(kind):
+            column = column.cast(pa.float64())
+        elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            advice = "leave it out, or store numbers"
+            if types.is_binary(kind) or types.is_large_binary(kind):
+                advice = "store it uncompressed, as lists of numbers"
+            raise DataError(
+                f"{self.label}: column '{name}' holds {kind}, expected numbers; {advice}"
+            )
+        values: NDArray[Any] = column.to_numpy()
+        return values
+
+    def _lists(self, name: str, column: Any) -> NDArray[Any]:
+        whole = column.combine_chunks()
+        if isinstance(whole, arrow().ChunkedArray):
+            whole = whole.chunk(0)
+        types = arrow().types
+        inner = whole.type.value_type
+        if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
+            raise DataError(
+                f"{self.label}: column '{name}' holds lists of {inner}, expected lists of numbers; "
+                "flatten it"
+            )
+        if types.is_fixed_size_list(whole.type):
+            lengths = np.full(len(whole), whole.type.list_size)
+        else:
+            lengths = np.diff(whole.offsets.to_numpy())
+        ragged = np.flatnonzero(lengths != lengths[0])
+        if ragged.size:
+            raise DataError(
+                f"{self.label}: column '{name}' holds {lengths[ragged[0]]} numbers in row "
+                f"{ragged[0]} and {lengths[0]} in row 0; make all rows equally long"
+            )
+        flat = whole.flatten()
+        if flat.null_count:
+            row = int(
+                np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False))[0] // lengths[0]
+            )
+            raise DataError(
+                f"{self.label}: column '{name}' lacks a number in row {row}; fill it in"
+            )
+        values: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
+        return values
+
+    def _following(self, layout: Layout) -> NDArray[np.float32]:
+        columns = self.columns["next_observations"]
+        if len(columns) != len(layout.parts):
+            raise DataError(
+                f"{self.label}: dataset.columns.next_observations names {len(columns)} columns and "
+                f"observations {len(layout.parts)}; give as many, in the same order"
+            )
+        found = []
+        for name, part in zip(columns, layout.parts, strict=True):
+            if part.labels:
+                _, codes = self._codes(name, self._column(name), part.labels)
+                plain = Part(part.path, (), part.choices, (0,))
+                found.append(plain.encode(codes, self.label))
+            else:
+                values = self._numbers(name)
+                if values.shape[1:] != part.shape:
+                    raise DataError(
+                        f"{self.label}: column '{name}' holds numbers of the shape "
+                        f"{values.shape[1:]}, unlike '{part.name}', which has {part.shape}"
+                    )
+                found.append(values.reshape(len(values), -1).astype(np.float32))
+        return np.concatenate(found, 1)
+
+    def _actions(self) -> NDArray[Any]:
+        columns = self.columns["actions"]
+        if len(columns) == 1:
+            name = columns[0]
+            column = self._column(name)
+            if self._is_category(name, column):
+                self.action_labels, codes = self._codes(name, column, self.action_labels or None)
+                return codes
+            values = self._numbers(name)
+            # one column of numbers with a fraction is a Box action of one component
+            return values[:, None] if values.ndim == 1 and values.dtype.kind == "f" else values
+        return np.stack([self._scalar(name).astype(np.float32) for name in columns], 1)
+
+    def _scalar(self, name: str) -> NDArray[Any]:
+        values = self._numbers(name)
+        if values.ndim != 1:
+            raise DataError(
+                f"{self.label}: column '{name}' holds lists and is one of several; name it alone"
+            )
+        return values
+
+    def _labels_or_numbers(self, name: str) -> NDArray[Any]:
+        """A column that says which or whose, as whole numbers or text."""
+        column = self._column(name)
+        if self._is_category(name, column):
+            labels, codes = self._codes_of_any(column)
+            return np.asarray(labels)[codes]
+        values = self._scalar(name)
+        return values.astype(np.int64) if values.dtype.kind == "b" else values
+
+    def _codes_of_any(self, column: Any) -> tuple[list[str], NDArray[np.int64]]:
+        encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
+        if isinstance(encoded, arrow().ChunkedArray):
+            encoded = encoded.chunk(0)
+        labels = [str(value) for value in encoded.dictionary.to_pylist()]
+        return labels, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
