@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import yaml
 
@@ -115,29 +115,32 @@ def test_a_run_stores_its_categories_and_predicts_by_name(tmp_path: Path, cli: C
     for one, other in zip(parameters(whole), parameters(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
     agent = rl_training.load(run)
-    one = {"age": 61.0, "pulse": 80, "ward": "icu"}
-    action, _ = agent.predict(one)
+    seen: dict[str, Any] = {"age": 61.0, "pulse": 80, "ward": "icu"}
+    action, _ = agent.predict(seen)
     assert action in DRUGS
     plain = np.array([61.0, 80, 1, 0, 0], np.float32)
     assert agent.predict(plain)[0] == action
     for table in (frame, pl.from_pandas(frame)):
         several, _ = agent.predict(table)
         assert several.shape == (40,)
-    assert (agent.predict({k: frame[k].to_numpy() for k in one})[0] == several).all()
-    assert agent.log_prob(one, action) == agent.log_prob(plain, action)
-    shown = cli("predict", run, json.dumps(one), "--explain")
+    assert (agent.predict({k: frame[k].to_numpy() for k in seen})[0] == several).all()
+    assert agent.log_prob(seen, action) == agent.log_prob(plain, action)
+    shown = cli("predict", run, json.dumps(seen), "--explain")
     assert json.loads(shown.out)["action"] == action
-    assert_refused(cli("predict", run, json.dumps({**one, "ward": "nort"})), "mean 'north'")
+    assert_refused(cli("predict", run, json.dumps({**seen, "ward": "nort"})), "mean 'north'")
     for wrong, message in (
-        ({**one, "ward": "west"}, "'ward' has the category 'west', which the training data do not"),
+        (
+            {**seen, "ward": "west"},
+            "'ward' has the category 'west', which the training data do not",
+        ),
         ({"age": 61.0, "pulse": 80}, "the observation has no 'ward'"),
-        ({**one, "age": "old"}, "'age' must hold numbers"),
-        ({**one, "age": np.nan}, "NaN"),
+        ({**seen, "age": "old"}, "'age' must hold numbers"),
+        ({**seen, "age": np.nan}, "NaN"),
     ):
         with pytest.raises(DataError, match=message):
             agent.predict(wrong)
     with pytest.raises(DataError, match=r"no action 'hgh'.*'high'"):
-        agent.log_prob(one, "hgh")
+        agent.log_prob(seen, "hgh")
     # the same data with a category that was not there
     frame.loc[5, "ward"] = "west"
     frame.to_csv(path, index=False)
@@ -224,8 +227,8 @@ def test_conversion_both_ways(tmp_path: Path, cli: Command) -> None:
                 np.testing.assert_array_equal(array, getattr(back, key), err_msg=f"{name} {key}")
     path = tmp_path / "log.csv"
     stays().to_csv(path, index=False)
-    keys = ("episode=stay", "order=hour", "dones=terminated", "columns.rewards=score")
-    keys += ("columns.observations=[age, ward]", "columns.actions=drug")
+    keys = ["episode=stay", "order=hour", "dones=terminated", "columns.rewards=score"]
+    keys += ["columns.observations=[age, ward]", "columns.actions=drug"]
     done = cli("data", "convert", path, tmp_path / "b.npz", *keys)
     assert done.code == 0, done.err
     assert load_transition_dataset(tmp_path / "b.npz").num_episodes == 10

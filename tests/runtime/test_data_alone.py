@@ -76,8 +76,8 @@ def test_three_lines_and_everything_after_them(log: Path, tmp_path: Path) -> Non
     assert stored["env_id"] is None
     spaces = stored["dataset"]["spaces"]
     assert spaces["obs_dim"] == 3
-    actions = {"kind": "discrete", "n": 4, "start": 0}
-    assert {key: spaces["actions"][key] for key in actions} == actions
+    kind = {"kind": "discrete", "n": 4, "start": 0}
+    assert {key: spaces["actions"][key] for key in kind} == kind
     obs = clinic()["observations"]
     actions, _ = agent.predict(obs)
     assert set(actions) <= set(range(4))

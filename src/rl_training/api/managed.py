@@ -13,6 +13,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.api import insight
 from rl_training.api.initial import start_policy
 from rl_training.api.support import (
+    PREPARATION,
     Array,
     announce,
     changes,
@@ -170,7 +171,7 @@ class ManagedAlgorithm:
         if in_memory(dataset):
             kept = {}
             if holds_frame(dataset):  # what is done to the data is the run's, not the file's
-                kept = preparation(dataset)
+                kept = {key: dataset[key] for key in PREPARATION if key in dataset}
                 dataset = {key: value for key, value in dataset.items() if key not in kept}
             self._dataset = load_transition_dataset(
                 dataset,

@@ -34,10 +34,14 @@ import torch
 
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.table_files import Frame
 '''
 
 
-_DATASET = "DatasetConfig | TransitionDataset | Mapping[str, Any] | str | Path"
+_DATASET = (
+    "DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame "
+    "| str | Path"
+)
 _WIDER = {
     "device": "str | torch.device",
     "init_from": "str | PathLike[str] | None",

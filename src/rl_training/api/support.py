@@ -53,12 +53,14 @@ Array = np.ndarray[Any, Any]
 Source = TypeVar("Source", bound=DataSource)
 
 
+PREPARATION = ("keep", "split", "rewards", "returns", "normalize_observations")
+"""Keys of a data section that say what is done to the data."""
+
+
 def preparation(dataset: DatasetConfig | None, same_data: bool = False) -> dict[str, Any]:
     """The keys of a data section that say what is done to the data, wherever they come from;
     with `same_data`, also what is known of these data."""
-    keys = ["keep", "split", "rewards", "returns", "normalize_observations"]
-    if same_data:
-        keys.append("spaces")
+    keys = (*PREPARATION, "spaces") if same_data else PREPARATION
     return {} if dataset is None else {key: getattr(dataset, key) for key in keys}
 
 

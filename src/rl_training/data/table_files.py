@@ -9,7 +9,7 @@ import glob
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 from rl_training.data.files import optional_module
 from rl_training.experiment.errors import DataError, RLTrainingError, did_you_mean
@@ -21,7 +21,14 @@ Chooser = Callable[[Sequence[str]], list[str]]
 """From the columns that a table has to those that are wanted."""
 
 
-def is_frame(source: object) -> bool:
+class Frame(Protocol):
+    """A data frame of pandas or Polars, or a table of Arrow."""
+
+    @property
+    def columns(self) -> Any: ...
+
+
+def is_frame(source: object) -> TypeGuard[Frame]:
     """Whether an object is a data frame of pandas or Polars, or a table of Arrow."""
     kind = type(source)
     return kind.__name__ in ("DataFrame", "Table") and kind.__module__.partition(".")[0] in (
