@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.files import optional_module
+from rl_training.data.files import damage, optional_module
 from rl_training.data.table_files import SUFFIXES, file_columns
 from rl_training.data.validation import RawTransitions, select_keys, with_both_flags
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     DataError,
     EnvironmentSetupError,
-    RLTrainingError,
     did_you_mean,
 )
 from rl_training.experiment.files import bring_back
@@ -30,17 +28,6 @@ HDF5_SUFFIXES = (".h5", ".hdf5")
 SPARSE_FROM_BYTES = 1 << 26
 MOST_COMPRESSED = 1100
 """Times that gzip makes an array smaller at most; what is smaller was never written."""
-
-
-@contextmanager
-def _damage(sentence: str) -> Iterator[None]:
-    """Whatever a library raises over a damaged or hostile file becomes `sentence`."""
-    try:
-        yield
-    except RLTrainingError:
-        raise
-    except Exception:  # noqa: BLE001  (NumPy, zipfile and h5py fail in many ways)
-        raise DataError(sentence) from None
 
 
 def read_arrays(
@@ -60,7 +47,7 @@ def read_arrays(
                 f"{name}: array '{theirs}' has masked values, which stand for nothing; fill them, "
                 "or leave out their rows"
             )
-        with _damage(
+        with damage(
             f"{name}: array '{theirs}' cannot be read as an array of numbers; give rows of "
             "equal length, of a type that NumPy has"
         ):
@@ -149,14 +136,14 @@ def _npz_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
         f"'{path}' is not an npz file, or is damaged; write it with numpy.savez, "
         "or set dataset.kind to what it is"
     )
-    with _damage(unknown):
+    with damage(unknown):
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise DataError(unknown)
         stored = list(archive.files)
     with archive:
         chosen = choose(stored) if choose else stored
-        with _damage(unknown):
+        with damage(unknown):
             members = [] if archive.zip is None else archive.zip.infolist()
             sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in members}
         require_data_memory(label, sum(sizes.get(key, 0) for key in chosen))
@@ -164,7 +151,7 @@ def _npz_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
 
 
 def _npz_array(archive: Any, key: str, label: str) -> NDArray[Any]:
-    with _damage(f"{label}: array '{key}' is damaged; write the file again"):
+    with damage(f"{label}: array '{key}' is damaged; write the file again"):
         try:
             stored = archive[key]
         except ValueError as error:
@@ -187,7 +174,7 @@ def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
         f"'{path}' is not an hdf5 file, or is damaged; write it again, "
         "or set dataset.kind to what it is"
     )
-    with _damage(unknown), h5py.File(path, "r") as file:
+    with damage(unknown), h5py.File(path, "r") as file:
         # Of all keys: an array that is a dead link or a group is not one that is missing.
         chosen = choose(list(file)) if choose else [k for k in file if _is_array(file, k, h5py)]
         for key in chosen:
@@ -196,12 +183,12 @@ def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
                     f"{label}: '{key}' is no array of this file, but a group or a link; store the "
                     "numbers under this key"
                 )
-            with _damage(f"{label}: array '{key}' cannot be read; write the file again"):
+            with damage(f"{label}: array '{key}' cannot be read; write the file again"):
                 _check_stored_here(file, key, label)
         require_data_memory(label, sum(file[key].nbytes for key in chosen))
         arrays = {}
         for key in chosen:
-            with _damage(f"{label}: array '{key}' cannot be read; write the file again"):
+            with damage(f"{label}: array '{key}' cannot be read; write the file again"):
                 arrays[key] = np.asarray(file[key][()])
         return arrays
 

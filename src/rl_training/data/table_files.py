@@ -6,13 +6,12 @@ Everything becomes a table of Arrow; `tables` makes transitions of it.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
-from rl_training.data.files import optional_module
-from rl_training.experiment.errors import DataError, RLTrainingError, did_you_mean
+from rl_training.data.files import damage, optional_module
+from rl_training.experiment.errors import DataError, did_you_mean
 from rl_training.experiment.memory import require_data_memory
 
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
@@ -46,7 +45,7 @@ def arrow() -> Any:
 def open_frame(frame: Any, label: str) -> Any:
     """A data frame as a table of Arrow."""
     pa = arrow()
-    with _damage(f"{label}: it cannot be read as a table; give columns of one type each"):
+    with damage(f"{label}: it cannot be read as a table; give columns of one type each"):
         if isinstance(frame, pa.Table):
             return frame
         if hasattr(frame, "to_arrow"):
@@ -57,7 +56,7 @@ def open_frame(frame: Any, label: str) -> Any:
 def open_files(files: Sequence[Path], kind: str, wanted: Chooser) -> tuple[Any, list[int]]:
     """The wanted columns of some files in one table, and the number of rows of each file."""
     tables = [_read_file(file, kind, wanted) for file in files]
-    with _damage(f"'{files[0].parent}': they have different columns; give files of one table"):
+    with damage(f"'{files[0].parent}': they have different columns; give files of one table"):
         whole = arrow().concat_tables(tables, promote_options="permissive")
     return whole, [table.num_rows for table in tables]
 
@@ -94,7 +93,7 @@ def file_columns(path: Path) -> dict[str, Any]:
 
 
 def _schema(file: Path, kind: str) -> Any:
-    with _damage(f"'{file}' is not a {kind} file, or is damaged; write it again"):
+    with damage(f"'{file}' is not a {kind} file, or is damaged; write it again"):
         if kind == "parquet":
             return optional_module("pyarrow.parquet", "tables", "reading a table").read_schema(file)
         csv = optional_module("pyarrow.csv", "tables", "reading a table")
@@ -104,7 +103,7 @@ def _schema(file: Path, kind: str) -> Any:
 
 def _read_file(file: Path, kind: str, wanted: Chooser) -> Any:
     columns = wanted(list(_schema(file, kind).names))
-    with _damage(f"'{file}' is damaged, or mixes types in a column; write it again"):
+    with damage(f"'{file}' is damaged, or mixes types in a column; write it again"):
         if kind == "parquet":
             parquet = optional_module("pyarrow.parquet", "tables", "reading a table")
             opened = parquet.ParquetFile(file)
@@ -112,14 +111,3 @@ def _read_file(file: Path, kind: str, wanted: Chooser) -> Any:
             return opened.read(columns)
         csv = optional_module("pyarrow.csv", "tables", "reading a table")
         return csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=columns))
-
-
-@contextmanager
-def _damage(sentence: str) -> Iterator[None]:
-    """Whatever Arrow raises over a damaged or odd table becomes `sentence`."""
-    try:
-        yield
-    except RLTrainingError:
-        raise
-    except Exception:  # noqa: BLE001  (it fails in many ways)
-        raise DataError(sentence) from None
