@@ -225,7 +225,7 @@ RUNNING = [p for p in PAGES if any(marked for _, marked, _ in fenced_blocks(p, "
 
 
 def test_the_guides_have_examples_that_run() -> None:
-    guides = {"adding_an_algorithm.md", "runs.md", "data.md", "metrics.md"}
+    guides = {"adding_an_algorithm.md", "runs.md", "data.md", "metrics.md", "networks.md"}
     assert {p.name for p in RUNNING} >= guides
 
 

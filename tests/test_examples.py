@@ -38,6 +38,10 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--total-updates", "20"),
         ("how much closer", "<BC('Hold-v0', seed=0", "<BestSteps('Hold-v0'", "after 20 updates"),
     ),
+    "own_network.py": (
+        ("--timesteps", "1050"),
+        ("MLP alone: return", "Fourier features: return", "networks: __main__:fourier_networks"),
+    ),
     "offline_to_online.py": (
         ("--timesteps", "1500", "--total-updates", "20"),
         ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rl_training.experiment.sinks import RunInfo as RunInfo
     from rl_training.experiment.sinks import SinkFailure as SinkFailure
     from rl_training.export.exported import ExportedPolicy as ExportedPolicy
+    from rl_training.models.architecture import NetworkRequest as NetworkRequest
     from rl_training.runtime.callbacks import Callback as Callback
     from rl_training.runtime.callbacks import EvalEvent as EvalEvent
     from rl_training.runtime.callbacks import LogEvent as LogEvent
@@ -56,6 +57,7 @@ _EXPORTS = {
     "experiment.errors": ("RLTrainingError",),
     "export.exported": ("ExportedPolicy",),
     "experiment.sinks": ("MetricsEvent", "MetricsSink", "RunInfo", "SinkFailure"),
+    "models.architecture": ("NetworkRequest",),
     "runtime.callbacks": (
         "Callback",
         "EvalEvent",

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from rl_training import RLPD, SAC
-from rl_training.algorithms.rlpd import rlpd_loss
 
 from ..each import each
 from .helpers import (
@@ -28,75 +27,6 @@ from .helpers import (
     squared_td_error,
     tanh_gaussian_sample,
 )
-
-CRITICS, ROWS = 5, 12
-
-
-def tensors(seed):
-    rng = np.random.default_rng(seed)
-    shapes = {
-        "q": (CRITICS, ROWS),
-        "reward": (ROWS,),
-        "discount": (ROWS,),
-        "next_q": (CRITICS, ROWS),
-        "next_log_prob": (ROWS,),
-        "log_prob": (ROWS,),
-        "q_policy": (CRITICS, ROWS),
-        "log_temperature": (),
-    }
-    return {name: torch.tensor(rng.normal(size=shape)) for name, shape in shapes.items()}
-
-
-def oracle(x, members, target_entropy, backup_entropy):
-    """The paper's objectives, row by row."""
-    temperature = np.exp(x["log_temperature"])
-    errors, policy = [], []
-    for b in range(ROWS):
-        value = min(x["next_q"][i, b] for i in members)
-        if backup_entropy:
-            value -= temperature * x["next_log_prob"][b]
-        target = x["reward"][b] + x["discount"][b] * value
-        errors.append(sum((x["q"][i, b] - target) ** 2 for i in range(CRITICS)))
-        average = sum(x["q_policy"][i, b] for i in range(CRITICS)) / CRITICS
-        policy.append(temperature * x["log_prob"][b] - average)
-    entropy = -x["log_prob"].mean()
-    return np.mean(errors), np.mean(policy), x["log_temperature"] * (entropy - target_entropy)
-
-
-@each("members", [[3], [4, 1], [0, 1, 2, 3, 4]])
-@each("backup_entropy", [True, False])
-@each("seed", range(3))
-def test_losses(seed, backup_entropy, members):
-    inputs = tensors(seed)
-    losses = rlpd_loss(
-        **inputs,
-        members=torch.tensor(members),
-        target_entropy=-0.5,
-        backup_entropy=backup_entropy,
-    )
-    expected = oracle({k: v.numpy() for k, v in inputs.items()}, members, -0.5, backup_entropy)
-    for loss, value in zip(losses, expected, strict=True):
-        assert f64(loss.total) == pytest.approx(value, rel=1e-9)
-
-
-def test_gradients_go_where_they_belong():
-    inputs = {k: v.requires_grad_() for k, v in tensors(0).items()}
-    losses = rlpd_loss(**inputs, members=torch.tensor([0, 2]), target_entropy=-1.0)
-    reached = {
-        name: {
-            key
-            for key, tensor in inputs.items()
-            if torch.autograd.grad(loss.total, tensor, retain_graph=True, allow_unused=True)[0]
-            is not None
-        }
-        for name, loss in zip(("critics", "policy", "temperature"), losses, strict=True)
-    }
-    assert reached == {
-        "critics": {"q"},
-        "policy": {"log_prob", "q_policy"},
-        "temperature": {"log_temperature"},
-    }
-
 
 # --- a round of updates ----------------------------------------------------------------------
 

@@ -204,3 +204,34 @@ def test_captured_fits_of_a_model_are_those_taken_step_by_step(mode: str, termin
         found.append([*model.parameters(), model.holdout_error])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("algo", [a for a, kind in cases() if kind == "box" and a != "gail"])
+def test_networks_of_ones_own_are_captured_and_agree_with_eager(algo: str) -> None:
+    knobs = {"networks": "tests.contract.own_networks:all_of_them"}
+    config = small_config(algo, "box", device="cuda", algo_kwargs=knobs)
+    states = {}
+    for mode in ("eager", "graph"):
+        algorithm, engine = engine_of(config, mode)
+        torch.manual_seed(5)
+        engine.run(40)
+        assert engine.mode == mode, engine.notes
+        states[mode] = {k: v.double().cpu() for k, v in algorithm.state_dict().items()}
+    for key, value in states["eager"].items():
+        assert torch.allclose(value, states["graph"][key], rtol=2e-3, atol=2e-4), key
+
+
+def test_networks_of_ones_own_and_other_activations_are_compiled() -> None:
+    own = {"networks": "tests.contract.own_networks:all_of_them"}
+    for algo, knobs in (("sac", own), ("iql", {"activation": "silu", "layer_norm": True})):
+        config = small_config(algo, "box", device="cuda", algo_kwargs=knobs)
+        states = {}
+        for mode in ("eager", "compiled_graph"):
+            algorithm, engine = engine_of(config, mode)
+            torch.manual_seed(5)
+            engine.run(40)
+            assert engine.mode == mode, engine.notes
+            states[mode] = {k: v.double().cpu() for k, v in algorithm.state_dict().items()}
+        for key, value in states["eager"].items():
+            other = states["compiled_graph"][key]
+            assert torch.allclose(value, other, rtol=2e-3, atol=2e-4), (algo, key)

@@ -21,6 +21,9 @@ VALUE_BASED = ("dqn", "qr_dqn", "iqn", "fqf")
 PROBES: dict[tuple[str, str], Any] = {
     ("*", "grad_clip"): 1e-3,
     ("*", "hidden_sizes"): [8, 4],
+    ("*", "policy_hidden_sizes"): [4],
+    ("*", "critic_hidden_sizes"): [4],
+    ("*", "networks"): "tests.contract.own_networks:all_of_them",
     ("*", "batch_size"): 16,
     ("*", "gamma"): 0.5,
     ("*", "max_weight"): 1.01,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 import torch
@@ -23,13 +24,22 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-@pytest.mark.parametrize(("algo", "slices"), [("iql", 1), ("rlpd", 3)])
-def test_compiled_and_eager_agree(algo: str, slices: int) -> None:
+@pytest.mark.parametrize(
+    ("algo", "slices", "knobs"),
+    [
+        ("iql", 1, {}),
+        ("rlpd", 3, {}),
+        ("bc", 1, {"networks": "tests.contract.own_networks:all_of_them"}),
+    ],
+)
+def test_compiled_and_eager_agree(algo: str, slices: int, knobs: dict[str, Any]) -> None:
     """One graph, or one per piece that a step repeats, sampling outside it; the same batches
     give the same weights."""
     states = {}
     for mode in ("eager", "compile"):
-        algorithm, table = small_learner(small_config(algo, algo_kwargs={"grad_clip": 1.0}))
+        algorithm, table = small_learner(
+            small_config(algo, algo_kwargs={"grad_clip": 1.0, **knobs})
+        )
         torch.manual_seed(0)
         rows = slices * algorithm.params.batch_size
         draw = lambda _, table=table, rows=rows: table.sample(rows)  # noqa: E731

@@ -36,7 +36,7 @@ from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, 
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
-from rl_training.models import MLPSACModel, Policy, frozen_copy
+from rl_training.models import Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
@@ -100,14 +100,7 @@ class AWACAlgorithm(Algorithm[AWACParams, Batch]):
         self, spaces: Spaces, params: AWACParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.hidden_sizes,
-            distribution=params.action_distribution,
-            action_kind=spaces.action_kind,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_critics(distribution=params.action_distribution)
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)

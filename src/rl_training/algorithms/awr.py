@@ -26,15 +26,15 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import CloningParams, DiscountedParams
+from rl_training.algorithms.params import ActorCriticParams, CloningParams, DiscountedParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive, Rate
 from rl_training.experiment.renames import Renamed
-from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
+from rl_training.models import Moments, MovingMoments, Policy, together
 from rl_training.replay.batch import Batch
 
 
-class AWRParams(CloningParams, DiscountedParams):
+class AWRParams(CloningParams, DiscountedParams, ActorCriticParams):
     renamed = {"beta": Renamed("temperature")}
 
     temperature: Positive = 1.0
@@ -98,14 +98,7 @@ class AWRAlgorithm(Algorithm[AWRParams, Batch]):
         self, spaces: Spaces, params: AWRParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPIQLModel(
-            spaces.obs_dim,
-            spaces.action_kind,
-            spaces.action_dim,
-            params.hidden_sizes,
-            params.action_distribution,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_value(params.action_distribution)
         self.advantages = MovingMoments(params.advantage_norm_rate)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("value", self.model.value.parameters(), params.value_lr)

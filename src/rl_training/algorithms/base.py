@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self
 
 import torch
@@ -23,12 +25,23 @@ from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.registry import working_algorithms
 from rl_training.experiment.state import Stored
 from rl_training.models import (
+    ActionDistribution,
+    ActorCritics,
+    ActorValue,
+    Architecture,
     Carry,
-    ImageEncoder,
+    Critics,
     ObservationNormalizer,
     Observed,
+    OwnNetwork,
+    OwnNetworks,
     Policy,
+    Role,
+    ValueNetwork,
+    critics_for,
+    encoder_of_images,
     frozen_copy,
+    policy_for,
 )
 from rl_training.replay.batch import Batch
 
@@ -138,6 +151,8 @@ class Algorithm(nn.Module, Generic[P, B]):
             )
         self.spaces = spaces
         self.params: P = params
+        factory = params.network_factory
+        self._own_networks = None if factory is None else OwnNetworks(factory, spaces, params)
         width = 0 if spaces.is_image else spaces.obs_dim
         kept = spaces.action_dim if spaces.has_mask else 0
         self.normalizer = ObservationNormalizer(width, normalize_observations, kept)
@@ -187,11 +202,72 @@ class Algorithm(nn.Module, Generic[P, B]):
                     f"the task has {spaces.describe()}; remove this key"
                 )
 
+    # --- networks -----------------------------------------------------------------------------
+
+    def own_network(
+        self, role: Role, in_shape: tuple[int, ...], out_dim: int | None
+    ) -> OwnNetwork | None:
+        """The network that the user's factory makes, see `NetworkRequest`; None without one."""
+        return None if self._own_networks is None else self._own_networks(role, in_shape, out_dim)
+
     def observed(self) -> Observed:
         """What one network of this task looks at; an encoder of its own for images."""
-        if self.spaces.is_image:
-            return ImageEncoder(self.spaces.image_shape, self.spaces.frame_stack)
-        return self.spaces.obs_dim
+        if self._own_networks is not None:
+            shape, images = self.spaces.obs_shape, self.spaces.is_image
+            own = self._own_networks("encoder", shape, None, images)
+            if own is not None:
+                return own
+        return encoder_of_images(self.spaces) if self.spaces.is_image else self.spaces.obs_dim
+
+    def layers(self, role: Role) -> Architecture:
+        """The layers of one network of this algorithm."""
+        layers = self.params.layers(role)
+        if self._own_networks is None:
+            return layers
+        return replace(layers, own=partial(self._own_networks, role))
+
+    def make_policy(
+        self, distribution: ActionDistribution = "gaussian", state_dependent_std: bool = True
+    ) -> Policy:
+        """The stochastic policy that fits the action space; for Box actions see `policy_for`."""
+        spaces = self.spaces
+        return policy_for(
+            self.observed(),
+            spaces.action_kind,
+            spaces.action_dim,
+            self.layers("policy"),
+            distribution,
+            state_dependent_std,
+            masked=spaces.has_mask,
+        )
+
+    def make_critics(self, num_critics: int = 2, masked: bool = True) -> Critics:
+        """Critics that fit the action space; with `masked` they know a task's action masks."""
+        spaces = self.spaces
+        return critics_for(
+            spaces.action_kind,
+            num_critics,
+            self.observed(),
+            spaces.action_dim,
+            self.layers("critic"),
+            masked=masked and spaces.has_mask,
+        )
+
+    def make_value(self) -> ValueNetwork:
+        """A state value."""
+        return ValueNetwork(self.observed(), self.layers("value"))
+
+    def actor_and_critics(
+        self, num_critics: int = 2, distribution: ActionDistribution = "tanh_gaussian"
+    ) -> ActorCritics:
+        """A policy and critics, on networks of their own."""
+        return ActorCritics(self.make_policy(distribution), self.make_critics(num_critics))
+
+    def actor_and_value(
+        self, distribution: ActionDistribution, state_dependent_std: bool = True
+    ) -> ActorValue:
+        """A policy and a state value, on networks of their own."""
+        return ActorValue(self.make_policy(distribution, state_dependent_std), self.make_value())
 
     @property
     def gamma(self) -> float:

@@ -19,7 +19,7 @@ from rl_training.algorithms.params import CloningParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import DeterministicPolicy, Policy, policy_for
+from rl_training.models import DeterministicPolicy, Policy, Role
 from rl_training.replay.batch import Batch
 
 
@@ -28,6 +28,10 @@ class BCParams(CloningParams):
     """Maximise the likelihood of the data's actions, or fit a deterministic policy to them."""
     lr: Positive = 3e-4
     """Learning rate."""
+    layer_norm: bool = False
+    """LayerNorm before the activations of the policy."""
+
+    normed_roles: ClassVar[tuple[Role, ...]] = ("policy",)
 
 
 def bc_loss(log_prob: Tensor) -> Loss:
@@ -59,23 +63,16 @@ class BCAlgorithm(Algorithm[BCParams, Batch]):
         self, spaces: Spaces, params: BCParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        sizes = params.hidden_sizes
         self.actor: Policy
         if params.loss == "likelihood":
-            self.actor = policy_for(
-                spaces.obs_dim,
-                spaces.action_kind,
-                spaces.action_dim,
-                sizes,
-                params.action_distribution,
-                masked=spaces.has_mask,
-            )
+            self.actor = self.make_policy(params.action_distribution)
         elif spaces.is_discrete:
             raise ConfigError(
                 "algo_kwargs.loss: 'mse' needs Box actions; use 'likelihood' for Discrete ones"
             )
         else:
-            self.actor = DeterministicPolicy(spaces.obs_dim, spaces.action_dim, sizes)
+            layers = self.layers("policy")
+            self.actor = DeterministicPolicy(self.observed(), spaces.action_dim, layers)
         self.add_optimizer("policy", self.actor.parameters(), params.lr)
 
     @property

@@ -42,7 +42,7 @@ from rl_training.algorithms.params import (
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegative, Positive
 from rl_training.experiment.renames import Renamed, opposite
-from rl_training.models import ActionValueCritic, MLPSACModel, Policy, frozen_copy
+from rl_training.models import ActionValueCritic, Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
@@ -199,13 +199,7 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         self, spaces: Spaces, params: CQLParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.hidden_sizes,
-            action_kind=spaces.action_kind,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_critics()
         self.target_critics = frozen_copy(self.model.critics)
         self.log_temperature = nn.Parameter(torch.zeros(()))
         self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.1)

@@ -174,34 +174,6 @@ def soft_networks(
     return {"critics": critics, "target critics": target_critics, **tuned}
 
 
-class SoftLosses(NamedTuple):
-    """The three objectives of a soft actor-critic, each for its own parameters."""
-
-    critics: Loss
-    policy: Loss
-    temperature: Loss
-
-
-def soft_losses(
-    q: Tensor,
-    reward: Tensor,
-    discount: Tensor,
-    next_value: Tensor,
-    log_prob: Tensor,
-    policy_value: Tensor,
-    log_temperature: Tensor,
-    target_entropy: float,
-) -> SoftLosses:
-    """The objectives from what an algorithm makes of its ensemble; `q` (members, B), else (B,)."""
-    td = critic_loss(q, (reward + discount * next_value).detach())
-    policy = (log_temperature.detach().exp() * log_prob - policy_value).mean()
-    return SoftLosses(
-        Loss(td, {"critic_loss": td}),
-        Loss(policy, {"policy_loss": policy}),
-        temperature_loss(log_temperature, -log_prob.mean(), target_entropy),
-    )
-
-
 class Compared(NamedTuple):
     """The data's action in the policy's eyes, and the critics' values of the policy's own."""
 

@@ -37,7 +37,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Positive
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.renames import Renamed
-from rl_training.models import MLPSACModel, Policy, frozen_copy
+from rl_training.models import Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
@@ -122,14 +122,7 @@ class CRRAlgorithm(Algorithm[CRRParams, Batch]):
                 "binary weights with advantage_type max keep nothing; use exp, or "
                 "advantage_type: mean"
             )
-        self.model = MLPSACModel(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.hidden_sizes,
-            distribution=params.action_distribution,
-            action_kind=spaces.action_kind,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_critics(distribution=params.action_distribution)
         self.target_critics = frozen_copy(self.model.critics)
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)

@@ -66,7 +66,7 @@ class DQNAlgorithm(ValueAlgorithm[DQNParams]):
 
     def make_network(self, observed: Observed) -> QNetwork:
         p = self.params
-        return QNetwork(observed, self.spaces.action_dim, p.hidden_sizes, p.dueling)
+        return QNetwork(observed, self.spaces.action_dim, self.layers("critic"), p.dueling)
 
     def learn(self, batch: Batch) -> Metrics:
         p = self.params

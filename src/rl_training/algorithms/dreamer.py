@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from rl_training.algorithms.base import Act, Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
 from rl_training.algorithms.optim import LaProp
-from rl_training.algorithms.params import ReplayParams
+from rl_training.algorithms.params import OwnNetworkParams, ReplayParams
 from rl_training.algorithms.world_models import (
     imagination_weights,
     imagined_policy_loss,
@@ -35,8 +35,9 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate, Whole
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Carry, Policy, frozen_copy
+from rl_training.models import Carry, OwnNetwork, Policy, frozen_copy
 from rl_training.models.dreamer import (
+    BINS,
     RSSM,
     SIZES,
     Head,
@@ -56,7 +57,7 @@ from rl_training.models.dreamer import (
 from rl_training.replay.sequences import Context, SequenceBatch
 
 
-class DreamerParams(ReplayParams):
+class DreamerParams(ReplayParams, OwnNetworkParams):
     """Knobs of Dreamer; its loop counts observations, one more per episode than actions."""
 
     renamed = {
@@ -173,10 +174,14 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         size = SIZES[params.size]
-        self.encoder: PixelEncoder | VectorEncoder
+        self.encoder: PixelEncoder | VectorEncoder | OwnNetwork
         self.decoder: PixelDecoder | VectorDecoder
-        if spaces.is_image:
-            shape = self._image_shape()
+        shape = self._image_shape() if spaces.is_image else (1, 1, 1)
+        seen = shape if spaces.is_image else (spaces.obs_dim,)
+        own = self.own_network("encoder", seen, None)
+        if own is not None:
+            self.encoder = own
+        elif spaces.is_image:
             self.encoder = PixelEncoder(*shape, size)
         else:
             self.encoder = VectorEncoder(spaces.obs_dim, size)
@@ -188,8 +193,11 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
             self.decoder = VectorDecoder(width, spaces.obs_dim, size)
         self.reward = TwoHotHead(width, size.units, 1)
         self.continues = Head(width, size.units, 1, 1)
-        self.actor = ImaginedPolicy(width, size.units, spaces.action_dim, spaces.is_discrete)
-        self.value = TwoHotHead(width, size.units, 3)
+        actions = spaces.action_dim
+        outputs = actions if spaces.is_discrete else 2 * actions
+        head = self.own_network("policy", (width,), outputs)
+        self.actor = ImaginedPolicy(width, size.units, actions, spaces.is_discrete, head)
+        self.value = TwoHotHead(width, size.units, 3, self.own_network("value", (width,), BINS))
         self.slow_value = frozen_copy(self.value)
         self.register_buffer("return_range", torch.zeros(()))
         trained = [p for p in self.parameters() if p.requires_grad]

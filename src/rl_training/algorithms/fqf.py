@@ -118,7 +118,7 @@ class FQFAlgorithm(ValueAlgorithm[FQFParams]):
             self.spaces.action_dim,
             p.num_fractions,
             p.num_cosines,
-            p.hidden_sizes,
+            self.layers("critic"),
             p.dueling,
         )
 

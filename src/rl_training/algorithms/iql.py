@@ -33,9 +33,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
-    MLPIQLModel,
     Policy,
-    critics_for,
     frozen_copy,
     orthogonal_init_,
     together,
@@ -129,18 +127,9 @@ class IQLAlgorithm(Algorithm[IQLParams, Batch]):
         self, spaces: Spaces, params: IQLParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        sizes = params.hidden_sizes
-        self.model = MLPIQLModel(
-            spaces.obs_dim,
-            spaces.action_kind,
-            spaces.action_dim,
-            sizes,
-            params.action_distribution,
-            state_dependent_std=False,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_value(params.action_distribution, state_dependent_std=False)
         # masks are the policy's alone: values are asked for at the data's actions
-        self.critics = critics_for(spaces.action_kind, 2, spaces.obs_dim, spaces.action_dim, sizes)
+        self.critics = self.make_critics(masked=False)
         orthogonal_init_(self)
         self.target_critics = frozen_copy(self.critics)
         self.add_optimizer("value", self.model.value.parameters(), params.value_lr)

@@ -73,7 +73,7 @@ class IQNAlgorithm(ValueAlgorithm[IQNParams]):
             self.spaces.action_dim,
             p.num_action_quantiles,
             p.num_cosines,
-            p.hidden_sizes,
+            self.layers("critic"),
             p.dueling,
         )
 

@@ -28,15 +28,15 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import CloningParams, DiscountedParams
+from rl_training.algorithms.params import ActorCriticParams, CloningParams, DiscountedParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive, Rate
 from rl_training.experiment.renames import Renamed
-from rl_training.models import MLPIQLModel, Moments, MovingMoments, Policy, together
+from rl_training.models import Moments, MovingMoments, Policy, together
 from rl_training.replay.batch import Batch
 
 
-class MARWILParams(CloningParams, DiscountedParams):
+class MARWILParams(CloningParams, DiscountedParams, ActorCriticParams):
     renamed = {"beta": Renamed("inverse_temperature")}
 
     inverse_temperature: NonNegative = 1.0
@@ -99,14 +99,7 @@ class MARWILAlgorithm(Algorithm[MARWILParams, Batch]):
         self, spaces: Spaces, params: MARWILParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPIQLModel(
-            spaces.obs_dim,
-            spaces.action_kind,
-            spaces.action_dim,
-            params.hidden_sizes,
-            params.action_distribution,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_value(params.action_distribution)
         self.advantages = MovingMoments(params.advantage_norm_rate)
         self.add_optimizer("policy", self.model.policy.parameters(), params.lr)
         self.add_optimizer("value", self.model.value.parameters(), params.lr * params.value_coef)

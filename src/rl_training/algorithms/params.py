@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from rl_training.experiment.config import (
     Count,
@@ -17,7 +17,7 @@ from rl_training.experiment.config import (
     Section,
 )
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import ActionDistribution
+from rl_training.models import ActionDistribution, Activation, Architecture, Role
 
 MOST = {
     "gradient_updates_per_step": 1_000,
@@ -40,14 +40,43 @@ MOST = {
     "batch_size": 10_000_000,
     "model_batch_size": 10_000_000,
     "hidden_sizes": 100_000,
+    "policy_hidden_sizes": 100_000,
+    "critic_hidden_sizes": 100_000,
     "model_hidden_sizes": 100_000,
 }
 """Ceilings of knobs that multiply the work of one step or update, far above any use of them:
 beyond, a run would look as if it hung, or die for want of memory."""
 
 
+def _factory_name(value: Any) -> Any:
+    """A function as package.module:function; anything else is left to be checked."""
+    if not callable(value):
+        return value
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    if not name or "<" in name:
+        raise ValueError(
+            "a run stores the function by its name, and this one cannot be imported; define it at "
+            "the top of a module"
+        )
+    return f"{module}:{name}"
+
+
+FactoryName = Annotated[
+    str, BeforeValidator(_factory_name), Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+]
+
+
 class AnyParams(Section):
     """What the package asks the knobs of any algorithm."""
+
+    @property
+    def network_factory(self) -> str | None:
+        """Name of the function that makes networks, where the user has one."""
+        return None
+
+    def layers(self, role: Role) -> Architecture:
+        """The hidden layers of a network in this role."""
+        raise NotImplementedError
 
     @property
     def clip_norm(self) -> float | None:
@@ -68,6 +97,17 @@ class AnyParams(Section):
     def widest_layer(self) -> int:
         """Units of the widest hidden layer of any network."""
         raise NotImplementedError
+
+
+class OwnNetworkParams(AnyParams):
+    """Knobs of algorithms whose networks the user can make."""
+
+    networks: FactoryName | None = None
+    """Function of your own that makes networks, as package.module:function."""
+
+    @property
+    def network_factory(self) -> str | None:
+        return self.networks
 
 
 class Params(AnyParams):
@@ -110,14 +150,50 @@ class AveragedPolicyParams(AnyParams):
         return self.policy_average
 
 
-class CloningParams(Params, AveragedPolicyParams):
+class NetworkParams(Params, OwnNetworkParams):
+    """Knobs of the networks of algorithms that are made of MLPs."""
+
+    activation: Activation = "relu"
+    """Function behind every hidden layer."""
+    layer_norm: bool = False
+    """LayerNorm before the activations of critics and value networks."""
+
+    normed_roles: ClassVar[tuple[Role, ...]] = ("critic", "value")
+    """Networks that `layer_norm` is for."""
+
+    def hidden_sizes_of(self, role: Role) -> tuple[int, ...]:
+        return self.hidden_sizes
+
+    def layers(self, role: Role) -> Architecture:
+        normed = self.layer_norm and role in self.normed_roles
+        return Architecture(self.hidden_sizes_of(role), self.activation, normed)
+
+
+class ActorCriticParams(NetworkParams):
+    """Knobs of algorithms with a policy and a critic on networks of their own."""
+
+    policy_hidden_sizes: HiddenSizes | None = None
+    """Widths of the policy's hidden layers; hidden_sizes by default."""
+    critic_hidden_sizes: HiddenSizes | None = None
+    """Widths of the hidden layers of critics and value networks; hidden_sizes by default."""
+
+    def hidden_sizes_of(self, role: Role) -> tuple[int, ...]:
+        own = self.policy_hidden_sizes if role == "policy" else self.critic_hidden_sizes
+        return own or self.hidden_sizes
+
+    @property
+    def widest_layer(self) -> int:
+        return max(*self.hidden_sizes_of("policy"), *self.hidden_sizes_of("critic"))
+
+
+class CloningParams(NetworkParams, AveragedPolicyParams):
     """Knobs of algorithms whose policy is fitted to the data's actions."""
 
     action_distribution: ActionDistribution = "gaussian"
     """Density of Box actions: a Gaussian around a mean inside the box, or the tanh of one."""
 
 
-class DiscountedParams(Params):
+class DiscountedParams(NetworkParams):
     """Knobs of algorithms that look at returns."""
 
     gamma: Fraction = 0.99
@@ -128,7 +204,7 @@ class DiscountedParams(Params):
         return self.gamma
 
 
-class TargetNetworkParams(DiscountedParams):
+class TargetNetworkParams(DiscountedParams, ActorCriticParams):
     """Knobs of algorithms that bootstrap from slowly moving critics."""
 
     tau: Rate = 5e-3

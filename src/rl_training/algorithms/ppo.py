@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import DiscountedParams
+from rl_training.algorithms.params import ActorCriticParams, DiscountedParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
@@ -31,16 +31,16 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
+    MLP,
     CategoricalPolicy,
     GaussianPolicy,
     Policy,
-    ValueNetwork,
     orthogonal_init_,
 )
 from rl_training.replay.rollout import RolloutBatch
 
 
-class PPOParams(DiscountedParams):
+class PPOParams(DiscountedParams, ActorCriticParams):
     renamed = {"rollout_steps": Renamed("rollout_length")}
 
     batch_size: Count = 64
@@ -147,17 +147,17 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         self, spaces: Spaces, params: PPOParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations or params.normalize_observations)
-        shape = self.observed(), spaces.action_dim, params.hidden_sizes
+        shape = self.observed(), spaces.action_dim, self.layers("policy")
         self.actor: CategoricalPolicy | GaussianPolicy
         if spaces.is_discrete:
             self.actor = CategoricalPolicy(*shape, spaces.has_mask)
         else:
             self.actor = GaussianPolicy(*shape, params.squash_mean)
-        self.value = ValueNetwork(self.observed(), params.hidden_sizes)
+        self.value = self.make_value()
         orthogonal_init_(self)
         for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):
-            last = cast(nn.Linear, net.layers[-1])
-            nn.init.orthogonal_(last.weight, gain)
+            if isinstance(net, MLP):  # the user's own are left as they are
+                nn.init.orthogonal_(cast(nn.Linear, net.layers[-1]).weight, gain)
         self.register_buffer("clip", torch.tensor(params.clip), persistent=False)
         self.register_buffer("entropy_coef", torch.tensor(params.entropy_coef), persistent=False)
         self.add_optimizer("policy", self.actor.parameters(), params.lr, eps=params.adam_eps)

@@ -57,7 +57,7 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
     def make_network(self, observed: Observed) -> QuantileNetwork:
         p = self.params
         return QuantileNetwork(
-            observed, self.spaces.action_dim, p.num_quantiles, p.hidden_sizes, p.dueling
+            observed, self.spaces.action_dim, p.num_quantiles, self.layers("critic"), p.dueling
         )
 
     def learn(self, batch: Batch) -> Metrics:

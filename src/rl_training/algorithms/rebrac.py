@@ -25,6 +25,8 @@ from rl_training.replay.batch import Batch
 class ReBRACParams(DeterministicParams, AveragedPolicyParams):
     batch_size: Count = 1024
     """Transitions per update."""
+    layer_norm: bool = True
+    """LayerNorm before the activations of the critics."""
     hidden_sizes: HiddenSizes = (256, 256, 256)
     """Widths of the hidden layers of every network."""
     policy_lr: Positive = 1e-3
@@ -68,7 +70,6 @@ class ReBRACAlgorithm(DeterministicActorCritic[ReBRACParams]):
     paper: ClassVar[str] = "Tarasov et al. 2023"
     summary: ClassVar[str] = "deterministic actor-critic with penalties on policy and target"
     needs_next_actions: ClassVar[bool] = True
-    layer_norm: ClassVar[bool] = True
 
     def policy_loss(self, batch: Batch) -> Loss:
         action = self.actor.mode(batch.obs)

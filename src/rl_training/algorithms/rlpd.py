@@ -28,11 +28,9 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
-    SoftLosses,
     action_noise,
     entropy_target,
     policy_choice,
-    soft_losses,
     soft_networks,
     soft_policy_loss,
     td_loss,
@@ -44,7 +42,7 @@ from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkPa
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegativeInt, Positive
 from rl_training.experiment.renames import Renamed
-from rl_training.models import MLPSACModel, Policy, frozen_copy
+from rl_training.models import Policy, frozen_copy
 from rl_training.replay.batch import Batch, cut
 
 
@@ -88,43 +86,6 @@ class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
         return chosen
 
 
-def rlpd_loss(
-    q: Tensor,
-    reward: Tensor,
-    discount: Tensor,
-    next_q: Tensor,
-    next_log_prob: Tensor,
-    log_prob: Tensor,
-    q_policy: Tensor,
-    log_temperature: Tensor,
-    members: Tensor,
-    *,
-    target_entropy: float,
-    backup_entropy: bool = True,
-) -> SoftLosses:
-    """The three RLPD objectives at one set of inputs, for a training loop of your own.
-
-    `q`, `next_q` and `q_policy` are (critics, B): online critics at the data's actions,
-    target critics at the policy's next actions, online critics at the policy's actions;
-    `members` (Z,) are the numbers of the critics whose minimum is the target; the others
-    are (B,) and `log_temperature` a scalar. `RLPDAlgorithm` takes the same losses one after
-    the other: the first many times, then the other two once.
-    """
-    next_value = next_q.index_select(0, members).amin(0)
-    if backup_entropy:
-        next_value = next_value - log_temperature.exp() * next_log_prob
-    return soft_losses(
-        q,
-        reward,
-        discount,
-        next_value,
-        log_prob,
-        q_policy.mean(0),
-        log_temperature,
-        target_entropy,
-    )
-
-
 class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
     """Reinforcement learning with prior data."""
 
@@ -140,15 +101,7 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
         self, spaces: Spaces, params: RLPDParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.hidden_sizes,
-            params.num_critics,
-            layer_norm=params.layer_norm,
-            action_kind=spaces.action_kind,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_critics(params.num_critics)
         self.target_critics = frozen_copy(self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -0.5, 0.3)
         start = torch.tensor(params.fixed_temperature or 1.0).log()

@@ -15,16 +15,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.critics import (
-    SoftLosses,
     action_noise,
     entropy_target,
     policy_td_target,
-    soft_losses,
     soft_networks,
     soft_policy_loss,
     td_loss,
@@ -34,7 +32,7 @@ from rl_training.algorithms.functional import Metrics, soft_update
 from rl_training.algorithms.params import OffPolicyParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Finite, Positive
-from rl_training.models import MLPSACModel, Policy, frozen_copy
+from rl_training.models import Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
@@ -53,37 +51,6 @@ class SACParams(OffPolicyParams, SoftParams):
     """And those of the loop."""
 
 
-def sac_loss(
-    q: Tensor,
-    reward: Tensor,
-    discount: Tensor,
-    next_q: Tensor,
-    next_log_prob: Tensor,
-    log_prob: Tensor,
-    q_policy: Tensor,
-    log_temperature: Tensor,
-    *,
-    target_entropy: float,
-) -> SoftLosses:
-    """The three SAC objectives at one set of inputs, for a training loop of your own.
-
-    `q`, `next_q` and `q_policy` are (members, B): online critics at the data's actions,
-    target critics at the policy's next actions, online critics at the policy's actions; the
-    others are (B,) and `log_temperature` a scalar. `SACAlgorithm` takes the same losses one
-    after the other, so that each sees the step before it.
-    """
-    return soft_losses(
-        q,
-        reward,
-        discount,
-        next_q.amin(0) - log_temperature.exp() * next_log_prob,
-        log_prob,
-        q_policy.amin(0),
-        log_temperature,
-        target_entropy,
-    )
-
-
 S = TypeVar("S", bound=SoftParams, default=SACParams)
 
 
@@ -99,13 +66,7 @@ class SACAlgorithm(Algorithm[S, Batch]):
 
     def __init__(self, spaces: Spaces, params: S, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPSACModel(
-            spaces.obs_dim,
-            spaces.action_dim,
-            params.hidden_sizes,
-            action_kind=spaces.action_kind,
-            masked=spaces.has_mask,
-        )
+        self.model = self.actor_and_critics()
         self.target_critics = frozen_copy(self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.3)
         start = torch.tensor(params.fixed_temperature or 1.0).log()

@@ -22,7 +22,7 @@ from rl_training.algorithms.functional import Loss, Metrics, soft_update
 from rl_training.algorithms.params import OffPolicyParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative
-from rl_training.models import DeterministicPolicy, EnsembleCritic, Policy, frozen_copy
+from rl_training.models import DeterministicPolicy, Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
 
@@ -69,14 +69,12 @@ class DeterministicActorCritic(Algorithm[D, Batch]):
     """What TD3 and its relatives for data share: networks, smoothed targets, delayed steps."""
 
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
-    layer_norm: ClassVar[bool] = False
-    """Whether the critics' hidden layers are normalised."""
 
     def __init__(self, spaces: Spaces, params: D, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
-        sizes, noise = params.hidden_sizes, params.acting_noise
-        self.actor = DeterministicPolicy(spaces.obs_dim, spaces.action_dim, sizes, noise)
-        self.critics = EnsembleCritic(2, spaces.obs_dim, spaces.action_dim, sizes, self.layer_norm)
+        actions, noise = spaces.action_dim, params.acting_noise
+        self.actor = DeterministicPolicy(self.observed(), actions, self.layers("policy"), noise)
+        self.critics = self.make_critics()
         self.target_actor = frozen_copy(self.actor)
         self.target_critics = frozen_copy(self.critics)
         self.add_optimizer("policy", self.actor.parameters(), params.policy_lr)

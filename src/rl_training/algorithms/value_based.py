@@ -26,6 +26,8 @@ from rl_training.replay.batch import Batch
 class ValueParams(OffPolicyParams):
     """Knobs of algorithms that act by the largest action value."""
 
+    layer_norm: bool = False
+    """LayerNorm before the activations of the value network."""
     batch_size: Count = 64
     """Transitions per update."""
     train_frequency: Count = 4

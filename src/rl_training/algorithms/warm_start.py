@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import (
+    MLP,
     ActionValueCritic,
     CategoricalPolicy,
     EnsembleCritic,
+    EnsembleMLP,
     MeanPolicy,
     ObservationNormalizer,
     UnlikePolicyError,
@@ -29,6 +31,23 @@ READ_OBSERVATIONS = (
     ActionValueCritic,
 )
 """Networks whose first layer takes normalised observations and can absorb other statistics."""
+
+
+def reads_observations(network: nn.Module) -> bool:
+    """Whether the first layer of a network takes observations and is not the user's own."""
+    return (
+        isinstance(network, READ_OBSERVATIONS)
+        and type(network.net) in (MLP, EnsembleMLP)
+        and getattr(network, "encoder", None) is None
+    )
+
+
+def _refuse_own_networks(policy: nn.Module) -> None:
+    if isinstance(policy, READ_OBSERVATIONS) and not reads_observations(policy):
+        raise UnlikePolicyError(
+            "normalises observations and this run does not, or the other way round, which "
+            "networks of your own cannot make up for; normalise in both runs or in neither"
+        )
 
 
 class Change(NamedTuple):
@@ -69,6 +88,8 @@ def start_from(
                     f"has another {name} than this run; give both runs the same knobs of the "
                     "network"
                 )
+        if algorithm.normalizer.active != source.normalizer.active:
+            _refuse_own_networks(algorithm.policy)
         algorithm.policy.become(source.acting_policy)  # refuses what does not fit
     except UnlikePolicyError as error:
         raise ConfigError(f"{what} {algorithm.own_knobs(str(error))}") from None
@@ -88,7 +109,9 @@ def start_from(
     if change is not None:
         for network in taken.values():
             if isinstance(network, READ_OBSERVATIONS):
-                restate_inputs_(network.net, *change)
+                net = network.net
+                assert isinstance(net, (MLP, EnsembleMLP))
+                restate_inputs_(net, *change)
     rest = f"; {_listed(left)} start{'s' if len(left) == 1 else ''} anew" if left else ""
     return f"starts from the {source.name()} in '{path}': {_listed(taken)}{rest}"
 
@@ -119,7 +142,7 @@ def _fits(
         return False
     if isinstance(own, nn.Parameter) or isinstance(given, nn.Parameter):
         return own.shape == given.shape
-    if change is not None and not isinstance(own, READ_OBSERVATIONS):
+    if change is not None and not reads_observations(own):
         return False
     return _same_shapes(own, given)
 

@@ -10,6 +10,7 @@ import torch
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table_files import Frame
+from rl_training.models import NetworkFactory
 from rl_training.algorithms.ppo import PPOParams
 from rl_training.algorithms.sac import SACParams
 from rl_training.experiment.config import DatasetConfig
@@ -84,7 +85,7 @@ the mean return, or without an environment the TD error or the likelihood."""
     """Optional early stopping on evaluations."""
     tensorboard: bool
     """Write TensorBoard events beside metrics.jsonl."""
-    loggers: Sequence[LoggerConfig | Mapping[str, Any]]
+    loggers: Sequence[LoggerConfig | Mapping[str, Any] | str]
     """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
     output_dir: str | PathLike[str]
     """Folder in which the run folder is made."""
@@ -101,12 +102,18 @@ class BC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of the policy.
         action_distribution = 'gaussian'
             Density of Box actions: a Gaussian around a mean inside the box, or the tanh of one.
         loss = 'likelihood'
@@ -123,9 +130,12 @@ class BC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
         action_distribution: Literal['gaussian', 'tanh_gaussian'] = 'gaussian',
         loss: Literal['likelihood', 'mse'] = 'likelihood',
         lr: float = 0.0003,
@@ -142,12 +152,22 @@ class AWR(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         action_distribution = 'gaussian'
@@ -174,9 +194,14 @@ class AWR(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         action_distribution: Literal['gaussian', 'tanh_gaussian'] = 'gaussian',
         temperature: float = 1.0,
@@ -198,12 +223,22 @@ class MARWIL(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         action_distribution = 'gaussian'
@@ -228,9 +263,14 @@ class MARWIL(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         action_distribution: Literal['gaussian', 'tanh_gaussian'] = 'gaussian',
         inverse_temperature: float = 1.0,
@@ -251,12 +291,22 @@ class CRR(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
@@ -287,9 +337,14 @@ class CRR(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         tau: float = 0.005,
         policy_lr: float = 0.0003,
@@ -321,12 +376,22 @@ class IQL(ManagedAlgorithm):
             Updates per environment step; fractions are kept exactly over time.
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         offline_pretrain_updates = 0
@@ -363,9 +428,14 @@ class IQL(ManagedAlgorithm):
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         offline_pretrain_updates: int = 0,
         offline_batch_ratio: float = 0.5,
@@ -398,12 +468,22 @@ class AWAC(ManagedAlgorithm):
             Updates per environment step; fractions are kept exactly over time.
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         offline_pretrain_updates = 0
@@ -438,9 +518,14 @@ class AWAC(ManagedAlgorithm):
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         offline_pretrain_updates: int = 0,
         offline_batch_ratio: float = 0.5,
@@ -472,12 +557,22 @@ class CQL(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 1.0
             Updates per environment step; fractions are kept exactly over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         offline_pretrain_updates = 0
@@ -524,9 +619,14 @@ class CQL(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         offline_pretrain_updates: int = 0,
         offline_batch_ratio: float = 0.5,
@@ -556,12 +656,22 @@ class TD3BC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
@@ -588,9 +698,14 @@ class TD3BC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         tau: float = 0.005,
         policy_lr: float = 0.0003,
@@ -612,12 +727,22 @@ class ReBRAC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 1024
             Transitions per update.
         hidden_sizes = (256, 256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = True
+            LayerNorm before the activations of the critics.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
@@ -646,9 +771,14 @@ class ReBRAC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 1024,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = True,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         tau: float = 0.005,
         policy_lr: float = 0.001,
@@ -677,12 +807,22 @@ class SAC(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 1.0
             Updates per environment step; fractions are kept exactly over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
@@ -710,9 +850,14 @@ class SAC(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         tau: float = 0.005,
         policy_lr: float = 0.0003,
@@ -739,12 +884,22 @@ class TD3(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 1.0
             Updates per environment step; fractions are kept exactly over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
@@ -774,9 +929,14 @@ class TD3(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         tau: float = 0.005,
         policy_lr: float = 0.0003,
@@ -804,12 +964,22 @@ class RLPD(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 20.0
             Critic updates per environment step; the policy makes one step to a round of them.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = True
+            Standardise every hidden layer of the critics before its ReLU.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
@@ -826,8 +996,6 @@ class RLPD(ManagedAlgorithm):
             Critics in the ensemble.
         num_min_critics = 2
             Critics whose minimum is the target, drawn anew for every update.
-        layer_norm = True
-            Standardise every hidden layer of the critics before its ReLU.
         policy_objective = 'mean'
             What the policy climbs: the critics' mean, or their minimum as in SAC.
         fixed_temperature = None
@@ -851,9 +1019,14 @@ class RLPD(ManagedAlgorithm):
         learning_starts: int = 5000,
         train_frequency: int = 1,
         gradient_updates_per_step: float = 20.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = True,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         tau: float = 0.005,
         policy_lr: float = 0.0003,
@@ -862,7 +1035,6 @@ class RLPD(ManagedAlgorithm):
         offline_batch_ratio: float = 0.5,
         num_critics: int = 10,
         num_min_critics: int = 2,
-        layer_norm: bool = True,
         policy_objective: Literal['mean', 'min'] = 'mean',
         fixed_temperature: float | None = None,
         target_entropy: float | None = None,
@@ -887,12 +1059,22 @@ class MBPO(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 20.0
             Updates per environment step; fractions are exact over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         num_members = 7
@@ -960,9 +1142,14 @@ class MBPO(ManagedAlgorithm):
         learning_starts: int = 5000,
         train_frequency: int = 1,
         gradient_updates_per_step: float = 20.0,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         num_members: int = 7,
         num_elites: int = 5,
@@ -1001,12 +1188,22 @@ class MOPO(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 256
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         num_members = 7
@@ -1074,9 +1271,14 @@ class MOPO(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         num_members: int = 7,
         num_elites: int = 5,
@@ -1125,12 +1327,18 @@ class DQN(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
             Updates per environment step; fractions are kept exactly over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 64
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of the value network.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         lr = 0.0005
@@ -1172,9 +1380,12 @@ class DQN(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 4,
         gradient_updates_per_step: float = 0.5,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 64,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
@@ -1208,12 +1419,18 @@ class QRDQN(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
             Updates per environment step; fractions are kept exactly over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 64
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of the value network.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         lr = 0.0005
@@ -1257,9 +1474,12 @@ class QRDQN(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 4,
         gradient_updates_per_step: float = 0.5,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 64,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
@@ -1294,12 +1514,18 @@ class IQN(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
             Updates per environment step; fractions are kept exactly over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 64
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of the value network.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         lr = 0.0005
@@ -1349,9 +1575,12 @@ class IQN(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 4,
         gradient_updates_per_step: float = 0.5,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 64,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
@@ -1389,12 +1618,18 @@ class FQF(ManagedAlgorithm):
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
             Updates per environment step; fractions are kept exactly over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 64
             Transitions per update.
         hidden_sizes = (256, 256)
             Widths of the hidden layers of every network.
         grad_clip = None
             Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of the value network.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         lr = 0.0005
@@ -1444,9 +1679,12 @@ class FQF(ManagedAlgorithm):
         learning_starts: int = 1000,
         train_frequency: int = 4,
         gradient_updates_per_step: float = 0.5,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 64,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
@@ -1476,12 +1714,22 @@ class PPO(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         batch_size = 64
             Steps per minibatch; must divide rollout_length times the number of environments.
         hidden_sizes = (64, 64)
             Widths of the hidden layers of policy and value network.
         grad_clip = 0.5
             Maximum gradient norm per network.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        policy_hidden_sizes = None
+            Widths of the policy's hidden layers; hidden_sizes by default.
+        critic_hidden_sizes = None
+            Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         rollout_length = 2048
@@ -1525,9 +1773,14 @@ class PPO(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        networks: str | NetworkFactory | None = None,
         batch_size: int = 64,
         hidden_sizes: Sequence[int] = ...,
         grad_clip: float | None = 0.5,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        policy_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         rollout_length: int = 2048,
         epochs: int = 10,
@@ -1556,6 +1809,8 @@ class Dreamer(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        networks = None
+            Function of your own that makes networks, as package.module:function.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -1607,6 +1862,7 @@ class Dreamer(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        networks: str | NetworkFactory | None = None,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 1,

@@ -673,13 +673,17 @@ class ManagedAlgorithm:
     ) -> Self:
         """An agent from a checkpoint folder, or from a run folder's `latest` or `best` one.
 
-        Nothing that the checkpoint names is imported. Environments of unknown packages are
-        made later only with `trust`, and runs of the agent go to the default `output_dir`.
+        Nothing that the checkpoint names is imported, except a factory of its networks, and that
+        only of known packages, of modules that are imported already, or with `trust`. So are
+        environments made later, and runs of the agent go to the default `output_dir`.
         """
         info, parts = read_checkpoint(find_checkpoint(Path(path), checkpoint), ("algorithm",))
         with refused_if_unfit(info.path):
             here = {"device": device, "output_dir": TrainConfig.model_fields["output_dir"].default}
             config = stored_config(info, **here)
+            source = f"checkpoint '{info.path}'"
+            if not trust:
+                refuse_unknown_modules(config.to_dict(), source, only_networks=True)
             agent: Self = _agent_for(cls, config, info)
             agent.algorithm.load_training_state(Stored(parts)["algorithm"])
         weight = agent.algorithm.nonfinite_weight()
@@ -688,7 +692,7 @@ class ManagedAlgorithm:
                 f"checkpoint '{info.path}': the weight '{weight}' is NaN or infinite; use an "
                 "earlier checkpoint"
             )
-        agent._source = None if trust else f"checkpoint '{info.path}'"
+        agent._source = None if trust else source
         agent.checkpoint = info
         return agent
 
@@ -698,7 +702,8 @@ def load(
 ) -> ManagedAlgorithm:
     """An agent of whatever algorithm the checkpoint or run folder holds.
 
-    `trust` lets it import modules of unknown packages for its environment, when it needs one.
+    `trust` lets it import modules of unknown packages, for networks of the user's own and for
+    its environment, when it needs one.
     """
     return ManagedAlgorithm.load(path, checkpoint=checkpoint, device=device, trust=trust)
 

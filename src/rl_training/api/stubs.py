@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from rl_training.algorithms import BUILT_IN
 from rl_training.api.algorithms import described
-from rl_training.experiment.config import DatasetConfig, TrainConfig
+from rl_training.experiment.config import DatasetConfig, LoggerConfig, TrainConfig
 from rl_training.experiment.registry import algorithm_class
 
 FILE = Path(__file__).with_name("algorithms.pyi")
@@ -35,6 +35,7 @@ import torch
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table_files import Frame
+from rl_training.models import NetworkFactory
 '''
 
 
@@ -46,13 +47,15 @@ _WIDER = {
     "device": "str | torch.device",
     "init_from": "str | PathLike[str] | None",
     "output_dir": "str | PathLike[str]",
+    "loggers": "Sequence[LoggerConfig | Mapping[str, Any] | str]",
+    "networks": "str | NetworkFactory | None",
 }
 """Keys that take more than the type of their field says."""
 
 
 def stubs() -> str:
     """The text of the stub file."""
-    sections: set[type[BaseModel]] = {TrainConfig, DatasetConfig}
+    sections: set[type[BaseModel]] = {TrainConfig, DatasetConfig, LoggerConfig}
     body = [f"{line}\n" for line in _classes(sections)]
     imports = sorted(f"from {one.__module__} import {one.__name__}\n" for one in sections)
     return "".join([_HEADER, *imports, "\n", *body])
@@ -84,7 +87,7 @@ def _classes(sections: set[type[BaseModel]]) -> Iterator[str]:
         yield f"        dataset: {_DATASET} | None = None,"
         yield "        spaces: Mapping[str, Any] | None = None,"
         for name, field in learner.Params.model_fields.items():
-            kind = _written(field.annotation, sections)
+            kind = _WIDER.get(name) or _written(field.annotation, sections)
             yield f"        {name}: {kind} = {_default(field)},"
         yield "        **run: Unpack[RunKeys],"
         yield "    ) -> None: ..."

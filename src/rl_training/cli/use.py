@@ -129,6 +129,7 @@ def predict(
             help="Also what the algorithm has of: probabilities, log-probability, value, Q-values.",
         ),
     ] = False,
+    trust: TrustOption = False,
 ) -> None:
     """Print the action for one observation, or write actions for a file of many."""
     import numpy as np
@@ -146,7 +147,7 @@ def predict(
         raise ConfigError(f"predict: --out '{output}' must end in .npz")
     if output is not None and output.exists():
         raise ConfigError(f"predict: --out '{output}' exists already; choose another name")
-    agent, _ = _policy(path, checkpoint)
+    agent, _ = _policy(path, checkpoint, trust)
     if npz is None:
         text = sys.stdin.read() if observation == "-" else str(observation)
         try:

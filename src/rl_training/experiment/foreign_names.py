@@ -29,12 +29,9 @@ def _instead(sentence: str) -> Foreign:
 
 
 _RATES = ("policy_lr", "critic_lr", "value_lr", "temperature_lr")
-_NETWORKS = _here(
-    "hidden_sizes",
-    "size",
-    otherwise="layers are ReLU, and only their widths can be chosen",
-)
-_RELU = _instead("hidden layers are ReLU, and there is no such option")
+_SIZES = _here("hidden_sizes", "size")
+_FACTORY = _here("networks", "hidden_sizes")
+_ACTIVATION = _here("activation", otherwise="the activation cannot be chosen here")
 _CALLBACKS = _instead("pass objects of rl_training.Callback to learn(callbacks=[...])")
 _PROGRESS = _instead("learn(progress=False) makes a run silent")
 _BUDGETS = "budgets are total_timesteps online, total_updates or total_epochs offline"
@@ -56,14 +53,15 @@ FOREIGN: dict[str, Foreign] = {
     "optimizer_class": _instead("the optimiser is Adam"),
     "optim_factory": _instead("the optimiser is Adam"),
     # networks
-    "policy_kwargs": _NETWORKS,
-    "net_arch": _NETWORKS,
-    "encoder_factory": _NETWORKS,
-    "actor_encoder_factory": _NETWORKS,
-    "critic_encoder_factory": _NETWORKS,
-    "value_encoder_factory": _NETWORKS,
-    "activation": _RELU,
-    "activation_fn": _RELU,
+    "policy_kwargs": Foreign((("hidden_sizes", "activation", "networks"), ("size", "networks"))),
+    "net_arch": _SIZES,
+    "encoder_factory": _FACTORY,
+    "actor_encoder_factory": _FACTORY,
+    "critic_encoder_factory": _FACTORY,
+    "value_encoder_factory": _FACTORY,
+    "features_extractor_class": _FACTORY,
+    "activation": _ACTIVATION,
+    "activation_fn": _ACTIVATION,
     "policy": _instead("the networks follow from the spaces of the environment; leave it out"),
     "n_critics": _here("num_critics", otherwise=_TWO_CRITICS),
     "q_func_factory": _instead(

@@ -2,6 +2,8 @@
 
 from rl_training.models.actor_critic import (
     ActionValueCritic,
+    ActorCritics,
+    ActorValue,
     Critics,
     EnsembleCritic,
     MLPIQLModel,
@@ -11,12 +13,22 @@ from rl_training.models.actor_critic import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.architecture import (
+    Architecture,
+    NetworkFactory,
+    NetworkRequest,
+    OwnNetwork,
+    OwnNetworks,
+    Role,
+    encoder_of_images,
+)
 from rl_training.models.carry import Carry
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
-from rl_training.models.encoders import ImageEncoder, Observed
+from rl_training.models.encoders import Encoder, ImageEncoder, Observed
 from rl_training.models.mlp import (
     MLP,
+    Activation,
     EnsembleMLP,
     orthogonal_init_,
     restate_inputs_,
@@ -43,12 +55,17 @@ __all__ = [
     "MLP",
     "ActionDistribution",
     "ActionValueCritic",
+    "Activation",
+    "ActorCritics",
+    "ActorValue",
+    "Architecture",
     "BoundedGaussianPolicy",
     "BoxPolicy",
     "Carry",
     "CategoricalPolicy",
     "Critics",
     "DeterministicPolicy",
+    "Encoder",
     "EnsembleCritic",
     "EnsembleMLP",
     "GaussianPolicy",
@@ -62,17 +79,23 @@ __all__ = [
     "MeanPolicy",
     "Moments",
     "MovingMoments",
+    "NetworkFactory",
+    "NetworkRequest",
     "ObservationNormalizer",
     "Observed",
+    "OwnNetwork",
+    "OwnNetworks",
     "Policy",
     "Prediction",
     "Question",
     "RewardScale",
+    "Role",
     "Standardizer",
     "TanhGaussianPolicy",
     "UnlikePolicyError",
     "ValueNetwork",
     "critics_for",
+    "encoder_of_images",
     "frozen_copy",
     "orthogonal_init_",
     "policy_for",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.encoders import Observed, mlp_on
+from rl_training.models.architecture import Architecture, Layers
+from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
-from rl_training.models.mlp import EnsembleMLP
 from rl_training.models.policies import (
     ActionDistribution,
     BoundedGaussianPolicy,
-    BoxPolicy,
     CategoricalPolicy,
     Policy,
     TanhGaussianPolicy,
@@ -28,9 +26,9 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 class ValueNetwork(nn.Module):
     """V(s), shape (B,)."""
 
-    def __init__(self, observed: Observed, hidden_sizes: Sequence[int]) -> None:
+    def __init__(self, observed: Observed, hidden_sizes: Layers) -> None:
         super().__init__()
-        self.net = mlp_on(observed, hidden_sizes, 1)
+        self.net = Architecture.of(hidden_sizes).net(observed, 1)
 
     def ask(self, obs: Tensor) -> Question[Tensor]:
         return Question(self.net, obs, lambda out: out.squeeze(-1))
@@ -45,21 +43,27 @@ class EnsembleCritic(nn.Module):
     def __init__(
         self,
         num_critics: int,
-        obs_dim: int,
+        observed: Observed,
         action_dim: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        self.net = EnsembleMLP(num_critics, obs_dim + action_dim, hidden_sizes, 1, layer_norm)
+        self.encoder, width = encoder_and_width(observed)
+        layers = Architecture.of(hidden_sizes, layer_norm)
+        self.net = layers.ensemble(num_critics, width + action_dim, 1)
 
     def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
-        return Question(self.net, torch.cat([obs, action], dim=-1), lambda out: out.squeeze(-1))
+        return Question(self.net, self._inputs(obs, action), lambda out: out.squeeze(-1))
 
     def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Of all members, or of those whose numbers are in `members`."""
-        out: Tensor = self.net(torch.cat([obs, action], dim=-1), members)
+        out: Tensor = self.net(self._inputs(obs, action), members)
         return out.squeeze(-1)
+
+    def _inputs(self, obs: Tensor, action: Tensor) -> Tensor:
+        features = obs if self.encoder is None else self.encoder(obs)
+        return torch.cat([features, action], dim=-1)
 
     def of_samples(self, obs: Tensor, actions: Tensor) -> Tensor:
         """(members, S, B) values of (S, B, A) actions, S samples for each of (B, O) states."""
@@ -78,27 +82,37 @@ class ActionValueCritic(nn.Module):
     def __init__(
         self,
         num_critics: int,
-        obs_dim: int,
+        observed: Observed,
         num_actions: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         layer_norm: bool = False,
         masked: bool = False,
     ) -> None:
         super().__init__()
         self.masked = masked
-        self.net = EnsembleMLP(num_critics, obs_dim, hidden_sizes, num_actions, layer_norm)
+        self.encoder, width = encoder_and_width(observed)
+        layers = Architecture.of(hidden_sizes, layer_norm)
+        self.net = layers.ensemble(num_critics, width, num_actions)
 
     def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
-        return Question(self.net, obs, lambda out: _of_action(out, action))
+        return Question(self.net, self._features(obs), lambda out: _of_action(out, action))
 
     def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """(members, B) values of (B,) actions."""
-        return _of_action(self.net(obs, members), action)
+        return _of_action(self.net(self._features(obs), members), action)
 
     def of_all(self, obs: Tensor, members: Tensor | None = None) -> Tensor:
         """(members, B, actions), of all members or of those whose numbers are in `members`."""
-        out: Tensor = self.net(obs, members)
+        out: Tensor = self.net(self._features(obs), members)
         return only_allowed(out, obs) if self.masked else out
+
+    def _features(self, obs: Tensor) -> Tensor:
+        return obs if self.encoder is None else self.encoder(obs)
+
+
+def encoder_and_width(observed: Observed) -> tuple[Encoder | None, int]:
+    """The encoder of observations, if there is one, and how many features there are."""
+    return (None, observed) if isinstance(observed, int) else (observed, observed.out_dim)
 
 
 def _of_action(values: Tensor, action: Tensor) -> Tensor:
@@ -113,90 +127,97 @@ Critics = EnsembleCritic | ActionValueCritic
 def critics_for(
     action_kind: str,
     num_critics: int,
-    obs_dim: int,
+    observed: Observed,
     action_dim: int,
-    hidden_sizes: Sequence[int],
+    hidden_sizes: Layers,
     layer_norm: bool = False,
     masked: bool = False,
 ) -> Critics:
     """The critics that fit the action space."""
-    shape = (num_critics, obs_dim, action_dim, hidden_sizes, layer_norm)
+    shape = (num_critics, observed, action_dim, hidden_sizes, layer_norm)
     if action_kind == "discrete":
         return ActionValueCritic(*shape, masked)
     return EnsembleCritic(*shape)
 
 
 def policy_for(
-    obs_dim: int,
+    observed: Observed,
     action_kind: str,
     action_dim: int,
-    hidden_sizes: Sequence[int],
+    hidden_sizes: Layers,
     distribution: ActionDistribution = "gaussian",
     state_dependent_std: bool = True,
     masked: bool = False,
 ) -> Policy:
-    """The stochastic policy that fits the action space."""
-    if action_kind == "discrete":
-        return CategoricalPolicy(obs_dim, action_dim, hidden_sizes, masked)
-    return box_policy(obs_dim, action_dim, hidden_sizes, distribution, state_dependent_std)
+    """The stochastic policy that fits the action space.
 
-
-def box_policy(
-    obs_dim: int,
-    action_dim: int,
-    hidden_sizes: Sequence[int],
-    distribution: ActionDistribution,
-    state_dependent_std: bool = True,
-) -> BoxPolicy:
-    """A policy of the named kind; `state_dependent_std` is for the tanh of a Gaussian.
-
-    The bounded one has a single learned deviation, as in the authors' code of IQL and AWAC.
+    For Box actions it is of the kind `distribution`; `state_dependent_std` is for the tanh of a
+    Gaussian. The bounded Gaussian has a single learned standard deviation, as in the authors'
+    code of IQL and AWAC.
     """
+    if action_kind == "discrete":
+        return CategoricalPolicy(observed, action_dim, hidden_sizes, masked)
     if distribution == "gaussian":
-        return BoundedGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std=False)
-    return TanhGaussianPolicy(obs_dim, action_dim, hidden_sizes, state_dependent_std)
+        return BoundedGaussianPolicy(observed, action_dim, hidden_sizes, state_dependent_std=False)
+    return TanhGaussianPolicy(observed, action_dim, hidden_sizes, state_dependent_std)
 
 
-class MLPIQLModel(nn.Module):
+class ActorValue(nn.Module):
     """A policy and a state value, on networks of their own."""
+
+    def __init__(self, policy: Policy, value: ValueNetwork) -> None:
+        super().__init__()
+        self.policy, self.value = policy, value
+
+
+class ActorCritics(nn.Module):
+    """A policy and an ensemble of critics."""
+
+    def __init__(self, policy: Policy, critics: Critics) -> None:
+        super().__init__()
+        self.policy, self.critics = policy, critics
+
+
+class MLPIQLModel(ActorValue):
+    """A policy and a state value with the same hidden layers, for a training loop of your own."""
 
     def __init__(
         self,
         obs_dim: int,
         action_kind: str,
         action_dim: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         distribution: ActionDistribution = "gaussian",
         state_dependent_std: bool = True,
         masked: bool = False,
     ) -> None:
-        super().__init__()
         shape = (obs_dim, action_kind, action_dim, hidden_sizes)
-        self.policy = policy_for(*shape, distribution, state_dependent_std, masked)
-        self.value = ValueNetwork(obs_dim, hidden_sizes)
+        policy = policy_for(*shape, distribution, state_dependent_std, masked)
+        super().__init__(policy, ValueNetwork(obs_dim, hidden_sizes))
 
 
-class MLPSACModel(nn.Module):
-    """A policy and an ensemble of critics, which alone may have LayerNorm."""
+class MLPSACModel(ActorCritics):
+    """A policy and an ensemble of critics with the same hidden layers, for a training loop of
+    your own; the critics alone may have LayerNorm."""
 
     def __init__(
         self,
         obs_dim: int,
         action_dim: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         num_critics: int = 2,
         layer_norm: bool = False,
         distribution: ActionDistribution = "tanh_gaussian",
         action_kind: str = "box",
         masked: bool = False,
     ) -> None:
-        super().__init__()
-        self.policy = policy_for(
+        policy = policy_for(
             obs_dim, action_kind, action_dim, hidden_sizes, distribution, masked=masked
         )
-        self.critics = critics_for(
+        critics = critics_for(
             action_kind, num_critics, obs_dim, action_dim, hidden_sizes, layer_norm, masked
         )
+        super().__init__(policy, critics)
 
 
 def frozen_copy(module: ModuleT) -> ModuleT:

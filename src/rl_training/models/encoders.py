@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, Activation
 
 NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of Mnih et al. 2015, for images of at least 36 pixels."""
@@ -17,7 +17,13 @@ SMALL_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 1))
 """For smaller images, down to 9 pixels."""
 
 
-class ImageEncoder(nn.Module):
+class Encoder(nn.Module):
+    """From observations to (..., out_dim) features."""
+
+    out_dim: int
+
+
+class ImageEncoder(Encoder):
     """ReLU convolutions over uint8 images; (..., *image_shape) to (..., out_dim).
 
     Frames of a stack, the first axis where `frame_stack` > 1, are channels, and so are a
@@ -57,22 +63,22 @@ class ImageEncoder(nn.Module):
 
 
 class EncodedMLP(MLP):
-    """An MLP on what an encoder makes of images."""
+    """An MLP on what an encoder makes of observations."""
 
-    def __init__(self, encoder: ImageEncoder, hidden_sizes: Sequence[int], out_dim: int) -> None:
-        super().__init__(encoder.out_dim, hidden_sizes, out_dim)
+    def __init__(
+        self,
+        encoder: Encoder,
+        hidden_sizes: Sequence[int],
+        out_dim: int,
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__(encoder.out_dim, hidden_sizes, out_dim, activation, layer_norm)
         self.encoder = encoder
 
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(self.encoder(images))
+    def forward(self, obs: Tensor) -> Tensor:
+        return super().forward(self.encoder(obs))
 
 
-Observed = int | ImageEncoder
-"""What a network looks at: vectors of a length, or images through an encoder of its own."""
-
-
-def mlp_on(observed: Observed, hidden_sizes: Sequence[int], out_dim: int) -> MLP:
-    """The MLP that takes such observations."""
-    if isinstance(observed, ImageEncoder):
-        return EncodedMLP(observed, hidden_sizes, out_dim)
-    return MLP(observed, hidden_sizes, out_dim)
+Observed = int | Encoder
+"""What a network looks at: vectors of a length, or what an encoder of its own makes of them."""

@@ -13,25 +13,54 @@ from torch.nn import functional as F
 
 from rl_training.models.linear import TALL, batched_linear
 
+Activation = Literal["relu", "silu", "gelu", "elu", "tanh"]
+"""Functions between two layers."""
+
+
+def activated(x: Tensor, activation: Activation) -> Tensor:
+    """`x` behind the activation; its memory may be used for it."""
+    if activation == "relu":
+        return F.relu(x, inplace=True)
+    if activation == "silu":
+        return F.silu(x)
+    if activation == "gelu":
+        return F.gelu(x)
+    return F.elu(x) if activation == "elu" else torch.tanh(x)
+
 
 class MLP(nn.Module):
-    """ReLU layers of `hidden_sizes` and a linear output."""
+    """Hidden layers of `hidden_sizes`, ReLU unless said otherwise, and a linear output.
 
-    def __init__(self, in_dim: int, hidden_sizes: Sequence[int], out_dim: int) -> None:
+    With `layer_norm` every hidden layer is standardised over its units before the activation.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden_sizes: Sequence[int],
+        out_dim: int,
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.hidden_sizes = tuple(hidden_sizes)
+        self.activation: Activation = activation
         sizes = [in_dim, *hidden_sizes, out_dim]
         self.layers = nn.ModuleList(
             nn.Linear(fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
+        normed = hidden_sizes if layer_norm else ()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in normed)
 
     def forward(self, x: Tensor) -> Tensor:
         layers = cast("Iterator[nn.Linear]", iter(self.layers))
         # by function: on small batches calling a layer costs a tenth of what it computes
         first = next(layers)
         x = F.linear(x, first.weight, first.bias)
-        for layer in layers:
-            x = F.linear(F.relu(x, inplace=True), layer.weight, layer.bias)
+        for i, layer in enumerate(layers):
+            if len(self.norms):
+                x = self.norms[i](x)
+            x = F.linear(activated(x, self.activation), layer.weight, layer.bias)
         return x
 
 
@@ -50,11 +79,11 @@ class EnsembleMLP(nn.Module):
         hidden_sizes: Sequence[int],
         out_dim: int,
         layer_norm: bool = False,
-        activation: Literal["relu", "silu"] = "relu",
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.num_members = num_members
-        self.activation = activation
+        self.activation: Activation = activation
         self.hidden_sizes = tuple(hidden_sizes)
         sizes = [in_dim, *hidden_sizes, out_dim]
         pairs = list(itertools.pairwise(sizes))
@@ -91,7 +120,7 @@ class EnsembleMLP(nn.Module):
                 if len(self.norm_scales):
                     x = F.layer_norm(x, x.shape[-1:]) * chosen(self.norm_scales[i])
                     x = x.add_(chosen(self.norm_shifts[i]))
-                x = F.relu(x, inplace=True) if self.activation == "relu" else F.silu(x)
+                x = activated(x, self.activation)
         return x
 
     @staticmethod
@@ -119,8 +148,11 @@ def restate_inputs_(net: MLP | EnsembleMLP, scale: Tensor, shift: Tensor) -> Non
 
 
 def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:
-    """Orthogonal weights of one gain on every layer and zero biases, member by member."""
-    for layer in module.modules():
+    """Orthogonal weights of one gain on every layer and zero biases, member by member.
+
+    Modules with a true attribute `is_initialized` are left as they are.
+    """
+    for layer in _to_initialize(module):
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.orthogonal_(layer.weight, gain)
             if layer.bias is not None:
@@ -130,6 +162,13 @@ def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:
                 for member in weight.data:
                     nn.init.orthogonal_(member, gain)
                 nn.init.zeros_(bias)
+
+
+def _to_initialize(module: nn.Module) -> Iterator[nn.Module]:
+    if not getattr(module, "is_initialized", False):
+        yield module
+        for child in module.children():
+            yield from _to_initialize(child)
 
 
 @torch.no_grad()

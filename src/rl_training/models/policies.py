@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.encoders import Observed, mlp_on
+from rl_training.models.architecture import Architecture, Layers, Net
+from rl_training.models.encoders import Observed
 from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP
 from rl_training.models.questions import Question
@@ -81,8 +81,20 @@ def refuse_other_shapes(own: nn.Module, other: nn.Module, but: tuple[str, ...] =
             )
 
 
-def refuse_other_layers(own: MLP, other: MLP) -> None:
+def refuse_other_layers(own: Net, other: Net) -> None:
     """Raise `UnlikePolicyError` where the hidden layers differ."""
+    if not (isinstance(own, MLP) and isinstance(other, MLP)):
+        if type(own) is type(other):
+            return  # modules of the user, which are compared weight by weight
+        raise UnlikePolicyError(
+            "has networks of its own making and this run has not, or the other way round; set "
+            "algo_kwargs.networks as in that run"
+        )
+    if own.activation != other.activation:
+        raise UnlikePolicyError(
+            f"has {other.activation} layers, but this run {own.activation}; set "
+            f"algo_kwargs.activation={other.activation}"
+        )
     hidden = list(other.hidden_sizes)
     if hidden != list(own.hidden_sizes):
         raise UnlikePolicyError(
@@ -97,7 +109,7 @@ class MeanPolicy(Policy):
     Any two of them that squash alike, or not, and have the same hidden layers can act alike.
     """
 
-    net: MLP
+    net: Net
     action_dim: int
     log_std: nn.Parameter | None
     """One for all states; without it, further outputs of the network where it has any."""
@@ -126,6 +138,10 @@ class MeanPolicy(Policy):
                 "algo_kwargs.squash_mean=true"
             )
         refuse_other_layers(self.net, other.net)
+        if not isinstance(self.net, MLP):
+            refuse_other_shapes(self, other)
+            self.load_state_dict(other.state_dict())
+            return
         last = f"layers.{len(self.net.layers) - 1}"
         refuse_other_shapes(self.net, other.net, (f"{last}.weight", f"{last}.bias"))
         mine, theirs = self.net.state_dict(), other.net.state_dict()
@@ -151,14 +167,15 @@ class BoxPolicy(MeanPolicy):
 
     def __init__(
         self,
-        obs_dim: int,
+        observed: Observed,
         action_dim: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         state_dependent_std: bool = True,
     ) -> None:
         super().__init__()
         self.action_dim = action_dim
-        self.net = MLP(obs_dim, hidden_sizes, action_dim * (2 if state_dependent_std else 1))
+        outputs = action_dim * (2 if state_dependent_std else 1)
+        self.net = Architecture.of(hidden_sizes).net(observed, outputs)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(action_dim))
 
     def ask(self, obs: Tensor) -> Question[Distribution]:
@@ -249,12 +266,12 @@ class GaussianPolicy(MeanPolicy):
         self,
         observed: Observed,
         action_dim: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         squash_mean: bool = False,
     ) -> None:
         super().__init__()
         self.action_dim, self.squashes = action_dim, squash_mean
-        self.net = mlp_on(observed, hidden_sizes, action_dim)
+        self.net = Architecture.of(hidden_sizes).net(observed, action_dim)
         self.log_std = nn.Parameter(torch.zeros(action_dim))
 
     def mean(self, obs: Tensor) -> Tensor:
@@ -292,12 +309,12 @@ class CategoricalPolicy(Policy):
         self,
         observed: Observed,
         num_actions: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         masked: bool = False,
     ) -> None:
         super().__init__()
         self.masked = masked
-        self.net = mlp_on(observed, hidden_sizes, num_actions)
+        self.net = Architecture.of(hidden_sizes).net(observed, num_actions)
 
     def become(self, other: Policy) -> None:
         if isinstance(other, CategoricalPolicy):
@@ -347,15 +364,15 @@ class DeterministicPolicy(MeanPolicy):
 
     def __init__(
         self,
-        obs_dim: int,
+        observed: Observed,
         action_dim: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         exploration_noise: float = 0.0,
     ) -> None:
         super().__init__()
         self.action_dim, self.log_std = action_dim, None
         self.exploration_noise = exploration_noise
-        self.net = MLP(obs_dim, hidden_sizes, action_dim)
+        self.net = Architecture.of(hidden_sizes).net(observed, action_dim)
 
     def mode(self, obs: Tensor) -> Tensor:
         return torch.tanh(self.net(obs))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rl_training.execution import is_traced, num_agents
 from rl_training.models.linear import batched_linear
-from rl_training.models.mlp import MLP, EnsembleMLP
+from rl_training.models.mlp import MLP, EnsembleMLP, activated
 
 A = TypeVar("A")
 
@@ -68,10 +68,12 @@ def _stacking_pays(x: Tensor) -> bool:
 
 
 def _stackable(nets: Sequence[nn.Module]) -> bool:
-    plain = [net for net in nets if isinstance(net, (MLP, EnsembleMLP))]
-    if any(len(net.norm_scales) for net in plain if isinstance(net, EnsembleMLP)):
+    """Whether all are plain networks with the same hidden layers, none of them normalised."""
+    plain = [net for net in nets if type(net) is MLP or type(net) is EnsembleMLP]
+    if any(len(net.norms if isinstance(net, MLP) else net.norm_scales) for net in plain):
         return False
-    return len(plain) == len(nets) and len({tuple(net.hidden_sizes) for net in plain}) == 1
+    kinds = {(tuple(net.hidden_sizes), net.activation) for net in plain}
+    return len(plain) == len(nets) and len(kinds) == 1
 
 
 class _Layer(NamedTuple):
@@ -107,7 +109,7 @@ def _stacked_outputs(questions: Sequence[Question[Any]]) -> list[Tensor]:
         bias = torch.cat([_filled(layer.bias, 1, columns) for layer in layers])
         x = batched_linear(x, weight, bias, trained)
         if i < last:
-            x = F.relu(x)
+            x = activated(x, questions[0].net.activation)  # type: ignore[arg-type]
     parts = []
     for question, stack, part in zip(questions, stacks, torch.split(x, members), strict=True):
         part = part[..., : stack[-1].bias.shape[-1]]

@@ -7,16 +7,16 @@ Leading axes of the observations pass through.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.encoders import ImageEncoder, Observed
+from rl_training.models.architecture import Architecture, Layers
+from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, activated
 from rl_training.models.policies import Policy
 
 
@@ -43,16 +43,21 @@ class GreedyPolicy(Policy):
         return self.mode(obs)
 
 
-class Features(nn.Module):
-    """ReLU layers of `sizes`, the last one included."""
+class Features(Encoder):
+    """Hidden layers alone, with an activation behind the last one as well."""
 
-    def __init__(self, obs_dim: int, sizes: Sequence[int]) -> None:
+    def __init__(self, obs_dim: int, layers: Architecture) -> None:
         super().__init__()
-        self.net = MLP(obs_dim, sizes[:-1], sizes[-1])
-        self.out_dim = sizes[-1]
+        *below, self.out_dim = layers.hidden_sizes
+        self.activation = layers.activation
+        self.net = MLP(obs_dim, below, self.out_dim, layers.activation, layers.layer_norm)
+        self.norm = nn.LayerNorm(self.out_dim) if layers.layer_norm else None
 
     def forward(self, obs: Tensor) -> Tensor:
-        return F.relu(self.net(obs), inplace=True)
+        x = self.net(obs)
+        if self.norm is not None:
+            x = self.norm(x)
+        return activated(x, self.activation)
 
 
 class ActionHead(nn.Module):
@@ -63,12 +68,13 @@ class ActionHead(nn.Module):
     """
 
     def __init__(
-        self, in_dim: int, sizes: Sequence[int], num_actions: int, outputs: int, dueling: bool
+        self, in_dim: int, hidden_sizes: Layers, num_actions: int, outputs: int, dueling: bool
     ) -> None:
         super().__init__()
         self.shape = (outputs, num_actions)
-        self.actions = MLP(in_dim, sizes, outputs * num_actions)
-        self.value = MLP(in_dim, sizes, outputs) if dueling else None
+        layers = Architecture.of(hidden_sizes)
+        self.actions = layers.net(in_dim, outputs * num_actions)
+        self.value = layers.net(in_dim, outputs) if dueling else None
 
     def forward(self, features: Tensor) -> Tensor:
         per_action: Tensor = self.actions(features).unflatten(-1, self.shape)
@@ -93,26 +99,26 @@ class CosineEmbedding(nn.Module):
         return F.relu(self.layer(torch.cos(taus.unsqueeze(-1) * self.frequencies)), inplace=True)
 
 
-def features_and_head(
-    observed: Observed, hidden_sizes: Sequence[int]
-) -> tuple[Features | ImageEncoder, Sequence[int]]:
+def features_and_head(observed: Observed, hidden_sizes: Layers) -> tuple[Encoder, Architecture]:
     """The features that a fraction is multiplied into, and the head's hidden layers.
 
-    The last hidden layer is the head's, or all of them where convolutions are the features.
+    The last hidden layer is the head's, or all of them where an encoder makes the features.
     A single layer on vectors belongs to the features, and the head is linear.
     """
-    if isinstance(observed, ImageEncoder):
-        return observed, hidden_sizes
-    if len(hidden_sizes) == 1:
-        return Features(observed, hidden_sizes), ()
-    return Features(observed, hidden_sizes[:-1]), hidden_sizes[-1:]
+    layers = Architecture.of(hidden_sizes)
+    if not isinstance(observed, int):
+        return observed, layers
+    sizes = layers.hidden_sizes
+    if len(sizes) == 1:
+        return Features(observed, layers), layers.with_sizes(())
+    return Features(observed, layers.with_sizes(sizes[:-1])), layers.with_sizes(sizes[-1:])
 
 
 class QNetwork(GreedyPolicy):
     """Q(s, a) for all actions, (B, A)."""
 
     def __init__(
-        self, observed: Observed, num_actions: int, hidden_sizes: Sequence[int], dueling: bool
+        self, observed: Observed, num_actions: int, hidden_sizes: Layers, dueling: bool
     ) -> None:
         super().__init__()
         self.features, above = features_and_head(observed, hidden_sizes)
@@ -137,7 +143,7 @@ class QuantileNetwork(GreedyPolicy):
         observed: Observed,
         num_actions: int,
         n_quantiles: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         dueling: bool,
     ) -> None:
         super().__init__()
@@ -162,7 +168,7 @@ class QuantilesAtFractions(GreedyPolicy):
         observed: Observed,
         num_actions: int,
         num_cosines: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         dueling: bool,
     ) -> None:
         super().__init__()
@@ -193,7 +199,7 @@ class ImplicitQuantileNetwork(QuantilesAtFractions):
         num_actions: int,
         n_action_quantiles: int,
         num_cosines: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         dueling: bool,
     ) -> None:
         super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling)
@@ -237,7 +243,7 @@ class MLPFQFNetwork(QuantilesAtFractions):
         num_actions: int,
         n_fractions: int,
         num_cosines: int,
-        hidden_sizes: Sequence[int],
+        hidden_sizes: Layers,
         dueling: bool,
     ) -> None:
         super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling)

@@ -11,6 +11,7 @@ from rl_training.models.dreamer.coders import VectorEncoder as VectorEncoder
 from rl_training.models.dreamer.coders import image_stages as image_stages
 from rl_training.models.dreamer.coders import symexp as symexp
 from rl_training.models.dreamer.coders import symlog as symlog
+from rl_training.models.dreamer.heads import BINS as BINS
 from rl_training.models.dreamer.heads import ImaginedPolicy as ImaginedPolicy
 from rl_training.models.dreamer.heads import TwoHotHead as TwoHotHead
 from rl_training.models.dreamer.heads import two_hot as two_hot

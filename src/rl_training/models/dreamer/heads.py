@@ -14,8 +14,11 @@ from rl_training.models.dreamer.layers import Head
 from rl_training.models.dreamer.rssm import UNIMIX, exponential_noise, one_hot, sample_one_hot
 from rl_training.models.policies import Policy
 
+BINS = 255
+"""Values over which a number is a distribution."""
 
-def two_hot_bins(count: int = 255, limit: float = 20.0) -> Tensor:
+
+def two_hot_bins(count: int = BINS, limit: float = 20.0) -> Tensor:
     """(count,) values spaced evenly in symlog space and symmetric about 0."""
     if count % 2 == 0:
         raise ValueError(f"the number of bins must be odd, so that one is at zero, got {count}")
@@ -24,14 +27,15 @@ def two_hot_bins(count: int = 255, limit: float = 20.0) -> Tensor:
 
 
 class TwoHotHead(nn.Module):
-    """Predicts a scalar as a distribution over fixed bins; predicts exactly 0 when new."""
+    """Predicts a scalar as a distribution over fixed bins; predicts exactly 0 when new, unless the
+    user's own `head` does otherwise."""
 
     bins: Tensor
 
-    def __init__(self, in_dim: int, units: int, layers: int) -> None:
+    def __init__(self, in_dim: int, units: int, layers: int, head: nn.Module | None = None) -> None:
         super().__init__()
         self.register_buffer("bins", two_hot_bins(), persistent=False)
-        self.head = Head(in_dim, units, layers, self.bins.shape[0], out_scale=0.0)
+        self.head = head or Head(in_dim, units, layers, BINS, out_scale=0.0)
 
     def forward(self, features: Tensor) -> Tensor:
         """(..., bins) log-probabilities."""
@@ -72,11 +76,18 @@ class ImaginedPolicy(Policy):
 
     LEAST_STD, MOST_STD = 0.1, 1.0
 
-    def __init__(self, in_dim: int, units: int, action_dim: int, discrete: bool) -> None:
+    def __init__(
+        self,
+        in_dim: int,
+        units: int,
+        action_dim: int,
+        discrete: bool,
+        head: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.discrete, self.action_dim = discrete, action_dim
         outputs = action_dim if discrete else 2 * action_dim
-        self.head = Head(in_dim, units, 3, outputs, out_scale=0.01)
+        self.head = head or Head(in_dim, units, 3, outputs, out_scale=0.01)
 
     def probs(self, features: Tensor) -> Tensor:
         """(..., actions) probabilities of a Discrete policy."""
