@@ -376,9 +376,11 @@ class OddEnv(gym.Env[Any, Any]):
 
 _BOX = gym.spaces.Box(-1.0, 1.0, (2,))
 ODD_SPACES = {
-    "Dict": (gym.spaces.Dict({"x": _BOX}), _BOX),
-    "Image": (gym.spaces.Box(0.0, 1.0, (8, 8, 3)), _BOX),  # of floats, not of bytes
-    "Numbered": (gym.spaces.Discrete(4), _BOX),
+    "Text": (gym.spaces.Text(4), _BOX),
+    "ImageAmongOthers": (
+        gym.spaces.Dict({"x": _BOX, "seen": gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)}),
+        _BOX,
+    ),
     "MultiDiscrete": (_BOX, gym.spaces.MultiDiscrete([2, 3])),
     "Unbounded": (_BOX, gym.spaces.Box(-np.inf, np.inf, (1,))),
     "Tuple": (_BOX, gym.spaces.Tuple([_BOX])),

@@ -226,12 +226,17 @@ def test_workers_survive_signals_and_end_with_the_vector() -> None:
     assert not any(process.is_alive() for process in processes)
 
 
+class _Spoken(gym.Env[Any, Any]):
+    observation_space, action_space = gym.spaces.Text(3), gym.spaces.Discrete(2)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_what_cannot_be_made_is_refused_in_one_sentence(mode: Any) -> None:
     with pytest.raises(EnvironmentSetupError, match=r"environment 'CartPol-v1' \(did you"):
         make_vector_env("CartPol-v1", None, 2, mode)
-    with pytest.raises(EnvironmentSetupError, match="observation space Discrete"):
-        make_vector_env("FrozenLake-v1", None, 2, mode)
+    gym.register("tests/Spoken-v0", _Spoken)
+    with pytest.raises(EnvironmentSetupError, match="observation space Text"):
+        make_vector_env("tests/Spoken-v0", None, 2, mode)
     with pytest.raises(ConfigError, match="num_envs: 0"):
         make_vector_env("CartPole-v1", None, 0, mode)
 

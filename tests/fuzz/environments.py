@@ -175,11 +175,7 @@ KINDS = [
     # --- spaces
     Kind("no observation space", "observation space None is not", observation_space=None),
     Kind("no action space", "action space None is not supported", action_space=None),
-    Kind(
-        "Dict observations",
-        "is not supported: expected a flat Box",
-        observation_space=gym.spaces.Dict({"a": gym.spaces.Discrete(2)}),
-    ),
+    Kind("text as observations", "is not supported", observation_space=gym.spaces.Text(3)),
     Kind(
         "observations of no component",
         "is not supported: expected a flat Box",

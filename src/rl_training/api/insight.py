@@ -5,7 +5,7 @@ Each question is refused in one sentence where an algorithm has no answer to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.table_files import is_frame
 from rl_training.envs.contract import all_finite
-from rl_training.envs.layout import Layout
 from rl_training.experiment.errors import (
     ConfigError,
     DataError,
@@ -32,7 +30,9 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
     """(B, ...) observations, and whether it was one alone; `asked` is what wants to know."""
     spaces = algorithm.spaces
     shape = spaces.obs_shape
-    if spaces.layout is not None and _has_parts(observation, spaces.layout):
+    if spaces.layout is not None and spaces.layout.has_parts(observation):
+        if spaces.has_mask:
+            raise DataError(f"{asked}: the task has action masks; give action_mask, too")
         obs, alone = spaces.layout.named_rows(observation, asked)
         if not all_finite(obs):
             raise DataError(f"{asked}: the observation holds NaN, infinity or a number too large")
@@ -54,16 +54,6 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
         raise DataError(f"{asked}: the observation holds NaN, infinity or a number beyond float32")
     alone = obs.shape == shape
     return (obs[None] if alone else obs), alone
-
-
-def _has_parts(observation: Any, layout: Layout) -> bool:
-    """Whether an observation comes as the environment or a table gives it, not as a vector."""
-    if len(layout.parts) == 1 and not layout.parts[0].path:
-        array = np.asarray(observation)
-        part = layout.parts[0]
-        whole = array.shape[-len(part.shape) :] == part.shape if part.shape else True
-        return whole and array.shape[-1:] != (layout.width,)
-    return isinstance(observation, (Mapping, tuple)) or is_frame(observation)
 
 
 def user_actions(algorithm: Algorithm, actions: Array) -> Array:

@@ -106,6 +106,18 @@ class Layout:
     def width(self) -> int:
         return sum(part.width for part in self.parts)
 
+    def has_parts(self, observation: Any) -> bool:
+        """Whether an observation, or several, comes as the environment or a table gives it and
+        not as the vector that stands for it."""
+        first = self.parts[0]
+        if len(self.parts) > 1 or first.path:
+            # a data frame has columns, too, and is no mapping
+            return isinstance(observation, (Mapping, tuple)) or hasattr(observation, "columns")
+        shape = np.shape(observation)
+        if not first.shape:  # a choice: whole numbers, one or several
+            return not shape or (len(shape) == 1 and np.asarray(observation).dtype.kind in "iu")
+        return bool(shape[-len(first.shape) :] == first.shape)
+
     def vector(self, observation: Any, asked: str) -> NDArray[np.float32]:
         """(width,) of one observation as the environment gives it."""
         found = [part.encode(_at(observation, part, asked)[None], asked) for part in self.parts]

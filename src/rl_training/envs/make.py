@@ -16,6 +16,7 @@ from rl_training.envs.contract import (
     what_it_did,
 )
 from rl_training.envs.masks import with_masks
+from rl_training.envs.parts import with_parts_as_vector
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     EnvironmentSetupError,
@@ -72,7 +73,7 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         raise EnvironmentSetupError(_failed(env_id, error)) from None
     for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return with_masks(env, env_id, env_kwargs)
+    return with_masks(with_parts_as_vector(env, env_id), env_id, env_kwargs)
 
 
 def spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:

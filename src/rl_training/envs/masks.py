@@ -128,6 +128,9 @@ class MaskInObservation(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
 
 def with_mask(observation: Any, mask: Any, spaces: Spaces) -> NDArray[np.float32]:
     """Observations that end with a mask that was given apart from them."""
+    if spaces.layout is not None and spaces.layout.has_parts(observation):
+        rows, alone = spaces.layout.named_rows(observation, "predict")
+        observation = rows[0] if alone else rows
     obs, flags = np.asarray(observation), np.asarray(mask)
     wanted = (*obs.shape[:-1], spaces.action_dim)
     if not spaces.has_mask:

@@ -51,7 +51,11 @@ class Spaces:
             masked = bool(env.get_wrapper_attr("has_action_mask"))
         except AttributeError:
             masked = False
-        return replace(cls.from_gymnasium(seen, done, stack), has_mask=masked)
+        try:
+            layout = env.get_wrapper_attr("observation_layout")
+        except AttributeError:
+            layout = None
+        return replace(cls.from_gymnasium(seen, done, stack), has_mask=masked, layout=layout)
 
     @classmethod
     def from_gymnasium(
@@ -60,9 +64,9 @@ class Spaces:
         action_space: gym.Space[Any] | None,
         frame_stack: int = 1,
     ) -> Spaces:
-        image_shape = _image_shape(observation_space, frame_stack)
+        frames = image_shape(observation_space, frame_stack)
         shape: tuple[int, ...] = getattr(observation_space, "shape", None) or ()
-        if not image_shape and (
+        if not frames and (
             not isinstance(observation_space, gym.spaces.Box) or len(shape) != 1 or not shape[0]
         ):
             raise EnvironmentSetupError(
@@ -71,8 +75,8 @@ class Spaces:
                 "gymnasium.wrappers.FlattenObservation"
             )
         seen: dict[str, Any] = {"obs_dim": math.prod(shape)}
-        if image_shape:
-            seen |= {"image_shape": image_shape, "frame_stack": frame_stack}
+        if frames:
+            seen |= {"image_shape": frames, "frame_stack": frame_stack}
         if isinstance(action_space, gym.spaces.Discrete):
             return cls(
                 action_kind="discrete",
@@ -168,8 +172,9 @@ class Spaces:
                 raise stored.wrong("action_labels", f"{given['action_dim']} names")
         if "layout" in stored:
             given["layout"] = layout = Layout.from_list(stored.entries("layout"))
-            if layout.width != given["obs_dim"]:
-                raise stored.wrong("layout", f"of {given['obs_dim']} numbers")
+            masks = given["action_dim"] if given.get("has_mask") else 0
+            if layout.width + masks != given["obs_dim"]:
+                raise stored.wrong("layout", f"of {given['obs_dim'] - masks} numbers")
         return cls(**given)
 
     @cached_property
@@ -243,7 +248,7 @@ def _bounds(values: tuple[float, ...]) -> str:
     return f"{values[0]:g}" if same else "[" + ", ".join(f"{x:g}" for x in values) + "]"
 
 
-def _image_shape(space: gym.Space[Any] | None, frame_stack: int) -> tuple[int, ...]:
+def image_shape(space: gym.Space[Any] | None, frame_stack: int) -> tuple[int, ...]:
     """Shape of image observations, or () for others. A frame has 2 axes, or 3 with channels."""
     if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
         return ()
