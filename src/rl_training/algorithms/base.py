@@ -325,7 +325,8 @@ class Algorithm(nn.Module, Generic[P, B]):
     def _move_average(self, averaged: Policy) -> None:
         """A plain mean at first, so that the initial weights are forgotten at once."""
         rate, count = self.params.averaging, self.update_count
-        targets, sources = list(averaged.parameters()), list(self.policy.parameters())
+        targets: list[Tensor] = list(averaged.parameters())
+        sources: list[Tensor] = list(self.policy.parameters())
         if asking_is_free(count):
             move_towards(targets, sources, max(rate, 1.0 / int(count)))
         else:
