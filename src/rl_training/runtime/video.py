@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
-import subprocess
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,12 +23,12 @@ from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, Mi
 from rl_training.experiment.files import draft_of
 from rl_training.runtime.evaluation import ActFunction, EvalResult, Evaluator
 
-Picture = NDArray[np.uint8]
+Image = NDArray[np.uint8]
 """(height, width, 3)"""
 
 DEFAULT_FPS = 30.0
 GIF_FPS_LIMIT = 50.0
-"""Viewers slow a faster GIF down to 10 pictures a second."""
+"""Viewers slow a faster GIF down to 10 images per second."""
 
 _SUFFIXES = (".mp4", ".gif")
 
@@ -45,18 +44,18 @@ def record_episode(
     max_steps: int,
     overwrite: bool = False,
 ) -> EvalResult:
-    """Film evaluation episode 0 into an .mp4 or .gif, which appears whole or not at all."""
+    """Record evaluation episode 0 as an .mp4 or .gif, which appears complete or not at all."""
     _check_target(path, overwrite)
-    ffmpeg = _ffmpeg(path)
+    package = _encoder(path)
     with _no_screen_needed(), _no_empty_folders(path):
         env = _rendering_env(env_id, env_kwargs)
         try:
-            with draft_of(path) as draft, _Film(ffmpeg, draft, _pictures_per_second(env)) as film:
-                filmed = _Filmed(env, env_id, film.add)
+            fps = _frames_per_second(env)
+            with draft_of(path) as draft, _Recording(package, draft, fps) as recording:
                 evaluator = Evaluator(env_id, env_kwargs, spaces, [seed], max_steps)
-                evaluator.add_env(filmed)
+                evaluator.add_env(_Recorded(env, env_id, recording.add))
                 result = evaluator.run(act, 1)
-                film.finish()
+                recording.finish()
             return result
         except OSError as error:
             raise ConfigError(
@@ -80,11 +79,12 @@ def _check_target(path: Path, overwrite: bool) -> None:
         )
 
 
-def _ffmpeg(path: Path) -> str:
-    """The program that the extra brings, or that the machine has."""
+def _encoder(path: Path) -> Any:
+    """The package of the extra, with the program that it brings or that the machine has."""
     package = optional_module("imageio_ffmpeg", "video", f"the video '{path}'")
     try:
-        return str(package.get_ffmpeg_exe())
+        package.get_ffmpeg_exe()
+        return package
     except RuntimeError:
         raise ConfigError(
             f"video: '{path}' needs the program ffmpeg, which was not found; install it, or name "
@@ -106,7 +106,7 @@ def _rendering_env(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, A
     return make_env(env_id, {**plain, "render_mode": "rgb_array"})
 
 
-def _pictures_per_second(env: gym.Env[Any, Any]) -> float:
+def _frames_per_second(env: gym.Env[Any, Any]) -> float:
     fps = env.metadata.get("render_fps")
     return float(fps) if isinstance(fps, (int, float)) and fps > 0 else DEFAULT_FPS
 
@@ -139,30 +139,28 @@ def _no_empty_folders(path: Path) -> Iterator[None]:
         raise
 
 
-class _Filmed(gym.Wrapper[Any, Any, Any, Any]):
-    """Hands a picture of every state to `show`."""
+class _Recorded(gym.Wrapper[Any, Any, Any, Any]):
+    """Passes an image of every state to `show`."""
 
-    def __init__(
-        self, env: gym.Env[Any, Any], env_id: str, show: Callable[[Picture], None]
-    ) -> None:
+    def __init__(self, env: gym.Env[Any, Any], env_id: str, show: Callable[[Image], None]) -> None:
         super().__init__(env)
         self._env_id, self._show = env_id, show
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         started = self.env.reset(**options)
-        self._show(self._picture())
+        self._show(self._image())
         return started
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         stepped = self.env.step(action)
-        self._show(self._picture())
+        self._show(self._image())
         return stepped
 
-    def _picture(self) -> Picture:
+    def _image(self) -> Image:
         try:
             with warnings.catch_warnings():  # what is wrong is said below
                 warnings.simplefilter("ignore")
-                picture: Any = self.env.render()
+                image: Any = self.env.render()
         except Exception as error:  # noqa: BLE001  (foreign code may raise anything)
             if isinstance(error, gym.error.DependencyNotInstalled) and "pygame" in str(error):
                 raise MissingExtraError("pygame", "video", f"rendering '{self._env_id}'") from None
@@ -171,90 +169,94 @@ class _Filmed(gym.Wrapper[Any, Any, Any, Any]):
                 f"video: environment '{self._env_id}' cannot be rendered: {reason}; install what "
                 "it draws with (MuJoCo without a screen: a library for MUJOCO_GL=egl or osmesa)"
             ) from None
-        pixels = np.asarray(picture)
+        pixels = np.asarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             found = f"{pixels.dtype} numbers of shape {pixels.shape}"
             raise EnvironmentSetupError(
                 f"video: environment '{self._env_id}' rendered "
-                f"{'nothing' if picture is None else found}, expected uint8 numbers of shape "
+                f"{'nothing' if image is None else found}, expected uint8 numbers of shape "
                 "(height, width, 3); correct its render()"
             )
         return pixels
 
 
-class _Film:
-    """Pictures of one size, piped through ffmpeg into a file."""
+class _Recording:
+    """Images of one size, encoded into a file by ffmpeg."""
 
-    def __init__(self, ffmpeg: str, path: Path, fps: float) -> None:
-        self._ffmpeg, self._path, self._fps = ffmpeg, path, fps
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, package: Any, path: Path, fps: float) -> None:
+        self._package, self._path, self._fps = package, path, fps
         self._shape: tuple[int, ...] = ()
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__)
+        self._count = 0
+        self._frames: Generator[None, bytes, None] | None = None
 
-    def __enter__(self) -> _Film:
+    def __enter__(self) -> _Recording:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-            with suppress(BrokenPipeError):
-                self._pipe.close()
-        self._said.close()
+        if self._frames is not None:
+            self._frames.close()
 
-    def add(self, picture: Picture) -> None:
-        if self._process is None:
-            self._shape = picture.shape
-            self._process = self._start()
-        if picture.shape != self._shape:
+    def add(self, image: Image) -> None:
+        if self._frames is None:
+            self._shape = image.shape
+            self._frames = self._started()
+        if image.shape != self._shape:
             raise EnvironmentSetupError(
-                f"video: the rendered pictures change their shape from {self._shape} to "
-                f"{picture.shape}; make the environment's render() keep to one"
+                f"video: the rendered images change their shape from {self._shape} to "
+                f"{image.shape}; make the environment's render() keep to one"
             )
         try:
-            self._pipe.write(picture.tobytes())
-        except BrokenPipeError:
-            self.finish()  # which says why
-            raise
+            self._frames.send(image.tobytes())
+        except OSError:  # its text is the whole command
+            raise OSError("ffmpeg ended early") from None
+        self._count += 1
 
     def finish(self) -> None:
-        """Wait until the file is whole; OSError where it cannot be."""
-        assert self._process is not None
-        with suppress(BrokenPipeError):
-            self._pipe.close()
-        code = self._process.wait()
-        if code != 0:
-            self._said.seek(0)
-            lines = self._said.read().decode(errors="replace").strip().splitlines()
-            raise OSError(lines[-1] if lines else f"ffmpeg ended with {code}")
+        """Wait until the file is complete; OSError where it is not."""
+        assert self._frames is not None
+        self._frames.close()
+        # The package does not look at ffmpeg's exit code, so the file itself is looked at.
+        expected = self._count * min(1.0, self._fastest / self._fps)
+        try:
+            found, _ = self._package.count_frames_and_secs(str(self._path))
+        except RuntimeError:
+            found = 0
+        if abs(found - expected) > 1.0:
+            raise OSError(f"ffmpeg wrote {found:,} of {expected:,.0f} images")
 
     @property
-    def _pipe(self) -> IO[bytes]:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        return self._process.stdin
+    def _is_gif(self) -> bool:
+        return self._path.suffix.lower() == ".gif"
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    @property
+    def _fastest(self) -> float:
+        return GIF_FPS_LIMIT if self._is_gif else math.inf
+
+    def _started(self) -> Generator[None, bytes, None]:
         height, width, _ = self._shape
-        command = [self._ffmpeg, "-y", "-v", "error", "-f", "rawvideo", "-pix_fmt", "rgb24"]
-        command += ["-s", f"{width}x{height}", "-r", f"{self._fps:g}", "-i", "-", "-an"]
-        encode = _as_gif(self._fps) if self._path.suffix.lower() == ".gif" else _as_mp4()
-        return subprocess.Popen(
-            [*command, *encode, f"file:{self._path}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._said,
+        frames: Generator[None, bytes, None] = self._package.write_frames(
+            f"file:{self._path}",
+            (width, height),
+            fps=self._fps,
+            quality=None,
+            macro_block_size=1,
+            ffmpeg_log_level="quiet",
+            ffmpeg_timeout=0,
+            **(_as_gif(self._fps) if self._is_gif else _as_mp4()),
         )
+        frames.send(None)  # type: ignore[arg-type]  (starts the generator)
+        return frames
 
 
-def _as_mp4() -> list[str]:
-    # yuv420p, which every player knows, needs even sides
-    even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"]
-    encoder = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "20"]
-    return [*even, *encoder, "-movflags", "+faststart", "-f", "mp4"]
+def _as_mp4() -> dict[str, Any]:
+    # yuv420p, which every player can show, needs even sides
+    even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+    encoder = ["-preset", "veryfast", "-crf", "20", "-movflags", "+faststart", "-f", "mp4"]
+    return {"codec": "libx264", "pix_fmt_out": "yuv420p", "output_params": [*even, *encoder]}
 
 
-def _as_gif(fps: float) -> list[str]:
-    # a palette per picture: one for all would hold the whole film in memory
+def _as_gif(fps: float) -> dict[str, Any]:
+    # a palette per image: one for all would hold the whole video in memory
     palettes = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"
-    return ["-filter_complex", f"fps={min(fps, GIF_FPS_LIMIT):g},{palettes}", "-f", "gif"]
+    filters = ["-filter_complex", f"fps={min(fps, GIF_FPS_LIMIT):g},{palettes}", "-f", "gif"]
+    return {"codec": "gif", "pix_fmt_out": "pal8", "output_params": filters}
