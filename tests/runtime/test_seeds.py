@@ -308,6 +308,8 @@ def test_agents_stop_early_one_by_one(tmp_path: Path) -> None:
     again = resume_seeds(result.run_dir, progress=False)
     assert again.results[best].updates == 8
     assert again.results[best].last_eval == result.results[best].last_eval
+    assert result.held_out is not None
+    assert (again.held_out, again.best_held_out) == (result.held_out, result.best_held_out)
 
 
 def test_a_checkpoint_holds_its_own_agent_alone(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class Record:
             self.last_saved = None  # the clock alone does not say how far a step has come
         self.save()
         if self.signal is None and self.config.final_eval:
-            self._evaluate_held_out()
+            self.evaluate_held_out()
         result = self.result()
         self._notify(lambda callback: callback.on_end(result))
         self._write_result("interrupted" if result.interrupted else "finished")
@@ -279,7 +279,7 @@ class Record:
         if (is_best and self.config.keep_best) or self.last_saved is None:
             self.save()  # the first one in any case: a run that is killed later begins with it
 
-    def _evaluate_held_out(self) -> None:
+    def evaluate_held_out(self) -> None:
         """What the last and the best policy are worth from start states that chose neither."""
         selection = self.selection
         if selection.evaluator is None:

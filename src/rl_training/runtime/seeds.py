@@ -284,6 +284,8 @@ class SeedsForm:
                     seed = self.seeds[i]
                     raise self._unusable(f"no checkpoint of seed {seed}, which is done, is whole")
                 record.stop_reason = reason
+                if self.config.final_eval:
+                    record.evaluate_held_out()
                 trainer.results[i] = record.result()
         active = list(trainer.active.values())
         tick = self._newest_whole_tick(active)

@@ -206,7 +206,9 @@ def _stored_result(stored: Stored) -> EvalResult:
     columns = dict(zip(names, stored.entries("last_eval"), strict=False))
     result = Stored(columns, "trainer.last_eval")
     returns = result.numbers("returns")
-    lengths = result.wholes("lengths", max(len(returns), 1), least=1)
+    if not returns:
+        raise result.wrong("returns", "those of one episode at least")
+    lengths = result.wholes("lengths", len(returns), least=1)
     cut = result.flags("cut") if "cut" in result else []
     reported = result.entries("successes") if "successes" in result else []
     if not all(success in (True, False, None) for success in reported):
