@@ -13,7 +13,6 @@ from rl_training.experiment.errors import ConfigError, RenamedKeyWarning
 
 from ..each import each
 from .helpers import (
-    BOX,
     COMMON_BAD_KNOBS,
     TARGET_BAD_KNOBS,
     as_double,
@@ -356,10 +355,6 @@ def test_the_temperature_follows_the_entropy(target_entropy, sign):
     assert np.sign(float(learner.log_temperature.detach())) == sign
 
 
-def test_target_entropy_is_minus_the_number_of_components():
-    assert make_learner("cql").target_entropy == -float(BOX.action_dim)
-
-
 def test_terminal_rows_do_not_bootstrap():
     learner = make_learner("cql", backup_entropy=True).double()
     batch = as_double(random_batch())
@@ -399,3 +394,15 @@ def test_conservatism_lowers_unseen_actions(pendulum):
 )
 def test_bad_knobs(key, value):
     assert_rejects("cql", key, value)
+
+
+def test_one_knob_says_which_objective():
+    paper, ours = (make_learner("cql", importance_weights=form) for form in (True, False))
+    assert (paper.cloning_weight, paper.target_entropy) == (0.0, -2.0)
+    assert (ours.cloning_weight, ours.target_entropy) == (1.0, -8.0)
+    assert CQLParams.parse({"min_q_weight": 1.0}).importance_weights is False
+    # a run from before there was a choice has stored every knob but this one
+    old = CQLParams.parse({}).model_dump()
+    del old["importance_weights"], old["cloning_weight"]
+    assert CQLParams.parse(old).importance_weights is True
+    assert CQLParams.parse({**old, "importance_weights": False}).importance_weights is False

@@ -285,7 +285,7 @@ def test_target_entropy_of_discrete_actions():
 def test_knobs_of_box_actions_are_refused():
     refused = {
         "num_action_samples": {"crr": 7, "cql": 7},
-        "importance_weights": {"cql": False},
+        "importance_weights": {"cql": True},
         "action_distribution": dict.fromkeys(
             ("iql", "awac", "crr", "bc", "awr", "marwil"), "tanh_gaussian"
         ),

@@ -28,7 +28,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "gamma"): 0.5,
     ("*", "max_weight"): 1.01,
     ("cql", "lagrange_threshold"): 1.0,
-    ("cql", "cloning_weight"): 1.0,
+    ("cql", "cloning_weight"): 0.3,
     ("*", "policy_average"): 0.5,
     ("*", "target_entropy"): -7.0,
     ("*", "fixed_temperature"): 0.5,

@@ -2,13 +2,15 @@
 
 Kumar, Zhou, Tucker and Levine 2020, arXiv:2006.04779 (the CQL(H) objective on SAC).
 
-Kept from the authors' code: importance-weighted logsumexp over uniform actions, policy
-actions at s and policy actions of s' (evaluated at s), one weight per critic term,
-deterministic backup without the entropy term, automatic temperature at the policy's
-learning rate, optional Lagrange multiplier. Changed: the sampled actions come from the policy
-after its own step of the update, the authors' from before it. Left: the authors' first 40,000
-updates of behaviour cloning for the policy, and further objectives (docs/algorithms/cql.md).
-Added: a cloning term in the policy's objective. Discrete actions: sums over all actions are exact.
+Kept from the authors' code: logsumexp over uniform actions, policy actions at s and policy
+actions of s' (evaluated at s), one weight per critic term, deterministic backup without the
+entropy term, automatic temperature at the policy's learning rate, optional Lagrange multiplier.
+Changed by default: the form of the authors' code without importance weights, with the data's
+action in the sum; a cloning term in the policy's objective; a target entropy of minus four per
+component (`importance_weights: true` is the paper's objective, without the two others). The
+sampled actions come from the policy after its own step of the update, the authors' from before
+it. Left: the authors' first 40,000 updates of behaviour cloning for the policy, and further
+objectives (docs/algorithms/cql.md). Discrete actions: sums over all actions are exact.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, Networks
@@ -70,10 +73,10 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams
     """Weight of the conservative term; larger trusts unseen actions less."""
     num_action_samples: Count = 10
     """Uniform, policy and next-policy actions per state in the conservative term, of each."""
-    importance_weights: bool = True
-    """Divide sampled values by their densities; false: plain, with the data's action in the sum."""
-    cloning_weight: NonNegative = 0.0
-    """Weight of the policy's distance to the data's action, beside Q over its mean size."""
+    importance_weights: bool = False
+    """The paper's objective: sampled values over their densities, without the data's action."""
+    cloning_weight: NonNegative | None = None
+    """Weight of the policy's distance to the data; 1 by default, in the paper's objective 0."""
     lagrange_threshold: Finite | None = None
     """Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default."""
     lagrange_lr: Positive = 3e-4
@@ -83,9 +86,20 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams
     backup_action: Literal["sampled", "mode"] = "sampled"
     """Which action of the policy at s' the TD target rates."""
     target_entropy: Finite | None = None
-    """Entropy aimed at; default: minus the number of action components, or 10% of uniform."""
+    """Entropy aimed at; default: -4 (the paper's: -1) per component, or 10% of uniform."""
     temperature_lr: Positive = 1e-4
     """Learning rate of the temperature."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_runs_are_the_papers(cls, values: Any) -> Any:
+        """A run stores every knob: one without `importance_weights` is from before there was
+        another objective."""
+        stored = {"min_q_weight", "lagrange_lr", "target_entropy", "temperature_lr", "tau", "gamma"}
+        stored |= {"policy_lr", "critic_lr", "batch_size", "hidden_sizes", "buffer_capacity"}
+        if isinstance(values, dict) and stored <= values.keys():
+            return {"importance_weights": True, **values}
+        return values
 
 
 def cql_loss(
@@ -201,8 +215,13 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         super().__init__(spaces, params, normalize_observations)
         self.model = self.actor_and_critics()
         self.target_critics = frozen_copy(self.model.critics)
+        self.cloning_weight = params.cloning_weight
+        if self.cloning_weight is None:
+            self.cloning_weight = float(not (spaces.is_discrete or params.importance_weights))
         self.log_temperature = nn.Parameter(torch.zeros(()))
-        self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.1)
+        self.target_entropy = entropy_target(
+            spaces, params.target_entropy, -1.0 if params.importance_weights else -4.0, 0.1
+        )
         self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
         self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
         self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
@@ -252,7 +271,7 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         return metrics
 
     def _policy_loss(self, batch: Batch, noise: Tensor | None, temperature: Tensor) -> Loss:
-        weight, policy = self.params.cloning_weight, self.model.policy
+        weight, policy = self.cloning_weight, self.model.policy
         soft = soft_policy_loss(
             policy, self.model.critics, batch.obs, noise, temperature, relative=weight > 0.0
         )

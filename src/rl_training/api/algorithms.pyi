@@ -589,10 +589,10 @@ class CQL(ManagedAlgorithm):
             Weight of the conservative term; larger trusts unseen actions less.
         num_action_samples = 10
             Uniform, policy and next-policy actions per state in the conservative term, of each.
-        importance_weights = True
-            Divide sampled values by their densities; false: plain, with the data's action in the sum.
-        cloning_weight = 0.0
-            Weight of the policy's distance to the data's action, beside Q over its mean size.
+        importance_weights = False
+            The paper's objective: sampled values over their densities, without the data's action.
+        cloning_weight = None
+            Weight of the policy's distance to the data; 1 by default, in the paper's objective 0.
         lagrange_threshold = None
             Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default.
         lagrange_lr = 0.0003
@@ -602,7 +602,7 @@ class CQL(ManagedAlgorithm):
         backup_action = 'sampled'
             Which action of the policy at s' the TD target rates.
         target_entropy = None
-            Entropy aimed at; default: minus the number of action components, or 10% of uniform.
+            Entropy aimed at; default: -4 (the paper's: -1) per component, or 10% of uniform.
         temperature_lr = 0.0001
             Learning rate of the temperature.
     """
@@ -635,8 +635,8 @@ class CQL(ManagedAlgorithm):
         critic_lr: float = 0.0003,
         min_q_weight: float = 5.0,
         num_action_samples: int = 10,
-        importance_weights: bool = True,
-        cloning_weight: float = 0.0,
+        importance_weights: bool = False,
+        cloning_weight: float | None = None,
         lagrange_threshold: float | None = None,
         lagrange_lr: float = 0.0003,
         backup_entropy: bool = False,
