@@ -27,7 +27,6 @@ from rl_training.algorithms.fitting import Fitting
 from rl_training.api.seeds import learn_seeds, resume_seeds
 from rl_training.envs.collector import Collector
 from rl_training.runtime import engine as engine_module
-from rl_training.runtime import seeds as seeds_module
 from rl_training.runtime import trainer as trainer_module
 from rl_training.runtime.callbacks import StepEvent
 from rl_training.runtime.evaluation import Evaluator
@@ -207,7 +206,6 @@ def test_several_seeds_end_together_and_save_by_the_clock(
     whole = learn_seeds(TrainConfig(**values), [1, 2], progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
-        patch.setattr(seeds_module, "STRIDE_SECONDS", 0.0)
         patch.setattr(Autosave, "due", lambda autosave: autosave.seconds > 0.0)
         values["output_dir"] = str(tmp_path / "part")
         looked = Autosave.saved
