@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,37 @@ class Optimizer:
             getattr(self, name).copy_(value)
 
 
+class AdamStep(NamedTuple):
+    """One step of Adam for parameters of one weight decay."""
+
+    parameters: list[Tensor]
+    gradients: list[Tensor]
+    exp_avg: list[Tensor]
+    exp_avg_sq: list[Tensor]
+    steps: Tensor
+    """How many steps were taken, this one included."""
+    lr: Tensor
+    weight_decay: float
+    eps: float
+    mask: Tensor | None = None
+    """0 or 1, which `steps` has counted; nothing moves where it is 0."""
+
+    def decayed_gradients(self) -> list[Tensor]:
+        """Gradients with that of the weight decay."""
+        if not self.weight_decay:
+            return self.gradients
+        return list(torch._foreach_add(self.gradients, self.parameters, alpha=self.weight_decay))
+
+    def take(self, rate: Tensor, counted: Tensor) -> None:
+        """Move the parameters by the moments, whose bias after `counted` steps is corrected."""
+        denominator = torch._foreach_sqrt(self.exp_avg_sq)
+        torch._foreach_div_(denominator, (1.0 - BETA2**counted).sqrt())
+        torch._foreach_add_(denominator, self.eps)
+        change = torch._foreach_div(self.exp_avg, denominator)
+        torch._foreach_mul_(change, rate / (1.0 - BETA1**counted))
+        torch._foreach_sub_(self.parameters, change)
+
+
 class FusedAdam(Optimizer):
     """Adam (Kingma and Ba 2015) as one fused kernel call.
 
@@ -118,9 +149,8 @@ class FusedAdam(Optimizer):
             due = None
         mask = None if due is None else due.to(self.steps.dtype)
         self.steps += 1 if mask is None else mask
-        take = _adam_of_agents if is_batched() else adam
         for weight_decay, group in self._groups:
-            take(
+            step = AdamStep(
                 [self.parameters[i] for i in group],
                 [gradients[i] for i in group],
                 [self.exp_avg[i] for i in group],
@@ -131,6 +161,10 @@ class FusedAdam(Optimizer):
                 self.eps,
                 mask,
             )
+            if is_batched():
+                _adam_of_agents(*step)
+            else:
+                adam(step)
 
 
 class LaProp(Optimizer):
@@ -168,80 +202,44 @@ class LaProp(Optimizer):
         torch._foreach_sub_(self.parameters, torch._foreach_mul(self.exp_avg, rate))
 
 
-def adam(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    exp_avg: list[Tensor],
-    exp_avg_sq: list[Tensor],
-    steps: Tensor,
-    lr: Tensor,
-    weight_decay: float,
-    eps: float,
-    mask: Tensor | None = None,
-) -> None:
-    """Move `parameters` and the moments in place; `steps` counts this step, too.
-
-    With a `mask` of 0 or 1, which `steps` has counted, nothing moves where it is 0.
-    """
-    if mask is not None:
-        _masked_adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay, eps, mask)
-        return
-    if not is_traced():
+def adam(step: AdamStep) -> None:
+    """Move parameters and moments in place."""
+    if step.mask is not None:
+        _masked_adam(step, step.mask)
+    elif is_traced():
+        # the same step in operations that a compiler fuses with each other
+        gradients = step.decayed_gradients()
+        torch._foreach_lerp_(step.exp_avg, gradients, 1.0 - BETA1)
+        torch._foreach_mul_(step.exp_avg_sq, BETA2)
+        torch._foreach_addcmul_(step.exp_avg_sq, gradients, gradients, 1.0 - BETA2)
+        step.take(step.lr, step.steps)
+    else:
         torch._fused_adam_(
-            parameters,
-            [gradient.contiguous() for gradient in gradients],
-            exp_avg,
-            exp_avg_sq,
+            step.parameters,
+            [gradient.contiguous() for gradient in step.gradients],
+            step.exp_avg,
+            step.exp_avg_sq,
             [],
-            [steps] * len(parameters),
-            lr=lr,
+            [step.steps] * len(step.parameters),
+            lr=step.lr,
             beta1=BETA1,
             beta2=BETA2,
-            weight_decay=weight_decay,
-            eps=eps,
+            weight_decay=step.weight_decay,
+            eps=step.eps,
             amsgrad=False,
             maximize=False,
         )
-        return
-    # the same step in operations that a compiler fuses with each other
-    if weight_decay:
-        gradients = list(torch._foreach_add(gradients, parameters, alpha=weight_decay))
-    torch._foreach_lerp_(exp_avg, gradients, 1.0 - BETA1)
-    torch._foreach_mul_(exp_avg_sq, BETA2)
-    torch._foreach_addcmul_(exp_avg_sq, gradients, gradients, 1.0 - BETA2)
-    denominator = torch._foreach_sqrt(exp_avg_sq)
-    torch._foreach_div_(denominator, (1.0 - BETA2**steps).sqrt())
-    torch._foreach_add_(denominator, eps)
-    change = torch._foreach_div(exp_avg, denominator)
-    torch._foreach_mul_(change, lr / (1.0 - BETA1**steps))
-    torch._foreach_sub_(parameters, change)
 
 
-def _masked_adam(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    exp_avg: list[Tensor],
-    exp_avg_sq: list[Tensor],
-    steps: Tensor,
-    lr: Tensor,
-    weight_decay: float,
-    eps: float,
-    mask: Tensor,
-) -> None:
-    if weight_decay:
-        gradients = list(torch._foreach_add(gradients, parameters, alpha=weight_decay))
-    counted = steps.clamp(min=1.0)  # before the first step there is nothing to correct
-    for average, power, beta in ((exp_avg, 1, BETA1), (exp_avg_sq, 2, BETA2)):
+def _masked_adam(step: AdamStep, mask: Tensor) -> None:
+    gradients = step.decayed_gradients()
+    for average, power, beta in ((step.exp_avg, 1, BETA1), (step.exp_avg_sq, 2, BETA2)):
         share = mask * (1.0 - beta)
         torch._foreach_mul_(average, 1.0 - share)
         terms = gradients if power == 1 else torch._foreach_mul(gradients, gradients)
         torch._foreach_add_(average, torch._foreach_mul(terms, share))
-    denominator = torch._foreach_sqrt(exp_avg_sq)
-    torch._foreach_div_(denominator, (1.0 - BETA2**counted).sqrt())
-    torch._foreach_add_(denominator, eps)
-    change = torch._foreach_div(exp_avg, denominator)
-    torch._foreach_mul_(change, mask * lr / (1.0 - BETA1**counted))
-    torch._foreach_sub_(parameters, change)
+    # before the first step there is nothing to correct
+    step.take(mask * step.lr, step.steps.clamp(min=1.0))
 
 
 def move_towards(
@@ -281,18 +279,8 @@ def _lerp(
     "Tensor(a3!)[] exp_avg_sq, Tensor steps, Tensor lr, float weight_decay, float eps, "
     "Tensor? mask=None) -> ()",
 )
-def _adam_of_agents(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    exp_avg: list[Tensor],
-    exp_avg_sq: list[Tensor],
-    steps: Tensor,
-    lr: Tensor,
-    weight_decay: float,
-    eps: float,
-    mask: Tensor | None = None,
-) -> None:
-    adam(parameters, gradients, exp_avg, exp_avg_sq, steps, lr, weight_decay, eps, mask)
+def _adam_of_agents(*step: Any) -> None:
+    adam(AdamStep(*step))
 
 
 @torch.library.custom_op(
@@ -321,12 +309,12 @@ def _common(masks: Sequence[Tensor | None]) -> Tensor | None:
 @_adam_of_agents.register_vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
     lists, (steps, lr, weight_decay, eps, *masks) = arguments[:4], arguments[4:]
-    parameters, gradients, exp_avg, exp_avg_sq = (
+    of_all = [
         _agents_first(tensors, axes, info.batch_size)
         for tensors, axes in zip(lists, in_dims[:4], strict=True)
-    )
-    mask = _common(masks)
-    adam(parameters, gradients, exp_avg, exp_avg_sq, steps[0], lr[0], weight_decay, eps, mask)
+    ]
+    rest = (steps[0], lr[0], weight_decay, eps, _common(masks))
+    adam(AdamStep._make((*of_all, *rest)))
     return None, None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.functional import Metrics, collapsed_weights
+from rl_training.algorithms.functional import Metrics
 from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -21,17 +21,12 @@ from rl_training.experiment.errors import (
     CheckpointError,
     EnvironmentFailure,
     RLTrainingError,
-    TrainingDivergedError,
 )
 from rl_training.experiment.sinks import MetricsLog
 from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
-    RESULT_FILE,
-    hardware,
     resume_command,
-    versions,
-    write_json,
 )
 from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.callbacks import (
@@ -44,9 +39,11 @@ from rl_training.runtime.callbacks import (
     TrainResult,
 )
 from rl_training.runtime.controls import crossed, lr_grid_step, schedule_factor, until_next
+from rl_training.runtime.health import Health
 from rl_training.runtime.loops import Component, Loop
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.randomness import TorchRandom
+from rl_training.runtime.results import train_result, write_result
 from rl_training.runtime.saving import Autosave, checkpoint_header, refuse_moved_schedules
 from rl_training.runtime.selection import EvaluatorLike, Selection, short_name
 from rl_training.runtime.signals import StepInterrupted
@@ -78,6 +75,7 @@ class Record:
         self.store = CheckpointStore(
             run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
         )
+        self.health = Health(algorithm, loop, self.store)
         self.selection = Selection(
             config, algorithm.spaces, loop.link.pause, evaluator, loop.held_out
         )
@@ -85,7 +83,6 @@ class Record:
         self.saved_done: dict[str, int] = {}  # its counters
         self.profile: Profile | None = None
         """Where the time goes, if that is asked of this run alone."""
-        self.warned_of_collapse = False
         self.stop_reason: str | None = None
         self.signal: int | None = None
         """Number of the signal that ends the run."""
@@ -183,7 +180,7 @@ class Record:
     def advanced(self, before: int, metrics: Metrics) -> None:
         """Do what is due since the loop was at the tick `before`, which it may still be."""
         c, now = self.config, self.loop.tick
-        self._check_finite_losses()
+        self.health.check_losses()
         if crossed(before, now, c.log_interval) or now >= self.loop.total:
             self._log_training(metrics)
         if crossed(before, now, c.eval_interval):
@@ -208,12 +205,13 @@ class Record:
 
     def _log_training(self, metrics: Metrics) -> None:
         numbers = {key: float(value) for key, value in metrics.items()}
-        self._warn_of_collapse(numbers)
+        if warning := self.health.collapse(numbers):
+            self.console.say(warning)
         values: dict[str, Any] = {f"train/{key}": value for key, value in numbers.items()}
         values |= self.loop.report()
         for name, optimizer in self.algorithm.optimizers.items():
             values[f"lr/{name}"] = float(optimizer.lr)
-        values["time/elapsed_seconds"] = self._elapsed()
+        values["time/elapsed_seconds"] = self.elapsed()
         self._log("train", {**self.loop.progress.to_dict(), **values, **self._rates()})
 
     def _rates(self) -> dict[str, float]:
@@ -240,20 +238,11 @@ class Record:
         )
         self._notify(lambda callback: callback.on_log(event))
 
-    def _warn_of_collapse(self, metrics: dict[str, float]) -> None:
-        collapse = None if self.warned_of_collapse else collapsed_weights(metrics)
-        if collapse:
-            self.warned_of_collapse = True
-            self.console.say(
-                f"warning: at {self.loop.tick:,} {self.loop.unit} {collapse}, so the policy learns "
-                f"from few rows; {self.algorithm.softer_weights}"
-            )
-
     def _evaluate(self) -> None:
         tick, selection = self.loop.tick, self.selection
         if tick == selection.last_tick or not selection.is_possible:
             return
-        self._check_finite_weights()
+        self.health.check_weights()
         selection.is_due = True
         try:
             found = selection.evaluate(self.algorithm)
@@ -305,36 +294,13 @@ class Record:
         except CheckpointError as error:
             self.console.say(f"warning: {error}")
 
-    def _check_finite_losses(self) -> None:
-        bad = self.algorithm.first_nonfinite()
-        if bad:
-            name, update = bad
-            raise TrainingDivergedError(
-                f"the {name} became NaN or infinite at update {update}; "
-                f"{self._last_good()}, lower the learning rate, set algo_kwargs.grad_clip, "
-                "or scale the rewards"
-            )
-
-    def _check_finite_weights(self) -> None:
-        weight = self.algorithm.nonfinite_weight()
-        if weight:
-            raise TrainingDivergedError(
-                f"the weight '{weight}' became NaN or infinite by update "
-                f"{self.loop.progress.updates}; {self._last_good()}, lower the learning rate or "
-                "set algo_kwargs.grad_clip"
-            )
-
-    def _last_good(self) -> str:
-        latest = self.store.latest()
-        return f"the last good checkpoint is '{latest.path}'" if latest else "none was saved yet"
-
     def save(self) -> CheckpointInfo:
         """The checkpoint of now, written unless it is there already."""
         now, done = self.loop.position, self.loop.progress.to_dict()
         if self.last_saved is not None and (now, done) == (self.last_saved.tick, self.saved_done):
             return self.last_saved
         began = time.monotonic()
-        self._check_finite_weights()
+        self.health.check_weights()
         info = self.store.save(
             now,
             {name: part.training_state() for name, part in self._components().items()},
@@ -342,7 +308,7 @@ class Record:
                 **checkpoint_header(self.config, self.algorithm),
                 "progress": done,
                 "score": self.selection.score_at(now),
-                **self._exactness(),
+                **self.exactness(),
             },
         )
         self.last_saved, self.saved_done = info, done
@@ -354,7 +320,7 @@ class Record:
 
     def saved_after(self, failure: EnvironmentFailure) -> EnvironmentFailure:
         """Save what was learned before an environment failed; the sentence with where it is."""
-        self._check_finite_losses()  # a policy that has diverged breaks environments, too
+        self.health.check_losses()  # a policy that has diverged breaks environments, too
         done = f"{self.loop.position:,} {self.loop.unit}"
         try:
             kept = self.save().path
@@ -381,7 +347,7 @@ class Record:
             "random": TorchRandom(),
         }
 
-    def _exactness(self) -> dict[str, Any]:
+    def exactness(self) -> dict[str, Any]:
         """Whether a resumed run is an uninterrupted one bit for bit, and if not, why."""
         reasons = [getattr(part, "inexact_because", None) for part in self._components().values()]
         reason = "; ".join(reason for reason in reasons if reason) or None
@@ -390,7 +356,7 @@ class Record:
     def training_state(self) -> dict[str, Any]:
         return {
             "progress": self.loop.progress.to_dict(),
-            "elapsed_seconds": self._elapsed(),
+            "elapsed_seconds": self.elapsed(),
             "horizon": self.loop.horizon,
             **self.selection.training_state(),
         }
@@ -439,54 +405,12 @@ class Record:
         self.console.say("no usable checkpoint in this run: starting from the beginning")
         self.resumed_at = -1
 
-    def _elapsed(self) -> float:
+    def elapsed(self) -> float:
         return self.elapsed_before + time.monotonic() - self.began
 
     def result(self) -> TrainResult:
-        found = self.selection
-        return TrainResult(
-            run_dir=self.run_dir,
-            stop_reason=self.stop_reason or "",
-            signal=self.signal,
-            updates=self.loop.progress.updates,
-            env_steps=self.loop.progress.env_steps,
-            wall_seconds=self._elapsed(),
-            last_eval=found.last,
-            best_score=found.best_score if found.best_tick >= 0 else None,
-            best_tick=found.best_tick if found.best_tick >= 0 else None,
-            data_notes=self.loop.data_notes,
-            held_out=found.held_out,
-            best_held_out=found.best_held_out,
-            metrics=found.last_metrics,
-            best_metric=found.best_metric(found.last_metrics) if found.best_tick >= 0 else None,
-        )
+        return train_result(self)
 
     def _write_result(self, status: str) -> None:
-        self.status, result = status, self.result()
-        held_out, best = result.held_out, result.best_held_out
-        write_json(
-            self.run_dir / RESULT_FILE,
-            {
-                "status": status,
-                "stop_reason": result.stop_reason,
-                **self.loop.progress.to_dict(),
-                "last_eval": dict(result.metrics) or None,
-                "last_eval_tick": self.selection.last_tick,
-                "best": {
-                    "tick": result.best_tick,
-                    "score": result.best_score,
-                    "metric": result.best_metric,
-                },
-                "data_notes": list(result.data_notes),
-                "held_out": {
-                    "last": held_out.metrics() if held_out else None,
-                    "best": best.metrics() if best else None,
-                },
-                **self._exactness(),
-                "wall_seconds": round(result.wall_seconds, 3),
-                "profile": self.profile.to_dict() if self.profile else None,
-                "config_hash": self.config.hash(),
-                "versions": versions(),
-                "hardware": hardware(),
-            },
-        )
+        self.status = status
+        write_result(self, status)
