@@ -25,7 +25,6 @@ from rl_training.extend import (
     CloningParams,
     Loss,
     Metrics,
-    MLPIQLModel,
     Policy,
     Positive,
     Rate,
@@ -85,14 +84,12 @@ class BestStepsAlgorithm(Algorithm[BestStepsParams, Batch]):
         self, spaces: Spaces, params: BestStepsParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.model = MLPIQLModel(
-            spaces.obs_dim, spaces.action_kind, spaces.action_dim, params.hidden_sizes
-        )
-        self.add_optimizer("policy", self.model.policy.parameters(), params.lr)
+        self._policy = self.make_policy(params.action_distribution)
+        self.add_optimizer("policy", self._policy.parameters(), params.lr)
 
     @property
     def policy(self) -> Policy:
-        return self.model.policy
+        return self._policy
 
     def update(self, batch: Batch) -> Metrics:
         def loss() -> Loss:

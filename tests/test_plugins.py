@@ -14,7 +14,7 @@ MODULE = '''
 from typing import ClassVar
 
 from rl_training.extend import (
-    Algorithm, Batch, CloningParams, Loss, Metrics, MLPIQLModel, Policy, Positive, Spaces,
+    Algorithm, Batch, CloningParams, Loss, Metrics, Policy, Positive, Spaces,
 )
 
 
@@ -34,14 +34,12 @@ class TinyCloneAlgorithm(Algorithm[TinyParams, Batch]):
 
     def __init__(self, spaces: Spaces, params: TinyParams, normalize: bool = False) -> None:
         super().__init__(spaces, params, normalize)
-        self.model = MLPIQLModel(
-            spaces.obs_dim, spaces.action_kind, spaces.action_dim, params.hidden_sizes
-        )
-        self.add_optimizer("policy", self.model.policy.parameters(), params.lr)
+        self._policy = self.make_policy(params.action_distribution)
+        self.add_optimizer("policy", self._policy.parameters(), params.lr)
 
     @property
     def policy(self) -> Policy:
-        return self.model.policy
+        return self._policy
 
     def update(self, batch: Batch) -> Metrics:
         def loss() -> Loss:

@@ -57,6 +57,7 @@ from rl_training.models import (
     frozen_copy,
     policy_for,
 )
+from rl_training.models.architecture import NetworkRequest
 from rl_training.replay.batch import Batch
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "MLPSACModel",
     "ManagedAlgorithm",
     "Metrics",
+    "NetworkRequest",
     "Networks",
     "NonNegative",
     "OffPolicyParams",
