@@ -89,7 +89,7 @@ from rl_training.runtime.build import (
 )
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.collection import Behaviour, StepWatcher, collect
-from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluator
+from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, evaluate_once
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.data import read_data
 from rl_training.runtime.policy import ActingPolicy
@@ -464,17 +464,15 @@ class ManagedAlgorithm:
         for every run of the task. `env_id` and `env_kwargs` take the place of the run's; the
         spaces have to be the same, and with another `env_id` the run's arguments do not count.
         """
-        c, episodes = self.config, whole_number(episodes)
-        if episodes is not None and not (isinstance(episodes, int) and episodes >= 1):
-            raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
-        policy = ActingPolicy(self.algorithm, deterministic)
-        states = HELD_OUT_STATES if seed is None else seed
-        task = self._task(env_id, env_kwargs)
-        evaluator = Evaluator(*task, self.algorithm.spaces, [states], c.eval_max_steps)
-        try:
-            return evaluator.run(policy, episodes or c.eval_episodes)
-        finally:
-            evaluator.close()
+        c = self.config
+        return evaluate_once(
+            ActingPolicy(self.algorithm, deterministic),
+            self._task(env_id, env_kwargs),
+            self.algorithm.spaces,
+            episodes=c.eval_episodes if episodes is None else whole_number(episodes),
+            max_steps=c.eval_max_steps,
+            seed=seed,
+        )
 
     def _task(
         self, env_id: str | None, env_kwargs: Mapping[str, Any] | None

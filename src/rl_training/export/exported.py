@@ -196,16 +196,17 @@ class ExportedPolicy:
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> EvalResult:
         """Whole episodes from the start states that `evaluate` of the agent uses."""
-        from rl_training.runtime.evaluation import HELD_OUT_STATES, Evaluator
+        from rl_training.runtime.evaluation import evaluate_once
 
         self._refuse_other_mode(deterministic)
-        task = self._task(env_id, env_kwargs)
-        states = HELD_OUT_STATES if seed is None else seed
-        evaluator = Evaluator(*task, self._spaces(), [states], self.config.eval_max_steps)
-        try:
-            return evaluator.run(self._acting(states), episodes or self.config.eval_episodes)
-        finally:
-            evaluator.close()
+        return evaluate_once(
+            self._acting(seed),
+            self._task(env_id, env_kwargs),
+            self._spaces(),
+            episodes=self.config.eval_episodes if episodes is None else episodes,
+            max_steps=self.config.eval_max_steps,
+            seed=seed,
+        )
 
     def record_video(
         self,
@@ -224,7 +225,7 @@ class ExportedPolicy:
         self._refuse_other_mode(deterministic)
         states = HELD_OUT_STATES if seed is None else seed
         return record_episode(
-            self._acting(states),
+            self._acting(seed),
             *self._task(env_id, env_kwargs),
             self._spaces(),
             states,
@@ -233,10 +234,10 @@ class ExportedPolicy:
             overwrite=overwrite,
         )
 
-    def _acting(self, seed: int) -> Any:
+    def _acting(self, seed: int | None) -> Any:
         import numpy as np
 
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0 if seed is None else seed)
         return lambda obs, state: self.policy(obs, state or None, rng)
 
     def _spaces(self) -> Any:

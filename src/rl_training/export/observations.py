@@ -14,7 +14,7 @@ from rl_training.envs.make import make_env
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import RLTrainingError
 from rl_training.models.carry import Carry
-from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, Evaluator
+from rl_training.runtime.evaluation import EvalResult, evaluate_once
 from rl_training.runtime.policy import ActingPolicy
 
 Array = np.ndarray[Any, Any]
@@ -83,14 +83,13 @@ def evaluate(
 ) -> EvalResult:
     """Episodes from the held-out start states."""
     assert task.env_id is not None
-    longest = min(config.eval_max_steps, LONGEST)
-    evaluator = Evaluator(
-        task.env_id, task.env_kwargs, algorithm.spaces, [HELD_OUT_STATES], longest
+    return evaluate_once(
+        act,
+        (task.env_id, task.env_kwargs),
+        algorithm.spaces,
+        episodes=episodes,
+        max_steps=min(config.eval_max_steps, LONGEST),
     )
-    try:
-        return evaluator.run(act, episodes)
-    finally:
-        evaluator.close()
 
 
 class _Recorder:

@@ -14,7 +14,7 @@ from rl_training.envs.global_random import seed_global_generators, untouched_ran
 from rl_training.envs.make import make_env, spaces_of
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import usual_torch
-from rl_training.experiment.errors import RLTrainingError
+from rl_training.experiment.errors import ConfigError, RLTrainingError
 from rl_training.experiment.seeding import derive_seed
 from rl_training.models.carry import Carry, rows_of
 
@@ -206,3 +206,23 @@ class Evaluator:
     def close(self) -> None:
         while self._envs:
             self._envs.pop().close()
+
+
+def evaluate_once(
+    act: ActFunction,
+    task: tuple[str, Mapping[str, Any]],
+    spaces: Spaces,
+    *,
+    episodes: int,
+    max_steps: int,
+    seed: int | None = None,
+) -> EvalResult:
+    """Episodes in environments that are made for them; from held-out states without a seed."""
+    if not (isinstance(episodes, int) and episodes >= 1):
+        raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
+    states = HELD_OUT_STATES if seed is None else seed
+    evaluator = Evaluator(*task, spaces, [states], max_steps)
+    try:
+        return evaluator.run(act, episodes)
+    finally:
+        evaluator.close()
