@@ -215,9 +215,9 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         super().__init__(spaces, params, normalize_observations)
         self.model = self.actor_and_critics()
         self.target_critics = frozen_copy(self.model.critics)
-        self.cloning_weight = params.cloning_weight
-        if self.cloning_weight is None:
-            self.cloning_weight = float(not (spaces.is_discrete or params.importance_weights))
+        default = float(not (spaces.is_discrete or params.importance_weights))
+        asked = params.cloning_weight
+        self.cloning_weight = default if asked is None else asked
         self.log_temperature = nn.Parameter(torch.zeros(()))
         self.target_entropy = entropy_target(
             spaces, params.target_entropy, -1.0 if params.importance_weights else -4.0, 0.1
