@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# the one place that tells the lower layers which algorithms there are
+# the only place where the lower layers get the list of algorithms
 for _name, _public in BUILT_IN.items():
     register(_name, f"rl_training.algorithms.{_name}:{_public}Algorithm")
 

@@ -1,4 +1,4 @@
-"""`python -m rl_training`: the command line, where its script is not on the path."""
+"""`python -m rl_training`: the command line, if its script is not on the path."""
 
 from rl_training.cli import main
 

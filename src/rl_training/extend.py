@@ -1,7 +1,7 @@
-"""What authors of algorithms import: all that an algorithm of one's own needs.
+"""The import surface for authors of algorithms.
 
-Names in `__all__` stay where they are when the inside of the package changes. Packages of others
-make an algorithm known to every command by an entry point of the group `rl_training.algorithms`.
+Names in `__all__` are stable when the inside of the package changes. Third-party packages
+register an algorithm for all commands as an entry point of the group `rl_training.algorithms`.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def test_third_parties_can_register(
         "unwritten:Thing": r"cannot be imported \(SyntaxError: .*install or repair",
         "no_such_package:Thing": "cannot be imported .*install or repair",
         "rl_training.algorithms.bc:Missing": "cannot be imported .*Missing",
-        "rl_training.algorithms.bc:bc_loss": "is no algorithm; expected a subclass",
+        "rl_training.algorithms.bc:bc_loss": "is not an algorithm; expected a subclass",
     }
     for number, (target, words) in enumerate(broken.items()):
         registry.register(f"broken_{number}", target)

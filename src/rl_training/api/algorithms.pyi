@@ -27,25 +27,25 @@ def public_name(algo: str) -> str: ...
 
 class RunKeys(TypedDict, total=False):
     env_id: str | None
-    """Gymnasium environment the policy is for; learning from data alone needs none."""
+    """Gymnasium environment of the policy; learning from data alone needs none."""
     env_kwargs: Mapping[str, Any]
     """Keyword arguments for gymnasium.make."""
     train_env_kwargs: Mapping[str, Any]
-    """Keyword arguments of the training environments only, over env_kwargs (online)."""
+    """Keyword arguments of the training environments only; they override env_kwargs (online)."""
     seed: int
     """Seed of everything random in the run."""
     seeds: Sequence[int] | None
-    """Seeds of several agents that are trained at once, each as `seed` would train it (offline)."""
+    """Seeds of several agents trained at once, each as with `seed` (offline)."""
     device: str | torch.device
-    """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
+    """auto, cpu, cuda or cuda:N; auto uses a GPU if there is one."""
     engine: Literal['auto', 'eager', 'compile', 'graph', 'compiled_graph']
-    """How updates are executed; auto takes CUDA graphs where it can, and compiles long runs."""
+    """How updates are executed; auto uses CUDA graphs if possible and compiles long runs."""
     tf32: bool
-    """Let a GPU round the inputs of matrix products to TF32: quicker, less exact."""
+    """Let a GPU round the inputs of matrix products to TF32: faster, less precise."""
     threads: int
     """CPU threads for tensor operations; 0 chooses by network size."""
     profile: bool
-    """Say where the time of the run goes, early on and at its end."""
+    """Report where the time of the run goes, early on and at its end."""
     init_from: str | PathLike[str] | None
     """Run or checkpoint folder with the policy to start from."""
     total_updates: int | None
@@ -57,28 +57,28 @@ class RunKeys(TypedDict, total=False):
     num_envs: int
     """Environments that are stepped together (online)."""
     vectorization: Literal['sync', 'async']
-    """In this process, which suits quick environments, or each in a process of its own (online)."""
+    """sync: in this process, for fast environments; async: one process each (online)."""
     eval_interval: int
-    """Evaluate every so many updates or environment steps; 0 evaluates only at the end."""
+    """Updates or environment steps between evaluations; 0 evaluates only at the end."""
     eval_episodes: int
     """Episodes per evaluation."""
     eval_max_steps: int
-    """Steps after which an evaluation cuts an episode that has not ended, and says so."""
+    """Steps after which an evaluation truncates an episode, with a note."""
     final_eval: bool
     """Evaluate when the run ends."""
     checkpoint_interval: int
-    """Save every so many updates or environment steps; 0 leaves it to checkpoint_minutes."""
+    """Updates or environment steps between checkpoints; 0: only checkpoint_minutes applies."""
     checkpoint_minutes: float
-    """Save every so many minutes as well, whatever the interval; 0 turns that off."""
+    """Also save after this many minutes; 0 turns that off."""
     keep_last: int
-    """Newest checkpoints that are kept."""
+    """Number of newest checkpoints that are kept."""
     keep_best: bool
     """Save and keep the checkpoint with the best evaluation."""
     best_metric: str | None
-    """Metric of an evaluation by which the best is chosen; the one of early_stopping, if any, or
+    """Evaluation metric that selects the best checkpoint; by default that of early_stopping, or
 the mean return, or without an environment the TD error or the likelihood."""
     log_interval: int
-    """Write training metrics every so many updates or environment steps."""
+    """Updates or environment steps between two lines of training metrics."""
     lr_schedule: Schedule | Mapping[str, Any]
     """Learning-rate factor over the run, for every optimiser."""
     early_stopping: EarlyStoppingConfig | Mapping[str, Any] | None

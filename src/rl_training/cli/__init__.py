@@ -1,6 +1,6 @@
-"""The command line: thin, every command a call into the package.
+"""The command line: every command is a thin call into the package.
 
-Heavy imports happen inside the commands, so that `--help` and `list` answer at once.
+Heavy imports happen inside the commands, so that `--help` and `list` are fast.
 """
 
 from rl_training.cli.main import app, main

@@ -17,7 +17,7 @@ from rl_training.cli.options import (
     out,
 )
 
-app = typer.Typer(help="Look at, make and convert data sets.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, make, collect and convert data sets.", no_args_is_help=True)
 
 
 KeysArgument = Annotated[
@@ -50,7 +50,7 @@ def inspect(
     keys: KeysArgument = None,
     env: EnvOption = None,
 ) -> None:
-    """Say what a data set is and what can be trained on it."""
+    """Describe a data set and what can be trained on it."""
     from rl_training.algorithms.loops import loop_family
     from rl_training.data.sources import load_transition_dataset
     from rl_training.data.summary import (
@@ -126,7 +126,7 @@ def collect(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps to run instead; the last episode is cut."),
+        typer.Option(min=1, help="Steps to run instead; the last episode is truncated."),
     ] = None,
     checkpoint: WhichOption = "latest",
     stochastic: StochasticOption = False,
@@ -145,7 +145,7 @@ def collect(
     quiet: QuietOption = False,
     trust: TrustOption = False,
 ) -> None:
-    """Let a trained policy act in its environment and write what happened.
+    """Collect a data set with a trained policy in its environment.
 
     Example: rl-training data collect runs/sac-... --episodes 100 --epsilon 0.3 --out mixed.npz
     """
@@ -178,7 +178,7 @@ def collect(
 
 
 def _check_writable(target: str) -> None:
-    """Refuse a file that could not be made, before time is spent on what it shall hold."""
+    """Refuse a target that cannot be written, before its contents are computed."""
     import tempfile
 
     from rl_training.experiment.errors import DataError

@@ -1,4 +1,4 @@
-"""Commands that look at what there is: list, show, doctor."""
+"""Commands that show what is available: list, show, doctor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def list_all(
     for name in algorithm_names():
         try:
             cls = algorithm_class(name)
-        except ConfigError as error:  # a package of others that is broken hides nothing else
+        except ConfigError as error:  # a broken plugin hides nothing else
             algorithms.add_row(name, "", "", str(error))
             continue
         kinds = ", ".join(sorted(kind.capitalize() for kind in cls.action_kinds))
@@ -57,7 +57,7 @@ def list_all(
 
 
 def _plain_table(*names: str) -> Table:
-    """Indented columns without lines, whose cells wrap within themselves."""
+    """Indented columns without lines, with wrapped cells."""
     return Table(*names, box=None, show_header=bool(names), padding=(0, 0, 0, 2))
 
 
@@ -70,14 +70,14 @@ def _runs(folder: Path) -> Iterator[str]:
             score = (result["last_eval"] or {}).get("eval/return_mean")
             returned = f", return {score:,.1f}" if score is not None else ""
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            yield f"{run.name}  unfinished"  # or written by something else
+            yield f"{run.name}  unfinished"  # or written by another program
         else:
             yield f"{run.name}  {done}{returned}"
 
 
 @app.command()
 def show(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
-    """Print a config resolved: every key, its value and what it means."""
+    """Print a resolved config: every key with its value and meaning."""
     from rl_training.experiment.config import load_config
 
     resolved = load_config(config, overridden(overrides, None, None, None))
@@ -86,7 +86,7 @@ def show(config: ConfigArgument, overrides: OverridesArgument = None) -> None:
 
 
 def _commented(section: Any, indent: str) -> Iterator[str]:
-    """YAML lines of a section with each field's comment behind it."""
+    """YAML lines of a section, each with the field's comment."""
     import yaml
     from pydantic import BaseModel
 
@@ -105,7 +105,7 @@ def _commented(section: Any, indent: str) -> Iterator[str]:
         else:
             plain = list(value) if isinstance(value, tuple) else value
             text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf)
-            text = text.removesuffix("...\n").strip()  # YAML's end mark behind a bare value
+            text = text.removesuffix("...\n").strip()  # YAML's end marker after a bare value
             yield f"{indent}{name}: {text}{comment}"
 
 

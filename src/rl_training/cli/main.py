@@ -1,4 +1,4 @@
-"""The program `rl-training`: its commands, and how errors end it."""
+"""The program `rl-training`: its commands and its error handling."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _root(
         bool,
         typer.Option(
             "--debug",
-            help=f"Show the traceback of an error, after any command, too; so does {DEBUG}=1.",
+            help=f"Show the traceback of an error (also after any command); so does {DEBUG}=1.",
         ),
     ] = False,
 ) -> None:
@@ -58,7 +58,7 @@ def _root(
 
 
 def _sentence_about_the_machine(error: Exception) -> str | None:
-    """What to say when disk or memory run out, which no check at the door can foresee."""
+    """The message when disk or memory run out, which cannot be checked in advance."""
     if isinstance(error, OSError):
         where = f" '{error.filename}'" if error.filename else ""
         return (
@@ -73,11 +73,11 @@ def _sentence_about_the_machine(error: Exception) -> str | None:
 
 
 UsageError: Any = typer.BadParameter.__bases__[0]
-"""Whatever click, be it typer's own copy, raises for a command line that it cannot read."""
+"""The usage error of click, or of typer's own copy of it."""
 
 
 def _sentence_about_usage(error: Any) -> str:
-    """What is wrong with a command line, and where its options are explained."""
+    """The message for a wrong command line, with a pointer to its help."""
     command = error.ctx.command_path if error.ctx else "rl-training"
     text = " ".join(error.format_message().split()).rstrip(".")
     text = re.sub(r"\. Did you mean (.*?)\?$", r" (did you mean \1?)", text)
@@ -94,7 +94,7 @@ def _one_line(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning about a key as one line; any other as Python writes it."""
+    """Print a warning about a key as one line, and others as Python does."""
     if issubclass(category, RenamedKeyWarning):
         return f"warning: {printable(str(message))}\n"
     return as_python_writes_it(message, category, filename, lineno, line)
@@ -105,7 +105,7 @@ as_python_writes_it = warnings.formatwarning
 
 @contextmanager
 def _shown_traceback() -> Iterator[None]:
-    """Print where an exception comes from, with what it was raised from, and pass it on."""
+    """Print the traceback of an exception with its causes, and re-raise it."""
     try:
         yield
     except Exception:
@@ -117,18 +117,18 @@ def main() -> None:
     """Entry point: user errors become one line each and exit code 2.
 
     With `--debug` anywhere among the arguments, or RL_TRAINING_DEBUG set, the traceback of an
-    error stands above its line.
+    error is printed above its line.
     """
     warnings.formatwarning = _one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1 or os.environ.get(DEBUG, "") not in ("", "0")
     try:
         with _shown_traceback() if debug else nullcontext():
-            # typer's own reports of a wrong flag take many lines; asked so, it hands over the exit
+            # typer's own reports of a wrong flag take many lines; in this mode it returns the exit
             # code
             sys.exit(app(arguments, prog_name="rl-training", standalone_mode=False))
     except UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # known to newer versions only
+        if type(error).__name__ == "NoArgsIsHelpError":  # exists in newer versions only
             error.show()
         else:
             print(f"error: {_sentence_about_usage(error)}", file=sys.stderr)

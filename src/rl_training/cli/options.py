@@ -24,7 +24,7 @@ OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Keys to change, e.g. total_updates=5000 algo_kwargs.temperature=0.5",
+        help="Keys to override, e.g. total_updates=5000 algo_kwargs.temperature=0.5",
         show_default=False,
     ),
 ]
@@ -39,20 +39,21 @@ OutputOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress output.")]
 WhichOption = Annotated[
-    str, typer.Option("--checkpoint", help="Of a run: latest, best, or a tick such as 5000.")
+    str,
+    typer.Option("--checkpoint", help="Checkpoint of a run: latest, best, or a tick such as 5000."),
 ]
 EnvOption = Annotated[
     str | None,
-    typer.Option("--env", help="Environment of the data: checked against, or acted in."),
+    typer.Option("--env", help="Environment of the data."),
 ]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing target.")]
 
 
 def find_modules_here(wanted: bool) -> bool:
     """Let `env_id: mymodule:MyEnv-v0` find a module of the current folder.
 
-    The installed command does not look there, unlike `python -m rl_training`. Only for a
-    config that the user gives, or files that the user trusts.
+    The installed command does not search there, unlike `python -m rl_training`. Used only for a
+    config that the user passes, or for files that the user trusts.
     """
     if wanted and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -64,11 +65,12 @@ TrustOption = Annotated[
     typer.Option(
         "--trust",
         callback=find_modules_here,
-        help="Import the modules that the files name, of any package.",
+        help="Import the modules that the files name, from any package.",
     ),
 ]
 StochasticOption = Annotated[
-    bool, typer.Option("--stochastic", help="Draw actions instead of taking the likeliest.")
+    bool,
+    typer.Option("--stochastic", help="Sample actions instead of taking the most likely ones."),
 ]
 
 
@@ -87,7 +89,7 @@ def overridden(
 
 
 def _with_section(override: str) -> str:
-    """`dataset=log.npz` with the keys that the short form of a data set stands for."""
+    """Expand the short form `dataset=log.npz` to its keys."""
     from rl_training.data.sources import parse_source
     from rl_training.experiment.config_files import parse_override
 

@@ -1,4 +1,4 @@
-"""Commands that hand a policy over: export, serve."""
+"""Commands for deployment: export, serve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def export(
     folder: Annotated[Path, typer.Option("--out", help="Folder to write.")],
     checkpoint: WhichOption = "latest",
     stochastic: Annotated[
-        bool, typer.Option("--stochastic", help="Draw actions by noise that is an input.")
+        bool,
+        typer.Option(
+            "--stochastic", help="Sample actions from noise that is an input of the model."
+        ),
     ] = False,
     further: Annotated[
         list[str] | None,
@@ -29,18 +32,18 @@ def export(
         str, typer.Option("--weights", help="How weights are stored: float32 or float16.")
     ] = "float32",
     program: Annotated[
-        bool, typer.Option("--program", help="Write a torch.export program, policy.pt2, too.")
+        bool, typer.Option("--program", help="Also write a torch.export program, policy.pt2.")
     ] = False,
     episodes: Annotated[
         int,
-        typer.Option("--episodes", "-n", min=0, help="Episodes of agent and export, to compare."),
+        typer.Option(
+            "--episodes", "-n", min=0, help="Episodes of agent and export for the comparison."
+        ),
     ] = 20,
     intended_use: Annotated[
-        str, typer.Option("--intended-use", help="What the policy is for, for its card.")
+        str, typer.Option("--intended-use", help="Intended use of the policy, for its card.")
     ] = "",
-    limits: Annotated[
-        str, typer.Option("--limits", help="What it must not be used for, for its card.")
-    ] = "",
+    limits: Annotated[str, typer.Option("--limits", help="Limits of use, for its card.")] = "",
     compare: Annotated[
         list[Path] | None,
         typer.Option("--compare", help="Run folder to compare with in the card; may be repeated."),
@@ -52,9 +55,9 @@ def export(
     quiet: QuietOption = False,
     trust: TrustOption = False,
 ) -> None:
-    """Write a policy as a folder that acts without PyTorch: ONNX, a contract, a runner, a card.
+    """Export a policy as a folder that runs without PyTorch: ONNX, a contract, a runner, a card.
 
-    The export is compared with the trained agent and refused where it acts otherwise.
+    The export is compared with the trained agent and refused if it acts differently.
 
     Example: rl-training export runs/sac-... --checkpoint best --out policy
     """
@@ -94,34 +97,41 @@ def export(
 @app.command()
 def serve(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Export folder.")],
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="File with the token that clients have to send."),
+        typer.Option("--token-file", help="File with the token that clients must send."),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the model.")] = 1,
     max_rows: Annotated[
-        int, typer.Option("--max-rows", min=1, help="Most observations of one request.")
+        int, typer.Option("--max-rows", min=1, help="Maximum number of observations per request.")
     ] = 1024,
     max_episodes: Annotated[
-        int, typer.Option("--max-episodes", min=1, help="Most episodes whose state is kept.")
+        int,
+        typer.Option(
+            "--max-episodes", min=1, help="Maximum number of episodes whose state is kept."
+        ),
     ] = 10_000,
     session_timeout: Annotated[
         float,
-        typer.Option("--session-timeout", min=1.0, help="Seconds after which one is forgotten."),
+        typer.Option(
+            "--session-timeout",
+            min=1.0,
+            help="Seconds after which the state of an idle episode is dropped.",
+        ),
     ] = 600.0,
     bounds: Annotated[
         bool, typer.Option(help="Refuse observations beyond the bounds of the contract.")
     ] = True,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of drawn actions; random by default.")
+        int | None, typer.Option(min=0, help="Seed of sampled actions; random by default.")
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Answer over HTTP and WebSocket what an exported policy does; needs no PyTorch.
+    """Serve an exported policy over HTTP and WebSocket; needs no PyTorch.
 
-    Doors: POST /act, WebSocket /act, /contract, /health, /metrics, and / for a browser.
+    Endpoints: POST /act, WebSocket /act, /contract, /health, /metrics, and / for a browser.
 
     Example: rl-training serve policy --port 8000
     """

@@ -35,7 +35,7 @@ def train(
     output_dir: OutputOption = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Train that many agents at once, with the seed and those after it."),
+        typer.Option(help="Number of agents to train at once, with consecutive seeds."),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -68,7 +68,7 @@ def resume(
     quiet: QuietOption = False,
     trust: TrustOption = False,
 ) -> None:
-    """Continue a run exactly where its newest checkpoint left it.
+    """Continue a run exactly from its newest checkpoint.
 
     Budgets, evaluation, checkpoint, logging and early-stopping keys may change:
     rl-training resume runs/awr-... eval_interval=500
@@ -81,7 +81,7 @@ def resume(
 
     stored = read_run_config(run)
     wanted = apply_overrides(stored, overrides or [])
-    resolved = TrainConfig.stored(wanted)  # refuses what is no config, all mistakes at once
+    resolved = TrainConfig.stored(wanted)  # refuses wrong keys, all mistakes at once
     options = {key: value for key, value in wanted.items() if value != stored.get(key)}
     options["progress"] = not quiet
     if resolved.seeds is not None:
@@ -91,12 +91,12 @@ def resume(
 
 
 def _run(learn: Callable[[], Any], report: Callable[[Any], None]) -> None:
-    """Train and report how it ended; a signal is passed on as the exit code."""
+    """Train and report the result; a signal determines the exit code."""
     from rl_training.experiment.tracking import resume_command
     from rl_training.runtime.build import keep_freed_memory
     from rl_training.runtime.signals import InterruptedRun, TerminatedRun
 
-    keep_freed_memory()  # this process is a run and nothing else
+    keep_freed_memory()  # this process runs nothing else
     code = 0
     try:
         result = learn()
@@ -104,7 +104,7 @@ def _run(learn: Callable[[], Any], report: Callable[[Any], None]) -> None:
         result, code = end.result, 130
     except TerminatedRun as end:
         result, code = end.result, int(end.code or 0)
-    with suppress(OSError):  # the run has ended as it has, whether its report is read or not
+    with suppress(OSError):  # a failure to print the report does not change the result
         report(result)
         if result.interrupted:
             out.print(f"go on with: {resume_command(result.run_dir)}", soft_wrap=True)

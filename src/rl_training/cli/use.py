@@ -17,7 +17,7 @@ app = typer.Typer()
 
 
 def _policy(path: Path, checkpoint: str, trust: bool = False) -> tuple[Any, Path]:
-    """The agent of a run or checkpoint folder, or the policy of an export; and where it lies."""
+    """The agent of a run or checkpoint folder, or the policy of an export, with its path."""
     from rl_training.export.contract import is_export
 
     if is_export(path):
@@ -25,7 +25,7 @@ def _policy(path: Path, checkpoint: str, trust: bool = False) -> tuple[Any, Path
 
         if checkpoint != "latest":
             raise ConfigError(
-                f"--checkpoint: '{path}' is an exported policy and has no checkpoints; leave it out"
+                f"--checkpoint: '{path}' is an exported policy and has no checkpoints; remove it"
             )
         return ExportedPolicy(path, trust=trust), path
     from rl_training.api.managed import load
@@ -72,7 +72,7 @@ def evaluate(
     if overwrite and video is None:
         raise ConfigError("eval: --overwrite belongs to --video; nothing else is written")
     agent, chosen = _policy(path, checkpoint, trust)
-    # first, because much can be wrong with a video and little with an evaluation
+    # the video first, because more can go wrong with it
     mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
     if settings:
         own = agent.config.env_kwargs if env is None else {}
@@ -126,7 +126,7 @@ def predict(
         bool,
         typer.Option(
             "--explain",
-            help="Also what the algorithm has of: probabilities, log-probability, value, Q-values.",
+            help="Also print the probabilities, log-probability, value and Q-values that exist.",
         ),
     ] = False,
     trust: TrustOption = False,
@@ -171,7 +171,9 @@ def predict(
                 f"holds {values.dtype} in the shape {values.shape}"
             )
     if explain and stochastic:
-        raise ConfigError("predict: --explain is about likeliest actions; leave out --stochastic")
+        raise ConfigError(
+            "predict: --explain is about the most likely actions; remove --stochastic"
+        )
     answers = agent.explain(values) if explain else {}
     actions = answers.pop("action", None)
     if actions is None:

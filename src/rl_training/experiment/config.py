@@ -1,7 +1,7 @@
-"""The configuration of a run: what a YAML file may say, checked at the door.
+"""The configuration of a run: the keys of a YAML file, checked before anything starts.
 
-Every section is frozen and refuses unknown keys. A field's docstring is its one
-comment; `rl-training show` prints it beside the value.
+Every section is immutable and refuses unknown keys. A field's docstring is its only
+comment; `rl-training show` prints it next to the value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.renames import Renamed, with_current_names, with_current_path
 
 LARGEST = 3e38
-"""Networks compute in float32, which holds no larger number."""
+"""The largest float32, because networks compute in float32."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Rate = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -44,7 +44,7 @@ Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 
 
 def whole_number(value: Any) -> Any:
-    """1e6 and NumPy's integers as plain ones; anything else is left to be refused."""
+    """Convert 1e6 and NumPy integers to int; other values are refused later."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral) or (isinstance(value, float) and value.is_integer()):
@@ -53,10 +53,10 @@ def whole_number(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Paths and devices as they are written; anything else is left to be refused."""
+    """Convert paths and devices to text; other values are refused later."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    kind = type(value)  # by name, because torch is not imported for a config
+    kind = type(value)  # by name, because a config does not import torch
     return str(value) if (kind.__module__, kind.__name__) == ("torch", "device") else value
 
 
@@ -69,7 +69,7 @@ HiddenSizes = Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
 
 
 def _each(bound: float | tuple[float, ...]) -> tuple[float, ...]:
-    """Bounds by component; one alone is for all of them."""
+    """Bounds per component; a single number applies to all."""
     return bound if isinstance(bound, tuple) else (float(bound),)
 
 
@@ -85,7 +85,7 @@ class Section(BaseModel):
     )
 
     renamed: ClassVar[Mapping[str, Renamed]] = {}
-    """Older names of keys, which are still read."""
+    """Older names of keys, which are still accepted."""
 
     @model_validator(mode="before")
     @classmethod
@@ -94,7 +94,7 @@ class Section(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
-        """Build from plain values; one readable line per mistake."""
+        """Build from plain values; errors have one line per mistake."""
         try:
             return cls.model_validate(with_current_names(cls, values, prefix))
         except ValidationError as error:
@@ -102,10 +102,10 @@ class Section(BaseModel):
 
 
 class RewardProcessing(Section):
-    """What happens to the rewards before anything is computed from them, in this order."""
+    """Processing of the rewards before anything is computed from them, in this order."""
 
     return_range: Positive | None = None
-    """Multiply by this value over (best - worst episode return); 1000 is the habit of IQL."""
+    """Multiply by this value / (best - worst episode return); 1000 is usual for IQL."""
     scale: Finite = 1.0
     """Multiply every reward."""
     shift: Finite = 0.0
@@ -118,16 +118,16 @@ class ReturnsConfig(Section):
     """How returns-to-go are computed."""
 
     at_truncation: Literal["bootstrap", "cut"] = "bootstrap"
-    """At a time limit: add the value of the final state, or sum only to the cut."""
+    """At a time limit: bootstrap with the value of the final state, or cut the sum there."""
 
 
 class ActionSpace(Section):
-    """Actions of a task that has no environment to ask."""
+    """The actions of a task without an environment."""
 
     kind: Literal["box", "discrete"]
-    """Box: real numbers within bounds; discrete: one of n choices."""
+    """Box: real numbers within bounds; discrete: one of n actions."""
     n: Count | None = None
-    """Number of choices (kind discrete)."""
+    """Number of actions (kind discrete)."""
     start: Whole = 0
     """The smallest choice as the data write it (kind discrete)."""
     labels: Annotated[tuple[str, ...], Field(strict=False)] | None = None
@@ -159,7 +159,7 @@ class ActionSpace(Section):
         return self
 
     def bounds(self, components: int) -> list[tuple[float, float]]:
-        """(low, high) of every component; of more where more are given than there are."""
+        """(low, high) of every component; more if more are given."""
         sides = [_each(self.low or 0.0), _each(self.high or 0.0)]
         count = max(components, *(len(side) for side in sides))
         lows, highs = (side * count if len(side) == 1 else side for side in sides)
@@ -182,12 +182,12 @@ class LayoutPart(Section):
 
 
 class SpacesConfig(Section):
-    """What the policy sees and does, where no environment says it."""
+    """Observation and action spaces without an environment."""
 
     obs_dim: Count | None = None
     """Numbers in an observation; as wide as the data by default."""
     actions: ActionSpace | None = None
-    """The actions; by default those between the smallest and the largest of the data."""
+    """The actions; by default the range of the data."""
     action_mask: bool = False
     """Whether observations end with a mask of the actions; data with masks say it themselves."""
     layout: Annotated[tuple[LayoutPart, ...], Field(strict=False)] | None = None
@@ -238,7 +238,7 @@ class TableColumns(Section):
 
 
 class DataSource(Section):
-    """Where transitions come from."""
+    """The source of transitions."""
 
     kind: Literal["scripted", "random", "npz", "hdf5", "minari", "parquet", "csv"] | None = None
     """Kind of source."""
@@ -251,7 +251,7 @@ class DataSource(Section):
     steps: Count | None = None
     """Number of random steps to take (kind random; 10000 when left out)."""
     seed: NonNegativeInt = 0
-    """Seed with which scripted and random data are made; independent of the run's seed."""
+    """Seed of scripted and random data; independent of the run's seed."""
     max_episodes: Count | None = None
     """Keep only the first episodes."""
     group: str | None = None
@@ -290,20 +290,20 @@ class DataSource(Section):
 
 
 class SplitConfig(Section):
-    """Episodes that are set aside: no update learns from them, and every evaluation measures
-    the policy on them."""
+    """Held-out episodes: no update learns from them, and every evaluation measures the policy
+    on them."""
 
     holdout: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    """Share of the episodes; of the groups, where the data say who an episode belongs to."""
+    """Fraction of the episodes, or of the groups if the data have groups."""
     seed: NonNegativeInt = 0
     """Seed of the choice; independent of the run's seed."""
 
 
 class KeepConfig(Section):
-    """Episodes that are learned from, by their undiscounted return before any processing."""
+    """Selects training episodes by their undiscounted return before any processing."""
 
     top: Rate | None = None
-    """Share of the episodes, the best of all."""
+    """Fraction of the episodes, the best ones."""
     return_at_least: Finite | None = None
     """Smallest return."""
 
@@ -318,7 +318,7 @@ class MixPart(DataSource):
     """One part of a mixture."""
 
     weight: Positive = 1.0
-    """Share of each batch that is drawn from this part, relative to the other weights."""
+    """Weight of this part in each batch, relative to the other weights."""
 
     @model_validator(mode="after")
     def _has_a_kind(self) -> Self:
@@ -333,17 +333,17 @@ class DatasetConfig(DataSource):
     mix: Annotated[tuple[MixPart, ...], Field(min_length=1, strict=False)] | None = None
     """Several sources instead of one, each with a weight."""
     spaces: SpacesConfig | None = None
-    """Spaces of a task without an environment; a run stores what it took from the data here."""
+    """Spaces of a task without an environment; a run stores here what it inferred."""
     keep: KeepConfig | None = None
     """Learn from the best episodes only; before the split."""
     split: SplitConfig | None = None
-    """Set episodes aside to measure the policy on (offline)."""
+    """Hold out episodes to measure the policy on (offline)."""
     rewards: RewardProcessing = RewardProcessing()
     """Reward processing, before returns are computed."""
     returns: ReturnsConfig = ReturnsConfig()
     """Returns-to-go."""
     normalize_observations: bool = False
-    """Standardise observations with the data's mean and deviation, which the policy carries."""
+    """Standardise observations with the data's statistics, which are stored with the policy."""
 
     @model_validator(mode="after")
     def _one_source_or_a_mix(self) -> Self:
@@ -353,12 +353,12 @@ class DatasetConfig(DataSource):
 
 
 class Schedule(Section):
-    """A factor between 0 and 1 as a function of the share of the budget spent."""
+    """A factor between 0 and 1 as a function of the fraction of the budget spent."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after the warm-up."""
     warmup: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share of the horizon over which the factor rises from 0 to 1."""
+    """Fraction of the horizon over which the factor rises from 0 to 1."""
     end: Fraction = 0.0
     """Factor at the end of a linear or cosine schedule."""
     over: Count | None = None
@@ -371,7 +371,7 @@ class Schedule(Section):
         return self.kind == "constant" and self.warmup == 0.0
 
     def at(self, tick: int, horizon: int) -> float:
-        """The factor at `tick`, over the schedule's own horizon or else this one."""
+        """The factor at `tick`, over the schedule's own horizon or this one."""
         return self(tick / (self.over or horizon))
 
     def __call__(self, fraction: float) -> float:
@@ -398,8 +398,8 @@ RETURN_METRICS: dict[str, Better] = {
     "eval/length_mean": "max",
     "eval/success_rate": "max",
 }
-"""What an evaluation in the environment reports, and whether larger or smaller is better; the
-success rate where the environment reports it."""
+"""Metrics of an evaluation in the environment, and whether larger or smaller is better; the
+success rate only if the environment reports it."""
 OFFLINE_METRICS: dict[str, Better] = {
     "offline/td_error": "min",
     "offline/log_likelihood": "max",
@@ -408,12 +408,12 @@ OFFLINE_METRICS: dict[str, Better] = {
     "offline/value_start": "max",
     "offline/data_distance": "min",
 }
-"""What an evaluation on held-out episodes reports, likewise."""
+"""Metrics of an evaluation on held-out episodes, likewise."""
 EVAL_METRICS: dict[str, Better] = {**RETURN_METRICS, **OFFLINE_METRICS}
 
 
 def known_metric(name: str) -> str:
-    """The name of a metric, or a refusal of one that no evaluation reports."""
+    """Return the name of a metric; refuse a name that no evaluation reports."""
     if name not in EVAL_METRICS:
         raise ValueError(
             f"unknown metric '{name}'{did_you_mean(name, EVAL_METRICS)}; "
@@ -426,9 +426,9 @@ class EarlyStoppingConfig(Section):
     """Stop when an evaluated metric no longer improves, or is good enough."""
 
     metric: str = "eval/return_mean"
-    """Metric of the evaluation that is watched."""
+    """The evaluation metric."""
     mode: Better = "max"
-    """Whether larger or smaller is better; by default what suits the metric."""
+    """Whether larger or smaller is better; by default as fits the metric."""
     patience: Count | None = None
     """Evaluations without improvement after which the run stops."""
     min_delta: NonNegative = 0.0
@@ -455,10 +455,10 @@ LOGGERS = ("tensorboard", "csv", "wandb", "mlflow")
 
 
 class LoggerConfig(Section):
-    """A further place that metrics are written to."""
+    """A further place where metrics are written."""
 
     kind: str
-    """tensorboard, csv, wandb, mlflow, or a class of your own as package.module:Class."""
+    """tensorboard, csv, wandb, mlflow, or your own class as package.module:Class."""
     options: dict[str, Any] = {}
     """Options of the logger, such as the project of wandb."""
 
@@ -474,36 +474,36 @@ class LoggerConfig(Section):
         if not own and self.kind not in LOGGERS:
             raise ValueError(
                 f"unknown logger '{self.kind}'{did_you_mean(self.kind, LOGGERS)}; known are "
-                f"{', '.join(LOGGERS)}, and a class of your own as package.module:Class"
+                f"{', '.join(LOGGERS)}, and your own class as package.module:Class"
             )
         return self
 
 
 class TrainConfig(Section):
-    """One run, whole: this object alone rebuilds it."""
+    """The complete configuration of one run, which alone reproduces it."""
 
     algo: str
     """Algorithm, as `rl-training list` names it."""
     env_id: str | None = None
-    """Gymnasium environment the policy is for; learning from data alone needs none."""
+    """Gymnasium environment of the policy; learning from data alone needs none."""
     env_kwargs: dict[str, Any] = {}
     """Keyword arguments for gymnasium.make."""
     train_env_kwargs: dict[str, Any] = {}
-    """Keyword arguments of the training environments only, over env_kwargs (online)."""
+    """Keyword arguments of the training environments only; they override env_kwargs (online)."""
     seed: NonNegativeInt = 0
     """Seed of everything random in the run."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, strict=False)] | None = None
-    """Seeds of several agents that are trained at once, each as `seed` would train it (offline)."""
+    """Seeds of several agents trained at once, each as with `seed` (offline)."""
     device: Text = "auto"
-    """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
+    """auto, cpu, cuda or cuda:N; auto uses a GPU if there is one."""
     engine: Literal["auto", "eager", "compile", "graph", "compiled_graph"] = "auto"
-    """How updates are executed; auto takes CUDA graphs where it can, and compiles long runs."""
+    """How updates are executed; auto uses CUDA graphs if possible and compiles long runs."""
     tf32: bool = False
-    """Let a GPU round the inputs of matrix products to TF32: quicker, less exact."""
+    """Let a GPU round the inputs of matrix products to TF32: faster, less precise."""
     threads: Annotated[Whole, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     profile: bool = False
-    """Say where the time of the run goes, early on and at its end."""
+    """Report where the time of the run goes, early on and at its end."""
     dataset: DatasetConfig | None = None
     """The data to learn from offline, prior data from offline to online, or demonstrations."""
     init_from: Text | None = None
@@ -517,34 +517,34 @@ class TrainConfig(Section):
     num_envs: Annotated[Count, Field(le=10_000)] = 1
     """Environments that are stepped together (online)."""
     vectorization: Literal["sync", "async"] = "sync"
-    """In this process, which suits quick environments, or each in a process of its own (online)."""
+    """sync: in this process, for fast environments; async: one process each (online)."""
     eval_interval: NonNegativeInt = 0
-    """Evaluate every so many updates or environment steps; 0 evaluates only at the end."""
+    """Updates or environment steps between evaluations; 0 evaluates only at the end."""
     eval_episodes: Annotated[Count, Field(le=1_000_000)] = 10
     """Episodes per evaluation."""
     eval_max_steps: Count = 100_000
-    """Steps after which an evaluation cuts an episode that has not ended, and says so."""
+    """Steps after which an evaluation truncates an episode, with a note."""
     final_eval: bool = True
     """Evaluate when the run ends."""
     checkpoint_interval: NonNegativeInt = 0
-    """Save every so many updates or environment steps; 0 leaves it to checkpoint_minutes."""
+    """Updates or environment steps between checkpoints; 0: only checkpoint_minutes applies."""
     checkpoint_minutes: NonNegative = 10.0
-    """Save every so many minutes as well, whatever the interval; 0 turns that off."""
+    """Also save after this many minutes; 0 turns that off."""
     keep_last: Count = 2
-    """Newest checkpoints that are kept."""
+    """Number of newest checkpoints that are kept."""
     keep_best: bool = True
     """Save and keep the checkpoint with the best evaluation."""
     best_metric: Annotated[str, AfterValidator(known_metric)] | None = None
-    """Metric of an evaluation by which the best is chosen; the one of early_stopping, if any, or
+    """Evaluation metric that selects the best checkpoint; by default that of early_stopping, or
     the mean return, or without an environment the TD error or the likelihood."""
     log_interval: Count = 500
-    """Write training metrics every so many updates or environment steps."""
+    """Updates or environment steps between two lines of training metrics."""
     lr_schedule: Schedule = Schedule()
     """Learning-rate factor over the run, for every optimiser."""
     early_stopping: EarlyStoppingConfig | None = None
     """Optional early stopping on evaluations."""
     tensorboard: bool = True
-    """Write TensorBoard events beside metrics.jsonl."""
+    """Write TensorBoard events in addition to metrics.jsonl."""
     loggers: Annotated[tuple[LoggerConfig, ...], Field(strict=False)] = ()
     """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
     output_dir: Text = "runs"
@@ -573,7 +573,7 @@ class TrainConfig(Section):
             raise ValueError(f"loggers: each may occur once, got {', '.join(kinds)}")
         if self.total_updates is not None and self.total_epochs is not None:
             raise ValueError(
-                "give total_updates or total_epochs, not both; total_updates=null takes one back"
+                "give total_updates or total_epochs, not both; total_updates=null removes one"
             )
         return self
 
@@ -598,7 +598,7 @@ class TrainConfig(Section):
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """From what a run or checkpoint holds: older names are read without a warning."""
+        """Read the values of a run or checkpoint; older names are accepted without a warning."""
         algorithm, knobs = _named_algorithm(values.get("algo")), values.get("algo_kwargs")
         if algorithm is not None and isinstance(knobs, Mapping):
             current = with_current_names(algorithm.Params, knobs, "algo_kwargs.", warn=False)
@@ -615,7 +615,7 @@ class TrainConfig(Section):
 
     @property
     def environment(self) -> str:
-        """The environment's id, where there is no way without one."""
+        """The environment's id; an error if there is none."""
         if self.env_id is None:
             raise ConfigError(
                 "env_id: this run has data alone and no environment; give one, such as "
@@ -634,14 +634,14 @@ class TrainConfig(Section):
         return self._params
 
     def replace(self, **changes: Any) -> TrainConfig:
-        """A copy with some keys changed, checked again; knobs that stay are not read again."""
+        """A copy with some keys changed and checked; unchanged knobs are not parsed again."""
         kept = {name: getattr(self, name) for name in type(self).model_fields}
         if changes.get("algo", self.algo) == self.algo:
             kept["algo_kwargs"] = self._params
         return TrainConfig(**{**kept, **changes})
 
     def settled(self, **values: Any) -> TrainConfig:
-        """A copy with keys that the program itself has decided: typed values, not checked."""
+        """A copy with keys set by the program itself: typed values, not checked."""
         return self.model_copy(update=values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -652,7 +652,7 @@ class TrainConfig(Section):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     def hash(self) -> str:
-        """Fingerprint of the keys that decide what is computed."""
+        """Fingerprint of the keys that affect the results."""
         fixed = {k: v for k, v in self.to_dict().items() if k not in CHANGEABLE_ON_RESUME}
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -660,7 +660,7 @@ class TrainConfig(Section):
 def _read_knobs(algo: Any, values: Any) -> tuple[Any, Any, list[str]]:
     """The algorithm's class, its typed knobs, and the mistakes in naming or setting them.
 
-    What is not even of the right type is left to the check of the whole configuration.
+    Values of a wrong type are refused by the check of the whole configuration.
     """
     algorithm = None
     try:
@@ -704,11 +704,11 @@ CHANGEABLE_ON_RESUME = frozenset(
         "loggers",
     }
 )
-"""Keys that may differ when a run is resumed: none of them changes what is learned."""
+"""Keys that may change on resume, because none of them affects what is learned."""
 
 
 def load_config(source: str | Path, overrides: list[str] | None = None) -> TrainConfig:
-    """A packaged or own config with `key=value` overrides, resolved and checked."""
+    """Load a packaged config or a file with `key=value` overrides, resolved and checked."""
     values, texts = read_config_values(source), overrides or []
     algorithm = _named_algorithm(apply_overrides(values, texts).get("algo"))
     if algorithm is None:
@@ -730,7 +730,7 @@ def load_config(source: str | Path, overrides: list[str] | None = None) -> Train
 
 
 def _named_algorithm(name: Any) -> Any:
-    """The class of that name; None where there is none, which is refused with the rest."""
+    """The class of that name; None if it does not exist, which is refused with the rest."""
     try:
         return algorithm_class(name) if isinstance(name, str) else None
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in plain words."""
+"""Readable messages for mistakes in a configuration."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def section_in(annotation: Any) -> type[BaseModel] | None:
 
 
 _EXPECTED = {
-    "model_type": "a section with keys of its own",
-    "model_attributes_type": "a section with keys of its own",
-    "dict_type": "a section with keys of its own",
+    "model_type": "a section of keys",
+    "model_attributes_type": "a section of keys",
+    "dict_type": "a section of keys",
     "tuple_type": "a list, written [a, b]",
     "too_short": "a list with at least one entry",
     "bool_type": "true or false",
     "string_type": "text",
 }
-"""pydantic's kinds of error whose own words would puzzle a newcomer."""
+"""Replacements for pydantic's messages that are hard to understand."""
 
 
 def readable_errors(
@@ -53,7 +53,7 @@ def readable_errors(
 ) -> Iterator[str]:
     """One line per mistake: the key, what is wrong, what was expected.
 
-    `below` names, for keys that hold keys which `model` does not know, those keys.
+    `below` lists the keys below those keys whose contents `model` does not define.
     """
     items = error.errors()
     for item in items:
@@ -73,7 +73,7 @@ def readable_errors(
             len(other["loc"]) > len(location) and other["loc"][: len(location)] == location
             for other in items
         ):
-            continue  # short only because its entries were refused, which is said already
+            continue  # too short only because its entries were refused, which is reported already
         else:
             expected = _EXPECTED.get(kind, item["msg"].removeprefix("Input should be "))
             if kind.startswith(("greater_than", "less_than")):
@@ -87,7 +87,7 @@ def readable_errors(
 def _hint(
     model: type[BaseModel], location: tuple[Any, ...], below: Mapping[str, tuple[str, ...]]
 ) -> str:
-    """What an unknown key may have meant, or else the keys that are known there."""
+    """A suggestion for an unknown key, or the list of known keys."""
     section = _section_at(model, location[:-1])
     known, word = list(section.model_fields) if section else [], str(location[-1])
     lower = below if len(location) == 1 else {}
@@ -105,14 +105,14 @@ def _hint(
 
 
 _SHORT = reprlib.Repr()
-"""Shows a few entries of a few levels, because a value may be nested without end."""
+"""Shows a few entries of a few levels, because a value may be nested deeply."""
 _SHORT.maxlevel = 4
 _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 8
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
 
 def shortened(value: Any) -> str:
-    """A value as it would be written, cut to one line."""
+    """A value as text, shortened to one line."""
     nested = isinstance(value, (dict, list, tuple, set))
     text = " ".join((_SHORT.repr(value) if nested else repr(value)).split())
     return text if len(text) <= 100 else f"{text[:97]}..."

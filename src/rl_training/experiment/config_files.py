@@ -1,6 +1,6 @@
 """Configurations as text: YAML files, packaged ones by name, and `key=value` overrides.
 
-Everything here is plain values; what they mean is checked by `TrainConfig`.
+This module handles plain values; `TrainConfig` checks their meaning.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.experiment.registry import algorithm_names
 
 LARGEST_CONFIG = 100_000
-"""Values in a config file, anchors written out."""
+"""Maximum number of values in a config file, with anchors expanded."""
 DEFAULT_CONFIG = "default"
-"""Name of the packaged config of every algorithm that changes no knob."""
+"""Name of each algorithm's packaged config that keeps all default knobs."""
 PACKAGED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads `3e-4` as a number, as YAML 1.2 and everyone expects, and does
-    not let a key that is written twice silently win over itself."""
+    """Safe YAML that reads `3e-4` as a number, as in YAML 1.2, and refuses duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -33,13 +32,13 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"the key '{key.value}' is there twice", key.start_mark
+                        None, None, f"the key '{key.value}' occurs twice", key.start_mark
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
     def compose_document(self) -> Any:
-        """Refuses anchors that make a small file a huge value, or one that holds itself."""
+        """Refuses anchors that expand to huge or recursive values."""
         root = super().compose_document()
         _count_nodes(root, {})
         return root
@@ -56,7 +55,7 @@ for _kind in ("binary", "omap", "pairs", "set"):
 
 
 def _count_nodes(node: Any, counts: dict[int, int]) -> int:
-    """Values below a node, those of an anchor once for each place that refers to it."""
+    """Number of values below a node; an anchor counts once per reference."""
     known = counts.get(id(node))
     if known is not None:
         if known == 0:
@@ -84,7 +83,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str, label: str) -> Any:
-    """Plain values from YAML text, which messages call `label`; runs no constructors."""
+    """Parse YAML text to plain values without constructors; messages call it `label`."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -114,7 +113,7 @@ def packaged_config_names() -> list[str]:
 
 
 def packaged_config(source: str) -> Path | None:
-    """The file of a packaged config, whose name may be written in capitals; `sac` is
+    """The file of a packaged config; its name is case-insensitive, and `sac` is
     `sac/default`."""
     name = source.lower().replace("-", "_")
     for candidate in (name, f"{name}/{DEFAULT_CONFIG}"):
@@ -128,7 +127,7 @@ def read_config_values(source: str | Path) -> dict[str, Any]:
     path = Path(source)
     chosen = path if path.is_file() else packaged_config(str(source))
     if chosen is None and str(source) in algorithm_names():
-        return {"algo": str(source)}  # of others: there are no packaged configs for it
+        return {"algo": str(source)}  # a plugin, which has no packaged configs
     if chosen is None:
         names = packaged_config_names()
         known = {*names, *(name.partition("/")[0] for name in names)}
@@ -141,7 +140,7 @@ def read_config_values(source: str | Path) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """`algo_kwargs.temperature=0.5` as a key path and a value read as YAML."""
+    """Split `algo_kwargs.temperature=0.5` into a key path and a YAML value."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"override '{text}' must have the form key=value")
@@ -153,7 +152,7 @@ def apply_overrides(
     overrides: Sequence[str],
     current: Callable[[list[str], Any], tuple[list[str], Any]] | None = None,
 ) -> dict[str, Any]:
-    """Copy `values` and set each `key.path=value` in it, under the names `current` gives."""
+    """Copy `values` and set each `key.path=value` in it, under its `current` name."""
     result: dict[str, Any] = copy.deepcopy(dict(values))
     for text in overrides:
         path, value = parse_override(text)

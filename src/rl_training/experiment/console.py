@@ -1,4 +1,4 @@
-"""What a person who watches a run sees: a progress bar, or plain lines."""
+"""Progress output of a run: a progress bar, or plain lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Console(Protocol):
-    """Where a trainer reports its progress."""
+    """Receives the progress reports of a trainer."""
 
     def start(self, title: str, total: int, done: int, unit: str) -> None: ...
     def advance(self, done: int, episodes: str = "") -> None: ...
@@ -20,7 +20,7 @@ class Console(Protocol):
 
 
 class SilentConsole:
-    """Says nothing."""
+    """Prints nothing."""
 
     def start(self, title: str, total: int, done: int, unit: str) -> None: ...
     def advance(self, done: int, episodes: str = "") -> None: ...
@@ -33,10 +33,10 @@ class SilentConsole:
 
 
 class ProgressConsole:
-    """A live bar with rate, time left, training episodes and last evaluation; plain lines where
-    output is no terminal.
+    """A progress bar with rate, time left, training episodes and last evaluation; plain lines if
+    the output is not a terminal.
 
-    Whatever happens to the output, the run goes on.
+    Failures of the output never end the run.
     """
 
     PLAIN_LINE_SECONDS = 10.0
@@ -76,7 +76,7 @@ class ProgressConsole:
         self._bar.start()
 
     def advance(self, done: int, episodes: str = "") -> None:
-        """`episodes` says how the newest training episodes went."""
+        """`episodes` summarises the latest training episodes."""
         now = time.monotonic()
         rate = (done - self._done_at_start) / max(now - self._began, 1e-9)
         self._episodes = episodes
@@ -97,7 +97,7 @@ class ProgressConsole:
         return ", ".join(text for text in (self._episodes, self._score) if text)
 
     def busy(self, text: str) -> None:
-        """What a tick that takes long is doing."""
+        """Show what a slow tick is doing."""
         now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, state=text)

@@ -1,8 +1,8 @@
 """Algorithms by name.
 
-This layer names none of them and imports none by itself. The package enters its own when it is
-imported (`rl_training/__init__.py`), installed distributions enter theirs as entry points of the
-group `rl_training.algorithms`, and programs call `register`. A class is imported when asked for.
+This layer names and imports no algorithm. The package registers its own when it is imported
+(`rl_training/__init__.py`), installed distributions register theirs as entry points of the
+group `rl_training.algorithms`, and programs call `register`. A class is imported on first use.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ GROUP = "rl_training.algorithms"
 """Entry points of installed distributions, as `name = "package.module:Class"`."""
 
 DECLARED = ("Params", "loop", "paper", "summary")
-"""What every algorithm's class has to say of itself."""
+"""Attributes that every algorithm's class must declare."""
 
 _TARGETS: dict[str, str] = {}
 
 
 def algorithm_names() -> tuple[str, ...]:
-    """The known names, in the order in which they were entered; plugins come last."""
+    """The registered names in their order; plugins come last."""
     _enter_plugins()
     return tuple(_TARGETS)
 
 
 def algorithm_class(name: str) -> Any:
-    """The learner class known as `name`.
+    """The algorithm class registered as `name`.
 
-    Typed `Any` because this layer sits below the algorithms and cannot name their base.
+    Typed `Any`, because this layer is below the algorithms and cannot import their base class.
     """
     if name not in _TARGETS:
         _enter_plugins()
@@ -49,14 +49,14 @@ def algorithm_class(name: str) -> Any:
     module_name, _, class_name = target.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # whatever the code of others raises
+    except Exception as error:  # third-party code may raise anything
         raise ConfigError(
             f"algo: '{name}' is registered as '{target}', which cannot be imported "
             f"({type(error).__name__}: {error}); install or repair the package that holds it"
         ) from error
     if not (isinstance(found, type) and hasattr(found, "check_config")):
         raise ConfigError(
-            f"algo: '{name}' is registered as '{target}', which is no algorithm; expected a "
+            f"algo: '{name}' is registered as '{target}', which is not an algorithm; expected a "
             "subclass of rl_training.extend.Algorithm"
         )
     lacking = [attribute for attribute in DECLARED if not hasattr(found, attribute)]
@@ -69,7 +69,7 @@ def algorithm_class(name: str) -> Any:
 
 
 def working_algorithms() -> dict[str, Any]:
-    """Every class that can be imported, by name; a broken package of others hides nothing else."""
+    """Every class that can be imported, by name; broken plugins are skipped."""
     found = {}
     for name in algorithm_names():
         with suppress(ConfigError):
@@ -78,7 +78,7 @@ def working_algorithms() -> dict[str, Any]:
 
 
 def register(name: str, target: str | type) -> None:
-    """Make a third-party algorithm known as `name`, in this process.
+    """Register a third-party algorithm as `name` in this process.
 
     `target` is the class, or "package.module:Class", which is imported on first use.
     """
@@ -101,8 +101,8 @@ def register(name: str, target: str | type) -> None:
 
 
 def _enter_plugins() -> None:
-    """Enter what installed distributions offer; a name that is taken stays what it was."""
-    from importlib.metadata import entry_points  # slow to import, and seldom needed
+    """Register the entry points of installed distributions; a taken name is left unchanged."""
+    from importlib.metadata import entry_points  # slow to import and rarely needed
 
     for plugin in entry_points(group=GROUP):
         known = _TARGETS.setdefault(plugin.name, plugin.value)

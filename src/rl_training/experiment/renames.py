@@ -1,8 +1,8 @@
-"""Older names of keys: still read, with one warning that gives the new name.
+"""Older names of keys, which are still accepted with one warning that gives the new name.
 
 A section lists them in `renamed`. Each source of values (a file, the overrides, keyword
-arguments) is brought up to date before sources are merged, so that the later source wins
-whichever name it uses.
+arguments) is converted before sources are merged, so that the later source wins, whichever
+name it uses.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ def same_value(value: Any, others: Mapping[str, Any]) -> Any:
 
 
 def opposite(value: Any, others: Mapping[str, Any]) -> Any:
-    """The other truth value; anything else is left to be refused."""
+    """The negation of a boolean; other values are refused later."""
     return not value if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)
 class Renamed:
-    """What an older key is called now, and its value in the new meaning."""
+    """The new name of an older key, and the conversion of its value."""
 
     name: str
     value: Callable[[Any, Mapping[str, Any]], Any] = same_value
-    """(old value, the section's other values) to the new value."""
+    """Maps (old value, the section's other values) to the new value."""
     meaning: str = ""
     """How the meaning changed, as the end of a sentence."""
 
 
 def older_names(section: type[BaseModel]) -> dict[str, Renamed]:
-    """The older names that a section reads, its parents' included."""
+    """The older names that a section accepts, including those of its parents."""
     found: dict[str, Renamed] = {}
     for part in reversed(section.__mro__):
         found |= vars(part).get("renamed", {})
@@ -49,7 +49,7 @@ def older_names(section: type[BaseModel]) -> dict[str, Renamed]:
 def with_current_names(
     section: type[BaseModel], values: Mapping[str, Any], prefix: str = "", warn: bool = True
 ) -> dict[str, Any]:
-    """`values` of a section, and of sections in it, under the names that keys have now."""
+    """The `values` of a section and its subsections under the current names of their keys."""
     renamed = older_names(section)
     old = [key for key in values if key in renamed]
     result = {key: value for key, value in values.items() if key not in renamed}
@@ -57,7 +57,7 @@ def with_current_names(
         change = renamed[key]
         if change.name in result:
             raise ConfigError(
-                f"{prefix}{key}: this is an older name of '{change.name}', which is given, too; "
+                f"{prefix}{key}: this is an older name of '{change.name}', which is also given; "
                 "remove the older one"
             )
         result[change.name] = change.value(values[key], result)
@@ -77,7 +77,7 @@ def with_current_names(
 def with_current_path(
     section: type[BaseModel], path: list[str], value: Any, prefix: str = ""
 ) -> tuple[list[str], Any]:
-    """One value of a section and the path to it, under the names that keys have now."""
+    """One value of a section and its path, under the current names of the keys."""
     key, *rest = path
     if not rest:
         ((key, value),) = with_current_names(section, {key: value}, prefix).items()

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, and what they say about versions and the machine."""
+"""The run folder: its files, and the versions and hardware stored in them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """A new folder `<algo>-<env>-s<seed>-<time>` under the output folder; of several seeds,
-    `<number>seeds` stands in the place of the seed, and without an environment the data in its."""
+    """Make a folder `<algo>-<env>-s<seed>-<time>` under the output folder; with several seeds the
+    seed is replaced by `<number>seeds`, and without an environment its id by the data's name."""
     env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id or _data_name(config))
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     seed = f"s{config.seed}" if config.seeds is None else f"{len(config.seeds)}seeds"
@@ -48,7 +48,7 @@ def create_run_folder(config: TrainConfig) -> Path:
 
 
 def _data_name(config: TrainConfig) -> str:
-    """What a run without an environment is called after."""
+    """The name of the data, for a run without an environment."""
     data = config.dataset
     if data is None or data.mix is not None:
         return "data"
@@ -76,7 +76,7 @@ def read_run_config(run_dir: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a result depends on."""
+    """Versions of the packages that a result depends on."""
     installed = {name: _version(name) for name in ("rl-training", "torch", "numpy", "gymnasium")}
     return {"python": platform.python_version(), **installed}
 
@@ -90,7 +90,7 @@ def _version(package: str) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """The machine a result was made on."""
+    """Description of the machine."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
@@ -98,7 +98,7 @@ def hardware() -> dict[str, Any]:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write atomically."""
+    """Write JSON atomically."""
     with reraise_os_error(path):
         replace_text(path, json.dumps(values, indent=1) + "\n")
 
@@ -109,7 +109,7 @@ def write_run_config(run_dir: Path, config: TrainConfig) -> None:
 
 
 def resume_command(run_dir: Path) -> str:
-    """What to type to go on with a run."""
+    """The command that resumes a run."""
     try:
         flag = " --trust" if needs_trust(read_run_config(run_dir)) else ""
     except RLTrainingError:
@@ -119,7 +119,7 @@ def resume_command(run_dir: Path) -> str:
 
 @contextmanager
 def reraise_os_error(path: Path) -> Iterator[None]:
-    """Turn a failure to write a file of a run into a sentence about it."""
+    """Turn an OSError while writing a file of a run into an error of one sentence."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where metrics go: metrics.jsonl always, and the loggers that the config names."""
+"""Outputs of metrics: metrics.jsonl always, and the loggers that the config names."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ BUILT_IN = {
 
 
 def make_sinks(config: TrainConfig) -> list[tuple[str, MetricsSink]]:
-    """The loggers of a run by name, not yet open; refused where one cannot work.
+    """Make the loggers of a run by name, not yet open; raises an error if one cannot work.
 
-    Called before anything of a run is made.
+    Called before the run folder is made.
     """
     wanted = list(config.loggers)
     if config.tensorboard and all(logger.kind != "tensorboard" for logger in wanted):
@@ -77,7 +77,7 @@ def _make_sink(logger: LoggerConfig) -> MetricsSink:
     missing = [n for n in ("open", "write", "close") if not callable(getattr(sink, n, None))]
     if missing:
         raise ConfigError(
-            f"loggers: '{logger.kind}' is no logger, because it lacks the method {missing[0]}; "
+            f"loggers: '{logger.kind}' is not a logger, because it lacks the method {missing[0]}; "
             "write a class with the methods of rl_training.MetricsSink"
         )
     return sink
@@ -86,8 +86,8 @@ def _make_sink(logger: LoggerConfig) -> MetricsSink:
 class MetricsLog:
     """Writes every event to metrics.jsonl and to all loggers of the run.
 
-    A logger that fails with a `SinkFailure` is left out from then on, with a warning: a service
-    that cannot be reached must not end a run. What else a user's own logger raises ends it.
+    A logger that fails with a `SinkFailure` is dropped with a warning: a service that cannot be
+    reached must not end a run. Other exceptions of a user's own logger end it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a logger is: the protocol that every place for metrics follows, and what it gets."""
+"""The protocol of loggers, and the events that they receive."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rl_training.experiment.files import replace_text
 
 
 class Video(NamedTuple):
-    """A short video, for loggers that show one."""
+    """A short video, for loggers that support videos."""
 
     frames: NDArray[np.uint8]  # (T, height, width, 3)
     seconds_per_frame: float = 0.2
 
     def as_gif(self) -> bytes:
-        from PIL import Image  # which TensorBoard brings
+        from PIL import Image  # a dependency of TensorBoard
 
         images = [Image.fromarray(frame) for frame in self.frames]
         buffer = io.BytesIO()
@@ -40,36 +40,36 @@ class Video(NamedTuple):
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run whose metrics a sink gets."""
+    """The run whose metrics a sink receives."""
 
     run_dir: Path
     name: str
-    """Name of the run folder; of one of several seeds, with its own folder behind it."""
+    """Name of the run folder; for one of several seeds, followed by its own folder."""
     group: str | None
     """Name of the run folder that holds several seeds; None for a run of one."""
     config: Mapping[str, Any]
     """The resolved config, as plain values."""
     resumed_at: int | None = None
-    """None for a new run. A resumed run sends everything after this tick again: drop it."""
+    """None for a new run. A resumed run repeats everything after this tick: drop it."""
     written: Mapping[str, int] = field(default_factory=dict)
     """The newest tick per kind of event that was written before the resume: a sink that cannot
-    drop what it has skips events up to it."""
+    drop points skips events up to it."""
 
 
 @dataclass(frozen=True)
 class MetricsEvent:
-    """What is logged at one tick."""
+    """The metrics logged at one tick."""
 
     kind: str
     """"train" or "eval"."""
     tick: int
     """Updates (offline) or environment steps (online) so far."""
     values: Mapping[str, Any]
-    """Numbers, flags, texts and lists; arrays are samples of a distribution, `Video`s videos."""
+    """Numbers, booleans, texts and lists; arrays are histograms, `Video`s are videos."""
 
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """The values that make curves."""
+        """The scalar values."""
         return {
             key: float(value)
             for key, value in self.values.items()
@@ -87,24 +87,24 @@ class MetricsEvent:
 
 
 class SinkFailure(Exception):  # noqa: N818  (the run goes on)
-    """A sink could not take an event: it is left out for the rest of the run, with a warning."""
+    """A sink failed: it is dropped for the rest of the run, with a warning."""
 
 
 class MetricsSink(Protocol):
-    """A place that metrics go to. Made before the run folder, so refuse bad options there."""
+    """An output of metrics. Made before the run folder, so refuse bad options in `__init__`."""
 
     def open(self, run: RunInfo) -> None:
-        """Begin, or go on after a resume."""
+        """Start, or continue after a resume."""
 
     def write(self, event: MetricsEvent) -> None:
-        """Take an event; ticks never decrease between two calls of `open`."""
+        """Write an event; ticks never decrease between two calls of `open`."""
 
     def close(self, status: str) -> None:
-        """End: `status` is "finished", "interrupted" or "failed"."""
+        """Close the sink; `status` is "finished", "interrupted" or "failed"."""
 
 
 class RemoteRun:
-    """The id of a run in a service that keeps what it has got, and what not to send twice.
+    """The id of a run in a service that cannot drop points, and what was sent already.
 
     Kept as a small file in the run folder.
     """
@@ -115,7 +115,7 @@ class RemoteRun:
         self._sent: dict[str, int] = {}
 
     def resume(self, written: Mapping[str, int]) -> None:
-        """Read the file of an earlier session, which had sent what was `written`."""
+        """Read the file of an earlier session, which has sent the events in `written`."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             self.id, sent = str(stored["id"]), dict(stored["sent"])
@@ -130,5 +130,5 @@ class RemoteRun:
         replace_text(self.path, json.dumps({"id": id, "sent": self._sent}) + "\n")
 
     def is_new(self, event: MetricsEvent) -> bool:
-        """Whether the service has not got this event from an earlier session."""
+        """Whether no earlier session has sent this event."""
         return event.tick > self._sent.get(event.kind, -1)

@@ -17,14 +17,14 @@ CSV_FILE = "metrics.csv"
 
 
 class CsvOptions(Section):
-    """It has none."""
+    """The CSV logger has no options."""
 
 
 class CsvSink:
-    """Cells are empty where an event has no such metric.
+    """Writes metrics.csv; cells are empty if an event lacks the metric.
 
-    The file is written anew when a metric appears for the first time, which happens a few times
-    at the beginning of a run.
+    The file is rewritten when a metric appears for the first time, which happens a few times at
+    the start of a run.
     """
 
     Options = CsvOptions
@@ -53,18 +53,18 @@ class CsvSink:
             self._file.flush()
 
     def close(self, status: str) -> None:
-        with suppress(OSError):  # what could not be flushed was reported when it was written
+        with suppress(OSError):  # a failure was reported when it was written
             if self._file is not None:
                 self._file.close()
 
     def _stored(self) -> list[dict[str, Any]]:
-        """The whole rows of the file, whose columns are taken over."""
+        """Read the complete rows of the file and its columns."""
         if not self.path.is_file():
             return []
         with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
             reader = csv.DictReader(file)
             self._columns += [c for c in reader.fieldnames or () if c not in self._columns]
-            # a row that a crash has cut short has fewer cells, or no number in them
+            # a row truncated by a crash has fewer cells, or no numbers
             return [row for row in reader if None not in row.values() and row["tick"].isdecimal()]
 
     def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -16,8 +16,8 @@ from rl_training.experiment.tracking import METRICS_FILE, reraise_os_error
 class JsonlSink:
     """One JSON object per event.
 
-    After a crash the file may hold events later than the checkpoint from which the run goes on,
-    and a line that was cut short; they are dropped on opening.
+    After a crash the file may hold events later than the checkpoint from which the run continues,
+    and a truncated line; they are dropped on opening.
     """
 
     def open(self, run: RunInfo) -> None:
@@ -36,14 +36,16 @@ class JsonlSink:
             self._file.flush()
 
     def close(self, status: str) -> None:
-        with suppress(OSError):  # what could not be flushed was reported when it was written
+        with suppress(OSError):  # a failure was reported when it was written
             self._file.close()
 
 
 def whole_lines(path: Path) -> Iterator[tuple[str, tuple[str, int]]]:
     """Each line that holds an event, with the event's kind and tick."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, KeyError, TypeError):  # cut short by a crash, or not ours
+        with suppress(
+            ValueError, KeyError, TypeError
+        ):  # truncated by a crash, or written by another program
             event: dict[str, Any] = json.loads(line)
             yield line, (str(event["event"]), int(event["tick"]))
 

@@ -15,25 +15,25 @@ from rl_training.experiment.sinks.base import MetricsEvent, RemoteRun, RunInfo, 
 ID_FILE = "mlflow.json"
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 MOST_PARAMS, LONGEST_PARAM = 100, 500
-"""What every version of MLflow takes in one call, and in one parameter."""
+"""Limits of all MLflow versions: metrics per call and characters per parameter."""
 
 
 class MlflowOptions(Section):
-    """Where the run goes."""
+    """Options of the MLflow logger."""
 
     tracking_uri: str | None = None
-    """Server, database or folder; MLFLOW_TRACKING_URI or MLflow's own default where left out."""
+    """Server, database or folder; by default MLFLOW_TRACKING_URI or MLflow's own default."""
     experiment: str = "rl-training"
-    """Experiment in which the run appears; it is made where it does not exist."""
+    """Experiment of the run; created if it does not exist."""
     name: str | None = None
-    """Name of the run; that of the run folder by default."""
+    """Name of the run; the name of the run folder by default."""
 
 
 class MlflowSink:
     """One MLflow run per run folder: the config as parameters, metrics with the tick as step.
 
-    MLflow keeps every point that it has got. After a resume from an earlier checkpoint the
-    points that it has are not sent again.
+    MLflow cannot drop points. After a resume from an earlier checkpoint, points that were sent
+    are not sent again.
     """
 
     Options = MlflowOptions
@@ -100,7 +100,7 @@ class MlflowSink:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value below a mapping, by its dotted key."""
+    """Flatten a mapping to dotted keys."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{key}.")

@@ -11,11 +11,11 @@ from rl_training.experiment.sinks.base import MetricsEvent, RunInfo, Video
 
 
 class TensorBoardOptions(Section):
-    """It has none."""
+    """The TensorBoard logger has no options."""
 
 
 class TensorBoardSink:
-    """Curves, histograms of samples, and videos."""
+    """Writes curves, histograms and videos."""
 
     Options = TensorBoardOptions
 
@@ -38,7 +38,7 @@ class TensorBoardSink:
                 self._add_video(key, value, event.tick)
 
     def _add_video(self, key: str, video: Video, tick: int) -> None:
-        """As an image that moves: the writer's own way to videos needs a further package."""
+        """Write an animated GIF, because the writer's own videos need another package."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         height, width = video.frames.shape[1:3]

@@ -23,16 +23,16 @@ ID_FILE = "wandb.json"
 
 
 class WandbOptions(Section):
-    """Where the run goes; what is left out is decided by W&B's own settings."""
+    """Options of the W&B logger; W&B's own settings are the defaults."""
 
     project: str = "rl-training"
-    """Project in which the run appears."""
+    """Project of the run."""
     entity: str | None = None
     """User or team that owns the project."""
     mode: Literal["online", "offline"] | None = None
-    """Send at once, or keep in the run folder until `wandb sync`."""
+    """Send immediately, or keep in the run folder until `wandb sync`."""
     name: str | None = None
-    """Name of the run; that of the run folder by default."""
+    """Name of the run; the name of the run folder by default."""
     tags: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Tags of the run."""
 
@@ -40,8 +40,8 @@ class WandbOptions(Section):
 class WandbSink:
     """One W&B run per run folder, with the tick as its step.
 
-    W&B keeps every point that it has got. After a resume from an earlier checkpoint the points
-    that it has are not sent again.
+    W&B cannot drop points. After a resume from an earlier checkpoint, points that were sent are
+    not sent again.
     """
 
     Options = WandbOptions
@@ -71,7 +71,7 @@ class WandbSink:
                 dir=str(run.run_dir),
                 id=self._remote.id,
                 resume="allow" if self._remote.id else None,
-                reinit="create_new",  # several seeds have a run each
+                reinit="create_new",  # each of several seeds has its own run
                 settings=wandb.Settings(console="off"),
             )
         except (wandb.Error, OSError) as error:
