@@ -236,7 +236,7 @@ CONFIG_FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "syntax": (b"algo: awr\nenv_id: [Pendulum-v1\nseed: 1\n", ("not valid YAML", "line 3")),
     "first line": (b"algo: awr: bc\n", ("not valid YAML", "line 1")),
     "tab": (b"algo: awr\n\tseed: 1\n", ("not valid YAML", "line 2")),
-    "twice": (b"algo: awr\nseed: 1\nseed: 2\n", ("line 3", "'seed' is there twice")),
+    "twice": (b"algo: awr\nseed: 1\nseed: 2\n", ("line 3", "'seed' occurs twice")),
     "code": (b"algo: !!python/object/apply:os.getcwd []\n", ("not valid YAML", "line 1")),
     "two documents": (b"algo: awr\n---\nalgo: bc\n", ("not valid YAML", "line 2")),
     "binary": (b"\xff\xfe\x00\x01", ("UTF-8",)),

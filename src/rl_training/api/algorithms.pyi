@@ -75,8 +75,7 @@ class RunKeys(TypedDict, total=False):
     keep_best: bool
     """Save and keep the checkpoint with the best evaluation."""
     best_metric: str | None
-    """Evaluation metric that selects the best checkpoint; by default that of early_stopping, or
-the mean return, or without an environment the TD error or the likelihood."""
+    """Evaluation metric that selects the best checkpoint; by default that of early_stopping."""
     log_interval: int
     """Updates or environment steps between two lines of training metrics."""
     lr_schedule: Schedule | Mapping[str, Any]

@@ -535,8 +535,7 @@ class TrainConfig(Section):
     keep_best: bool = True
     """Save and keep the checkpoint with the best evaluation."""
     best_metric: Annotated[str, AfterValidator(known_metric)] | None = None
-    """Evaluation metric that selects the best checkpoint; by default that of early_stopping, or
-    the mean return, or without an environment the TD error or the likelihood."""
+    """Evaluation metric that selects the best checkpoint; by default that of early_stopping."""
     log_interval: Count = 500
     """Updates or environment steps between two lines of training metrics."""
     lr_schedule: Schedule = Schedule()
