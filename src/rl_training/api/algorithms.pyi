@@ -83,7 +83,7 @@ class RunKeys(TypedDict, total=False):
     early_stopping: EarlyStoppingConfig | Mapping[str, Any] | None
     """Optional early stopping on evaluations."""
     tensorboard: bool
-    """Write TensorBoard events beside metrics.jsonl."""
+    """Write TensorBoard events in addition to metrics.jsonl."""
     loggers: Sequence[LoggerConfig | Mapping[str, Any] | str]
     """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
     output_dir: str | PathLike[str]
