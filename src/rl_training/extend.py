@@ -19,8 +19,10 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.algorithms.loops import LoopFamily, register_loop
 from rl_training.algorithms.params import (
+    ActorCriticParams,
     CloningParams,
     DiscountedParams,
+    NetworkParams,
     OfflineToOnlineParams,
     OffPolicyParams,
     Params,
@@ -51,6 +53,7 @@ from rl_training.models import (
     ImageEncoder,
     MLPIQLModel,
     MLPSACModel,
+    NetworkRequest,
     Policy,
     ValueNetwork,
     critics_for,
@@ -63,6 +66,7 @@ from rl_training.replay.batch import Batch
 __all__ = [
     "MLP",
     "Act",
+    "ActorCriticParams",
     "Algorithm",
     "Batch",
     "CloningParams",
@@ -81,6 +85,7 @@ __all__ = [
     "MLPSACModel",
     "ManagedAlgorithm",
     "Metrics",
+    "NetworkParams",
     "NetworkRequest",
     "Networks",
     "NonNegative",

@@ -21,6 +21,7 @@ from rl_training import (
     SinkFailure,
     StartEvent,
     StepEvent,
+    learn_seeds,
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, MissingExtraError, RLTrainingError
@@ -271,6 +272,22 @@ def test_a_logger_that_fails_leaves_the_run_alone(tmp_path: Path) -> None:
     ]
     assert OwnSink.kept == [("train", 1)]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4
+
+
+def test_several_seeds_have_a_curve_each_and_one_of_their_means(tmp_path: Path) -> None:
+    OwnSink.infos.clear()
+    own = f"{__name__}:OwnSink"
+    source = agent(tmp_path, loggers=["csv", own], total_updates=10).config
+    run_dir = learn_seeds(source, [2, 5], progress=False).run_dir
+    for folder in (run_dir, run_dir / "seed-2", run_dir / "seed-5"):
+        with (folder / "metrics.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert "10" in [row["tick"] for row in rows if row["eval/return_mean"]]
+    assert {(info.name, info.group) for info in OwnSink.infos} == {
+        (run_dir.name, None),
+        (f"{run_dir.name}/seed-2", run_dir.name),
+        (f"{run_dir.name}/seed-5", run_dir.name),
+    }
 
 
 def test_callbacks_get_the_start_and_every_metric_that_is_logged(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ class _Recording:
             ffmpeg_timeout=0,
             **(_as_gif(self._fps) if self._is_gif else _as_mp4()),
         )
-        frames.send(None)  # type: ignore[arg-type]  (starts the generator)
+        next(frames)  # starts the program
         return frames
 
 
