@@ -60,7 +60,6 @@ from rl_training.models import (
     frozen_copy,
     policy_for,
 )
-from rl_training.models.architecture import NetworkRequest
 from rl_training.replay.batch import Batch
 
 __all__ = [
