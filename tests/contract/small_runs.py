@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +16,7 @@ from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.algorithms.gail import GAILAlgorithm
 from rl_training.algorithms.loops import loop_family
 from rl_training.algorithms.ppo import PPOAlgorithm
+from rl_training.api.managed import ManagedAlgorithm
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.registry import algorithm_class, algorithm_names
@@ -110,7 +116,18 @@ def small_config(
         rewards = {"rewards": REWARDS} if algorithm_class(algo).needs_rewards else {}
         values |= {"dataset": {**data_section(kind), **rewards}}
     values |= {"total_timesteps": 64} if family.needs_env else {"total_updates": 10}
+    if algo == "fqe":
+        values |= {"init_from": small_policy(kind)}
     return TrainConfig(**{**values, **changes, "algo_kwargs": knobs})
+
+
+@cache
+def small_policy(kind: str) -> str:
+    """A checkpoint of an untrained policy, for algorithms that evaluate one."""
+    folder = tempfile.mkdtemp(prefix="rl-training-policy-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    agent = ManagedAlgorithm(small_config("bc", kind))
+    return str(agent.save(Path(folder) / "policy"))
 
 
 def known_knobs(algo: str, knobs: dict[str, Any]) -> dict[str, Any]:
@@ -193,6 +210,7 @@ def small_learner(config: TrainConfig) -> tuple[Any, Any]:
         at_truncation=section.returns.at_truncation,
         normalize_observations=section.normalize_observations,
     )
+    algorithm.see_rewards(float(dataset.rewards.min()), float(dataset.rewards.max()))
     sources: dict[str, Any] = {
         "on_policy": RolloutSource,
         "imitation": ImitationSource,

@@ -78,6 +78,9 @@ PROBES: dict[tuple[str, str], Any] = {
     ("dreamer", "size"): "1m",
     ("dreamer", "rollout_length"): 3,
     ("dreamer", "free_nats"): 100.0,
+    ("fqe", "horizon"): 5,
+    ("fqe", "value_range"): [-0.1, 0.1],
+    ("fqe", "policy"): {"algo": "bc", "algo_kwargs": {"hidden_sizes": [4, 4]}},
 }
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("cql", "lagrange_lr"): {"lagrange_threshold": 1.0},
@@ -127,7 +130,7 @@ def fingerprint(algo: str, knobs: dict[str, Any], loop: str | None = None) -> st
     config = small_config(algo, loop=loop, algo_kwargs=knobs)
     algorithm, table = small_learner(config)
     torch.manual_seed(0)
-    if algorithm.loop_of(config) == "offline":
+    if algorithm.loop_of(config) == "offline" and config.init_from is None:
         for _ in range(4):
             algorithm.step(table.sample(config.params.batch_size))
     else:

@@ -30,6 +30,7 @@ BUILT_IN = {
     "ppo": "PPO",
     "dreamer": "Dreamer",
     "gail": "GAIL",
+    "fqe": "FQE",
 }
 """The algorithms of this package, each named here and nowhere else: its name in configs, which is
 that of its file, and the public name of its class, which is `<public name>Algorithm` there."""

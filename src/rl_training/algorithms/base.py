@@ -167,6 +167,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         # trainer at its ticks, so that no update has to wait for the host.
         never = torch.full((len(self.losses),), -1, dtype=torch.int64)
         self.register_buffer("nonfinite_at", never, persistent=False)
+        self.register_buffer("own_rows", None, persistent=False)
 
     @classmethod
     def name(cls) -> str:
@@ -396,6 +397,41 @@ class Algorithm(nn.Module, Generic[P, B]):
         """(B,) log-densities or log-probabilities of given actions."""
         policy = self.acting_policy
         return policy.log_prob(obs, action) if policy.has_density else None
+
+    # --- data ---------------------------------------------------------------------------------
+
+    own_rows: Tensor | None
+    """Rows of the data set that this learner draws from, where those are not all alike."""
+    own_row_count: Tensor
+
+    @property
+    def resamples_episodes(self) -> bool:
+        """Whether it learns from episodes of the data drawn with replacement, by its seed."""
+        return False
+
+    def refuse_missing_start(self, init_from: str | None) -> None:
+        """Refuse to learn without the run that `init_from` names, where one is needed."""
+
+    def see_rewards(self, low: float, high: float) -> None:
+        """Be given the smallest and the largest reward of the data, before the first update."""
+
+    def draw_from(self, rows: Tensor, count: int) -> None:
+        """From here on learn from the first `count` of `rows`, as often as each stands there."""
+        self.register_buffer("own_rows", rows, persistent=False)
+        size = torch.tensor(count, dtype=torch.float64, device=rows.device)
+        self.register_buffer("own_row_count", size, persistent=False)
+
+    def drawn_rows(self, size: int) -> Tensor:
+        """(size,) of the rows that `draw_from` named."""
+        assert self.own_rows is not None
+        device = self.own_rows.device
+
+        def uniform(generator: torch.Generator | None, n: int) -> Tensor:
+            kind: dict[str, Any] = {"dtype": torch.float64, "device": device}
+            return torch.rand(n, size, generator=generator, **kind)
+
+        place = (self.random(uniform) * self.own_row_count).long()
+        return self.own_rows.index_select(0, place)
 
     # --- randomness ---------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from rl_training.api.managed import ManagedAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table_files import Frame
 from rl_training.models import NetworkFactory
+from rl_training.algorithms.fqe import EvaluatedPolicy
 from rl_training.algorithms.ppo import PPOParams
 from rl_training.algorithms.sac import SACParams
 from rl_training.experiment.config import DatasetConfig
@@ -19,7 +20,7 @@ from rl_training.experiment.config import LoggerConfig
 from rl_training.experiment.config import Schedule
 from rl_training.experiment.config import TrainConfig
 
-__all__ = ['BC', 'AWR', 'MARWIL', 'CRR', 'IQL', 'AWAC', 'CQL', 'TD3BC', 'ReBRAC', 'SAC', 'TD3', 'RLPD', 'MBPO', 'MOPO', 'DQN', 'QRDQN', 'IQN', 'FQF', 'PPO', 'Dreamer', 'GAIL', 'managed_class']
+__all__ = ['BC', 'AWR', 'MARWIL', 'CRR', 'IQL', 'AWAC', 'CQL', 'TD3BC', 'ReBRAC', 'SAC', 'TD3', 'RLPD', 'MBPO', 'MOPO', 'DQN', 'QRDQN', 'IQN', 'FQF', 'PPO', 'Dreamer', 'GAIL', 'FQE', 'managed_class']
 
 def managed_class(algo: str) -> type[ManagedAlgorithm]: ...
 def described(learner: Any) -> str: ...
@@ -1945,5 +1946,67 @@ class GAIL(ManagedAlgorithm):
         spectral_norm: bool = False,
         demo_episodes: int | None = None,
         demo_subsample: int = 1,
+        **run: Unpack[RunKeys],
+    ) -> None: ...
+
+class FQE(ManagedAlgorithm):
+    """Fitted Q evaluation of a policy that never changes.
+
+    In short: value of a given policy, from data alone.
+    Paper: Le et al. 2019.
+
+    Knobs, beside the keys of the configuration:
+
+        networks = None
+            Function of your own that makes networks, as package.module:function.
+        batch_size = 256
+            Transitions per update.
+        hidden_sizes = (256, 256)
+            Widths of the hidden layers of every network.
+        grad_clip = None
+            Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of critics and value networks.
+        gamma = 0.99
+            Discount per step; 1 only for tasks that end, because returns without an end grow forever.
+        tau = 0.005
+            Share of the way that the target network moves to the critic at each update.
+        critic_lr = 0.0003
+            Learning rate of the critic.
+        horizon = None
+            Steps that are counted; without a horizon all of them, which needs gamma below 1.
+        stochastic = False
+            Evaluate drawn actions of the policy instead of its likeliest ones.
+        value_range = None
+            Smallest and largest possible return, where known; else from the rewards of the data.
+        bootstrap = False
+            Learn from episodes drawn with replacement by the run's seed: one replicate per seed.
+        policy = None
+            The policy that is evaluated, as read from init_from; a run fills it in.
+    """
+
+    algo: ClassVar[str]
+    def __init__(
+        self,
+        env_or_config: str | TrainConfig | None = None,
+        *,
+        dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
+        spaces: Mapping[str, Any] | None = None,
+        networks: str | NetworkFactory | None = None,
+        batch_size: int = 256,
+        hidden_sizes: Sequence[int] = ...,
+        grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        gamma: float = 0.99,
+        tau: float = 0.005,
+        critic_lr: float = 0.0003,
+        horizon: int | None = None,
+        stochastic: bool = False,
+        value_range: Sequence[float] | None = None,
+        bootstrap: bool = False,
+        policy: EvaluatedPolicy | Mapping[str, Any] | None = None,
         **run: Unpack[RunKeys],
     ) -> None: ...

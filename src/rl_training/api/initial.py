@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.fqe import EvaluatedPolicy, FQEParams, policy_fingerprint
 from rl_training.algorithms.warm_start import start_from
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import RewardProcessing, TrainConfig
+from rl_training.experiment.errors import ConfigError
 from rl_training.replay.table import observation_statistics
 from rl_training.runtime.loops.data import raw_data
 
@@ -26,6 +28,15 @@ def start_policy(
     `dataset` is the run's data where they are in memory. What was taken over is said in a
     sentence.
     """
+    described = getattr(config.params, "policy", None)
+    if isinstance(described, EvaluatedPolicy) and described.fingerprint not in (
+        None,
+        fingerprint_of(source),
+    ):
+        raise ConfigError(
+            f"init_from: '{config.init_from}' holds another policy than the one that this run "
+            "evaluates (algo_kwargs.policy.fingerprint); start a new run for it"
+        )
     statistics = None
     by_data = config.dataset is not None and config.dataset.normalize_observations
     if by_data and not source.normalizer.active:
@@ -43,3 +54,21 @@ def start_policy(
             statistics=statistics,
         )
     return said
+
+
+def fingerprint_of(source: Algorithm) -> str:
+    """16 hex digits of a policy and of the statistics by which it sees observations."""
+    seen = (source.normalizer.mean, source.normalizer.std) if source.normalizer.active else ()
+    return policy_fingerprint(source.policy, *seen)
+
+
+def evaluated_policy(source_config: TrainConfig, source: Algorithm) -> EvaluatedPolicy:
+    """A description from which the policy of a run can be built again."""
+    known = source_config.params
+    if isinstance(known, FQEParams) and known.policy is not None:
+        return known.policy
+    return EvaluatedPolicy(
+        algo=source_config.algo,
+        algo_kwargs=known.model_dump(mode="json"),
+        fingerprint=fingerprint_of(source),
+    )

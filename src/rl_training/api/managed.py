@@ -11,7 +11,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.api import insight
-from rl_training.api.initial import start_policy
+from rl_training.api.initial import evaluated_policy, start_policy
 from rl_training.api.support import (
     PREPARATION,
     Array,
@@ -155,6 +155,7 @@ class ManagedAlgorithm:
                 f"algo: {type(self).__name__} was given a config for '{self.config.algo}'; "
                 f"use algo: {self.algo}, or rl_training.load for any algorithm"
             )
+        self.config = _with_evaluated_policy(self.config)
         self._adopt(build_algorithm(self.config, made_for or self._spaces_of_data()))
         self._start()
         self.run_dir: Path | None = None
@@ -715,11 +716,27 @@ def begin(
     """
     if config.init_from is None:
         return None
+    source = _initial(config.init_from, str(agents[0].update_count.device))
+    return start_policy(config, agents, source.config, source.algorithm, dataset)
+
+
+def _initial(path: str, device: str) -> ManagedAlgorithm:
     try:
-        source = load(config.init_from, device=str(agents[0].update_count.device))
+        return load(path, device=device)
     except CheckpointError as error:
         raise ConfigError(f"init_from: {error}") from None
-    return start_policy(config, agents, source.config, source.algorithm, dataset)
+
+
+def _with_evaluated_policy(config: TrainConfig) -> TrainConfig:
+    """The config of an algorithm that evaluates another run's policy, which it then describes."""
+    if config.init_from is None or "policy" not in type(config.params).model_fields:
+        return config
+    if getattr(config.params, "policy", None) is not None:
+        return config
+    source = _initial(config.init_from, "cpu")
+    policy = evaluated_policy(source.config, source.algorithm).model_dump(mode="json")
+    knobs = {**config.to_dict()["algo_kwargs"], "policy": policy}
+    return config.replace(algo_kwargs=knobs)
 
 
 def _agent_for(

@@ -61,6 +61,8 @@ def learn_seeds(
     assert config.seeds is not None
     # an agent of the first seed, which reads the data as any agent does
     first = ManagedAlgorithm(config.replace(seeds=None, seed=config.seeds[0]), dataset=dataset)
+    # the data's spaces, and the policy that is evaluated
+    config = config.replace(algo_kwargs=first.config.params)
     config = config.settled(dataset=first.config.dataset)
     spaces = first.algorithm.spaces
     console: Console = ProgressConsole() if progress else SilentConsole()

@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig
-from rl_training.experiment.errors import CheckpointError
+from rl_training.experiment.errors import CheckpointError, ConfigError
+from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
 from rl_training.replay.batch import Batch
 from rl_training.replay.table import TransitionTable
@@ -50,6 +53,7 @@ class OfflineData:
             mean, std = self.table.obs_mean, self.table.obs_std
             for agent in agents:
                 agent.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
+        self._prepare(config, agents, dataset)
         aside = dataset.held_out
         self.held_out = None if aside is None else HeldOutData(self.table, aside, first.gamma)
         if self.held_out is not None:
@@ -60,8 +64,52 @@ class OfflineData:
         epoch = math.ceil(len(self.table) / self.batch_size)
         self.total = config.total_updates or (config.total_epochs or 0) * epoch
 
+    def _prepare(
+        self, config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset
+    ) -> None:
+        """What agents take from the data as a whole; each its own resample where it wants one."""
+        known = dataset.has_rewards
+        seeds = [config.seed] if config.seeds is None else config.seeds
+        for agent, seed in zip(agents, seeds, strict=True):
+            agent.refuse_missing_start(config.init_from)
+            if known:
+                agent.see_rewards(float(dataset.rewards.min()), float(dataset.rewards.max()))
+            if agent.resamples_episodes:
+                counts = resampled_episodes(dataset.num_episodes, seed)
+                give_resample(agent, dataset, counts)
+
     def draw(self, learner: Algorithm) -> Batch:
+        if learner.own_rows is not None:
+            return self.table.gather(learner.drawn_rows(self.batch_size))
         return self.table.sample(self.batch_size, learner.random)
+
+
+def resampled_episodes(episodes: int, seed: int) -> NDArray[np.int64]:
+    """How often each episode counts in the bootstrap resample of a seed."""
+    rng = np.random.default_rng(derive_seed(seed, "bootstrap"))
+    return rng.multinomial(episodes, np.full(episodes, 1.0 / episodes))
+
+
+def give_resample(
+    agent: Algorithm, dataset: TransitionDataset, counts: NDArray[np.int64]
+) -> None:
+    """Let an agent learn from every episode of the data as often as `counts` says.
+
+    The rows have room for twice the data, since agents that are trained at once have tensors of
+    equal shapes; of a longer resample, which few episodes can make, rows are left out evenly.
+    """
+    if len(dataset.parts) > 1:
+        raise ConfigError(
+            "algo_kwargs.bootstrap: episodes of a mix cannot be resampled; name one source in "
+            "dataset, or remove this key"
+        )
+    lengths = dataset.episode_lengths()
+    rows = np.repeat(np.arange(len(dataset)), np.repeat(counts, lengths))
+    filled = np.zeros(2 * len(dataset), np.int64)
+    if len(rows) > len(filled):
+        rows = rows[np.linspace(0, len(rows) - 1, len(filled)).astype(np.int64)]
+    filled[: len(rows)] = rows
+    agent.draw_from(torch.from_numpy(filled).to(agent.update_count.device), len(rows))
 
 
 class OfflineLoop:
