@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rl_training.api.managed import load as load
     from rl_training.api.seeds import learn_seeds as learn_seeds
     from rl_training.api.seeds import resume_seeds as resume_seeds
+    from rl_training.api.worth import select as select
     from rl_training.data.dataset import TransitionDataset as TransitionDataset
     from rl_training.data.sources import load_transition_dataset as load_transition_dataset
     from rl_training.experiment.config import TrainConfig as TrainConfig
@@ -51,6 +52,7 @@ _EXPORTS = {
     "api.algorithms": tuple(BUILT_IN.values()),
     "api.managed": ("ManagedAlgorithm", "load"),
     "api.seeds": ("learn_seeds", "resume_seeds"),
+    "api.worth": ("select",),
     "data.dataset": ("TransitionDataset",),
     "data.sources": ("load_transition_dataset",),
     "experiment.config": ("TrainConfig",),

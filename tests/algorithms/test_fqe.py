@@ -57,72 +57,76 @@ def test_loss_and_target():
     assert target.tolist() == pytest.approx([2.8, 0.5, 6.0])
 
 
-@pytest.mark.parametrize("horizon", [None, 4])
-def test_update_against_an_oracle(horizon):
-    """Both action kinds, likeliest and drawn actions; with the mistakes that it has to catch."""
-    paid = (-0.03, 0.04) if horizon is None else (-0.3, 0.4)
-    for spaces, stochastic in ((DISCRETE, False), (DISCRETE, True), (BOX, False), (BOX, True)):
-        knobs = {"gamma": 0.9, "stochastic": stochastic, "horizon": horizon}
-        learner = make_learner("fqe", spaces, **knobs).double()
-        learner.see_rewards(*paid)
-        batch = random_batch(spaces, 64)
-        draws = []
-        learner.random = lambda rows, draws=draws: draws.append(rows(None, 1)[0]) or draws[-1]
-        before = copy.deepcopy(learner)
-        metrics = learner.step(as_double(batch))
-        noise = None if spaces.is_discrete else draws[0]
-        to_go = np.full(64, np.inf) if horizon is None else 1.0 + np.floor(f64(draws[-1]) * horizon)
+def compare_update(spaces, stochastic, horizon, paid):
+    """One update with an oracle, and with the mistakes that it has to catch."""
+    knobs = {"gamma": 0.9, "stochastic": stochastic, "horizon": horizon}
+    learner = make_learner("fqe", spaces, **knobs).double()
+    learner.see_rewards(*paid)
+    batch = random_batch(spaces, 64)
+    draws = []
+    learner.random = lambda rows, draws=draws: draws.append(rows(None, 1)[0]) or draws[-1]
+    before = copy.deepcopy(learner)
+    metrics = learner.step(as_double(batch))
+    noise = None if spaces.is_discrete else draws[0]
+    to_go = np.full(64, np.inf) if horizon is None else 1.0 + np.floor(f64(draws[-1]) * horizon)
 
-        def targets(at, left, clip=True, policy=before.evaluated):
-            obs = f64(at)
-            seen = obs
-            if horizon is not None:
-                seen = np.concatenate([obs, (left - 1.0)[:, None] / horizon], -1)
-            if spaces.is_discrete:
-                logits = mlp(policy.net, at)
-                probs = np.exp(logits - logits.max(-1, keepdims=True))
-                probs /= probs.sum(-1, keepdims=True)
-                if not stochastic:
-                    probs = np.eye(spaces.action_dim)[logits.argmax(-1)]
-                value = (probs * action_values(before.target_critics, seen)).sum(-1)
-            else:
-                drawn = noise if stochastic else torch.zeros_like(noise)
-                action, _ = bounded_gaussian_sample(policy, at, drawn)
-                value = critics_of(before.target_critics, torch.from_numpy(seen), action)[0]
-            value = np.where(left > 1.0, value, 0.0)
-            target = f64(batch.reward) + f64(batch.discount) * value
-            if not clip:
-                return target
-            steps = [10_000] * 64 if horizon is None else left.astype(int)
-            bounds = [clip_bounds(paid, 0.9, one) for one in steps]
-            low, high = np.array(bounds).T
-            return np.minimum(np.maximum(target, low), high)
-
-        target = targets(batch.next_obs, to_go)
-        seen = batch.obs
+    def targets(at, left, clip=True, policy=before.evaluated):
+        obs = f64(at)
+        seen = obs
         if horizon is not None:
-            seen = torch.cat([batch.obs, torch.from_numpy(to_go / horizon)[:, None].float()], -1)
+            seen = np.concatenate([obs, (left - 1.0)[:, None] / horizon], -1)
         if spaces.is_discrete:
-            q = action_values(before.critics, seen)[np.arange(64), batch.action.numpy()]
+            logits = mlp(policy.net, at)
+            probs = np.exp(logits - logits.max(-1, keepdims=True))
+            probs /= probs.sum(-1, keepdims=True)
+            if not stochastic:
+                probs = np.eye(spaces.action_dim)[logits.argmax(-1)]
+            value = (probs * action_values(before.target_critics, seen)).sum(-1)
         else:
-            q = critics_of(before.critics, seen, batch.action)[0]
-        expected = np.mean((q - target) ** 2)
-        assert float(metrics["critic_loss"]) == pytest.approx(expected, rel=1e-5)
-        raw = targets(batch.next_obs, to_go, clip=False)
-        clipped = np.mean(np.abs(raw - target) > 1e-9)
-        assert 0.0 < clipped < 1.0
-        assert float(metrics["target_clipped"]) == pytest.approx(clipped)
-        wrong = {
-            "not clipped": raw,
-            "values of this state": targets(batch.obs, to_go),
-            "other policy": targets(
-                batch.next_obs, to_go, policy=make_learner("fqe", spaces, seed=7, **knobs).evaluated
-            ),
-        }
-        for name, mistake in wrong.items():
-            assert abs(np.mean((q - mistake) ** 2) - expected) > 1e-5 * expected, name
-        weights = [before.evaluated.state_dict(), learner.evaluated.state_dict()]
-        assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+            drawn = noise if stochastic else torch.zeros_like(noise)
+            action, _ = bounded_gaussian_sample(policy, at, drawn)
+            value = critics_of(before.target_critics, torch.from_numpy(seen), action)[0]
+        value = np.where(left > 1.0, value, 0.0)
+        target = f64(batch.reward) + f64(batch.discount) * value
+        if not clip:
+            return target
+        steps = [10_000] * 64 if horizon is None else left.astype(int)
+        bounds = [clip_bounds(paid, 0.9, one) for one in steps]
+        low, high = np.array(bounds).T
+        return np.minimum(np.maximum(target, low), high)
+
+    target = targets(batch.next_obs, to_go)
+    seen = batch.obs
+    if horizon is not None:
+        seen = torch.cat([batch.obs, torch.from_numpy(to_go / horizon)[:, None].float()], -1)
+    if spaces.is_discrete:
+        q = action_values(before.critics, seen)[np.arange(64), batch.action.numpy()]
+    else:
+        q = critics_of(before.critics, seen, batch.action)[0]
+    expected = np.mean((q - target) ** 2)
+    assert float(metrics["critic_loss"]) == pytest.approx(expected, rel=1e-5)
+    raw = targets(batch.next_obs, to_go, clip=False)
+    clipped = np.mean(np.abs(raw - target) > 1e-9)
+    assert 0.0 < clipped < 1.0
+    assert float(metrics["target_clipped"]) == pytest.approx(clipped)
+    wrong = {
+        "not clipped": raw,
+        "values of this state": targets(batch.obs, to_go),
+        "other policy": targets(
+            batch.next_obs, to_go, policy=make_learner("fqe", spaces, seed=7, **knobs).evaluated
+        ),
+    }
+    for name, mistake in wrong.items():
+        assert abs(np.mean((q - mistake) ** 2) - expected) > 1e-5 * expected, name
+    weights = [before.evaluated.state_dict(), learner.evaluated.state_dict()]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_update_against_an_oracle():
+    """Both action kinds, likeliest and drawn actions, with and without a horizon."""
+    for horizon, paid in ((None, (-0.03, 0.04)), (4, (-0.3, 0.4))):
+        for spaces, stochastic in ((DISCRETE, False), (DISCRETE, True), (BOX, False), (BOX, True)):
+            compare_update(spaces, stochastic, horizon, paid)
 
 
 # --- a chain whose values are exact -------------------------------------------------------------
@@ -175,7 +179,7 @@ def policy_with(goes_on: float, folder: Path) -> str:
 def test_exact_values_replicates_and_what_a_run_stores(tmp_path):
     start = policy_with(0.8, tmp_path)
     common = {"device": "cpu", "init_from": start, "output_dir": str(tmp_path / "runs")}
-    knobs = {"hidden_sizes": [32], "critic_lr": 3e-3, "tau": 0.05, "batch_size": 128}
+    knobs = {"hidden_sizes": [32], "critic_lr": 3e-3, "tau": 0.05, "batch_size": 64}
     first = np.eye(3, dtype=np.float32)[:1]
     for own, stochastic, steps in (
         ({"gamma": 0.9}, True, 400),
@@ -184,14 +188,15 @@ def test_exact_values_replicates_and_what_a_run_stores(tmp_path):
         agent = rl_training.FQE(
             dataset=chain(400, 1), **knobs, **own, stochastic=stochastic, **common
         )
-        result = agent.learn(1_200, progress=False)
+        result = agent.learn(1_000, progress=False)
         found = float(agent.algorithm.state_values(torch.from_numpy(first))[0])
         goes_on = 0.8 if stochastic else 1.0
         assert found == pytest.approx(exact(goes_on, own["gamma"], steps), abs=0.06), own
     again = rl_training.load(result.run_dir)  # the policy is in it, wherever the other run went
     assert np.array_equal(again.predict(first)[0], agent.predict(first)[0])
     described = again.config.params.policy
-    assert described.algo == "bc" and len(described.fingerprint) == 16
+    assert described.algo == "bc"
+    assert len(described.fingerprint) == 16
 
     config = agent.config.replace(algo_kwargs={**knobs, "bootstrap": True, "gamma": 0.9})
     stack = rl_training.learn_seeds(
@@ -206,7 +211,8 @@ def test_exact_values_replicates_and_what_a_run_stores(tmp_path):
 
 def test_resamples_are_those_of_the_seed(tmp_path):
     counts = resampled_episodes(50, 3)
-    assert counts.sum() == 50 and counts.max() > 1
+    assert counts.sum() == 50
+    assert counts.max() > 1
     assert np.array_equal(counts, resampled_episodes(50, 3))
     assert not np.array_equal(counts, resampled_episodes(50, 4))
     data = chain(50, 5)

@@ -24,7 +24,14 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
 from rl_training.algorithms.params import DiscountedParams
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, Finite, Positive, Rate, Section
+from rl_training.experiment.config import (
+    Count,
+    Finite,
+    Positive,
+    Rate,
+    Section,
+    TrainConfig,
+)
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.models import (
@@ -296,3 +303,21 @@ class FQEAlgorithm(Algorithm[FQEParams, Batch]):
             for one in noise.to(obs.device)
         ]
         return torch.stack(values).mean(0)
+
+
+def fingerprint_of(source: Algorithm) -> str:
+    """16 hex digits of a policy and of the statistics by which it sees observations."""
+    seen = (source.normalizer.mean, source.normalizer.std) if source.normalizer.active else ()
+    return policy_fingerprint(source.acting_policy, *seen)
+
+
+def evaluated_policy(source_config: TrainConfig, source: Algorithm) -> EvaluatedPolicy:
+    """A description from which the policy of a run can be built again."""
+    known = source_config.params
+    if isinstance(known, FQEParams) and known.policy is not None:
+        return known.policy
+    return EvaluatedPolicy(
+        algo=source_config.algo,
+        algo_kwargs=known.model_dump(mode="json"),
+        fingerprint=fingerprint_of(source),
+    )

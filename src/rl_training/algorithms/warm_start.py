@@ -43,7 +43,7 @@ def reads_observations(network: nn.Module) -> bool:
 
 
 def _refuse_own_networks(policy: nn.Module) -> None:
-    if isinstance(policy, READ_OBSERVATIONS) and not reads_observations(policy):
+    if not reads_observations(policy):
         raise UnlikePolicyError(
             "normalises observations and this run does not, or the other way round, which "
             "networks of your own cannot make up for; normalise in both runs or in neither"

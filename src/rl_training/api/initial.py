@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.fqe import EvaluatedPolicy, FQEParams, policy_fingerprint
+from rl_training.algorithms.fqe import EvaluatedPolicy, fingerprint_of
 from rl_training.algorithms.warm_start import start_from
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import RewardProcessing, TrainConfig
@@ -54,21 +54,3 @@ def start_policy(
             statistics=statistics,
         )
     return said
-
-
-def fingerprint_of(source: Algorithm) -> str:
-    """16 hex digits of a policy and of the statistics by which it sees observations."""
-    seen = (source.normalizer.mean, source.normalizer.std) if source.normalizer.active else ()
-    return policy_fingerprint(source.policy, *seen)
-
-
-def evaluated_policy(source_config: TrainConfig, source: Algorithm) -> EvaluatedPolicy:
-    """A description from which the policy of a run can be built again."""
-    known = source_config.params
-    if isinstance(known, FQEParams) and known.policy is not None:
-        return known.policy
-    return EvaluatedPolicy(
-        algo=source_config.algo,
-        algo_kwargs=known.model_dump(mode="json"),
-        fingerprint=fingerprint_of(source),
-    )

@@ -65,7 +65,7 @@ def user_actions(algorithm: Algorithm, actions: Array) -> Array:
     return named
 
 
-def _inner_actions(algorithm: Algorithm, action: Any, rows: int, asked: str) -> Tensor:
+def inner_actions(algorithm: Algorithm, action: Any, rows: int, asked: str) -> Tensor:
     """One action per observation in inner units, checked."""
     spaces = algorithm.spaces
     given = np.asarray(action)
@@ -152,7 +152,7 @@ def log_prob(algorithm: Algorithm, observation: Any, action: Any) -> Array:
     units = float(np.log(half).sum()) if half else 0.0
 
     def question(obs: Tensor) -> Tensor | None:
-        inner = _inner_actions(algorithm, action, len(obs), asked)
+        inner = inner_actions(algorithm, action, len(obs), asked)
         found = algorithm.log_probs(obs, inner)
         return None if found is None else found - units
 
@@ -173,7 +173,7 @@ def q_values(algorithm: Algorithm, observation: Any, action: Any | None) -> Arra
     def question(obs: Tensor) -> Tensor | None:
         if action is None:
             return algorithm.every_action_value(obs)
-        return algorithm.action_values(obs, _inner_actions(algorithm, action, len(obs), asked))
+        return algorithm.action_values(obs, inner_actions(algorithm, action, len(obs), asked))
 
     return _answer(algorithm, observation, asked, question, "has learned no values of actions")
 

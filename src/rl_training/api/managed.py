@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
+import numpy as np
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.api import insight
-from rl_training.api.initial import evaluated_policy, start_policy
+from rl_training.algorithms.fqe import evaluated_policy
+from rl_training.api import insight, worth
+from rl_training.api.initial import start_policy
 from rl_training.api.support import (
     PREPARATION,
     Array,
@@ -92,7 +94,7 @@ from rl_training.runtime.collection import Behaviour, StepWatcher, collect
 from rl_training.runtime.evaluation import HELD_OUT_STATES, EvalResult, evaluate_once
 from rl_training.runtime.loops import Loop
 from rl_training.runtime.loops.data import read_data
-from rl_training.runtime.policy import ActingPolicy
+from rl_training.runtime.policy import ActingPolicy, env_actions
 from rl_training.runtime.saving import checkpoint_header
 from rl_training.runtime.trainer import Trainer, one_agent
 from rl_training.runtime.video import record_episode
@@ -547,6 +549,7 @@ class ManagedAlgorithm:
             overwrite=overwrite,
         )
 
+    @overload
     def predict(
         self,
         observation: Any,
@@ -554,7 +557,28 @@ class ManagedAlgorithm:
         episode_start: Any = None,
         deterministic: bool = True,
         action_mask: Any = None,
-    ) -> tuple[Array, Any]:
+        with_support: Literal[False] = False,
+    ) -> tuple[Array, Any]: ...
+    @overload
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        *,
+        with_support: Literal[True],
+    ) -> tuple[Array, Any, Array]: ...
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        with_support: bool = False,
+    ) -> tuple[Array, Any] | tuple[Array, Any, Array]:
         """Action for one observation, or actions for a batch, in the environment's units.
 
         Observations of several parts are given by name: a mapping, as the environment has it, or
@@ -564,7 +588,8 @@ class ManagedAlgorithm:
         returns what it carries as the state: hand it to the next call, with `episode_start`
         true for the observations that begin an episode; without a state all of them do. Other
         policies return `state` as they got it. Where the task has action masks, observations end
-        with them, or the masks are given apart, as `action_mask`.
+        with them, or the masks are given apart, as `action_mask`. `with_support` adds what
+        `support` says of the actions.
         """
         if action_mask is not None:
             observation = with_mask(observation, action_mask, self.algorithm.spaces)
@@ -577,8 +602,12 @@ class ManagedAlgorithm:
         if recurrent:
             carry = state_before(self.algorithm, state, episode_start, len(obs))
         actions, carry = policy(obs, carry)
+        taken = actions[0] if alone else actions
         actions = insight.user_actions(self.algorithm, actions)
-        return (actions[0] if alone else actions), carry if recurrent else state
+        chosen, kept = (actions[0] if alone else actions), carry if recurrent else state
+        if with_support:
+            return chosen, kept, self.support(observation, taken)
+        return chosen, kept
 
     def action_probabilities(self, observation: Any) -> Array:
         """The policy's probability of every Discrete action; `predict` takes the likeliest."""
@@ -604,6 +633,53 @@ class ManagedAlgorithm:
         action, _ = self.predict(observation)
         known = insight.everything_known(self.algorithm, observation, action)
         return {"action": action, **known}
+
+    # --- without a simulator --------------------------------------------------------------------
+
+    def estimate(
+        self,
+        data: worth.Data,
+        *,
+        behaviour: Any = None,
+        progress: bool = True,
+        **options: Any,
+    ) -> worth.Evaluation:
+        """What the policy is worth on a log that it was not trained on, with intervals.
+
+        `behaviour` are probabilities of the logged actions, (N,), or of all Discrete actions,
+        (N, actions), or the name of such an array in an .npz file; else they are estimated.
+        Options are those of `ope.evaluate.Options`: estimators, gamma, horizon, stochastic,
+        value_range, replicates, updates and more. See docs/off_policy_evaluation.md.
+        """
+        return worth.estimate(self, data, behaviour, progress, **options)
+
+    _support: worth.Support | None = None
+
+    def fit_support(self, data: worth.Data) -> None:
+        """Learn from a log which actions it supports, for `support` and `abstaining`."""
+        self._support = worth.support_of(data, self)
+
+    def support(self, observation: Any, action: Any) -> Array:
+        """How usual actions are in the log that `fit_support` was given, as quantiles.
+
+        0.05 means that of the log's own actions one in twenty is as unusual.
+        """
+        rows, alone = insight.observation_rows(self.algorithm, observation, "support")
+        inner = insight.inner_actions(self.algorithm, action, len(rows), "support").cpu().numpy()
+        found = self._known_support("support").quantile(rows, inner)
+        return np.asarray(found[0] if alone else found)
+
+    def _known_support(self, asked: str) -> worth.Support:
+        if self._support is None:
+            raise ConfigError(f"{asked}: first give fit_support(data) the log to compare with")
+        return self._support
+
+    def abstaining(self, below: float = 0.05) -> AbstainingPolicy:
+        """The policy with the log's likeliest action where its own has less support than `below`.
+
+        `predict` of it is this agent's; `fallbacks` and `decisions` count.
+        """
+        return AbstainingPolicy(self, self._known_support("abstaining"), below)
 
     # --- keeping --------------------------------------------------------------------------------
 
@@ -694,6 +770,36 @@ class ManagedAlgorithm:
         agent._source = None if trust else source
         agent.checkpoint = info
         return agent
+
+
+class AbstainingPolicy:
+    """See `ManagedAlgorithm.abstaining`."""
+
+    def __init__(
+        self, agent: ManagedAlgorithm, support: worth.Support, below: float = 0.05
+    ) -> None:
+        self.agent = agent
+        spaces = agent.algorithm.spaces
+        self._choose = worth.Abstaining(
+            lambda obs: np.asarray(spaces.from_env(agent._policy(obs)[0])), support, below
+        )
+
+    @property
+    def decisions(self) -> int:
+        """Actions that were asked for."""
+        return self._choose.decisions
+
+    @property
+    def fallbacks(self) -> int:
+        """Actions of the log instead of the policy's own."""
+        return self._choose.fallbacks
+
+    def predict(self, observation: Any, state: Any = None) -> tuple[Array, Any]:
+        """As `ManagedAlgorithm.predict`, without chance."""
+        rows, alone = insight.observation_rows(self.agent.algorithm, observation, "predict")
+        taken = env_actions(self.agent.algorithm, self._choose(rows))
+        actions = insight.user_actions(self.agent.algorithm, taken)
+        return (actions[0] if alone else actions), state
 
 
 def load(

@@ -90,9 +90,7 @@ def resampled_episodes(episodes: int, seed: int) -> NDArray[np.int64]:
     return rng.multinomial(episodes, np.full(episodes, 1.0 / episodes))
 
 
-def give_resample(
-    agent: Algorithm, dataset: TransitionDataset, counts: NDArray[np.int64]
-) -> None:
+def give_resample(agent: Algorithm, dataset: TransitionDataset, counts: NDArray[np.int64]) -> None:
     """Let an agent learn from every episode of the data as often as `counts` says.
 
     The rows have room for twice the data, since agents that are trained at once have tensors of

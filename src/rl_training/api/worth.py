@@ -1,0 +1,273 @@
+"""What policies are worth on a log: estimates, selection among runs, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.api.support import find_checkpoint
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.sources import load_transition_dataset
+from rl_training.experiment.config import DatasetConfig, TrainConfig
+from rl_training.experiment.console import ProgressConsole, SilentConsole
+from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError, did_you_mean
+from rl_training.experiment.tracking import CHECKPOINT_FOLDER, write_json
+from rl_training.ope.behaviour import Behaviour, recorded_behaviour
+from rl_training.ope.evaluate import Evaluation, Log, Options, evaluate, prepare_log
+from rl_training.ope.support import Abstaining, Support, fit_support
+
+if TYPE_CHECKING:
+    from rl_training.api.managed import ManagedAlgorithm
+
+__all__ = ["Abstaining", "Evaluation", "Support", "estimate", "record", "select", "support_of"]
+
+OPE_FILE = "ope.json"
+Data = TransitionDataset | DatasetConfig | Mapping[str, Any] | str | Path
+"""Whatever `load_transition_dataset` takes."""
+
+
+def _options(agent: ManagedAlgorithm, given: Mapping[str, Any]) -> Options:
+    known = {one.name for one in fields(Options)}
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"{key}: unknown option of an estimate{did_you_mean(key, known)}; known are "
+                f"{', '.join(sorted(known))}"
+            )
+    values = dict(given)
+    for key in ("estimators", "value_range", "hidden_sizes"):
+        if values.get(key) is not None:
+            values[key] = tuple(values[key])
+    gamma = agent.algorithm.gamma
+    own = {"gamma": 0.99 if gamma == 1.0 else gamma, "device": agent.config.device}
+    device = "cuda" if agent.algorithm.update_count.is_cuda else "cpu"
+    options = replace(Options(), **{**own, "device": device, **values})
+    options.check()
+    return options
+
+
+def _read(agent: ManagedAlgorithm, data: Data) -> TransitionDataset:
+    if agent.algorithm.recurrent or agent.algorithm.spaces.is_image:
+        raise ConfigError(
+            f"estimate: {agent.algorithm.name()} looks at whole episodes or at images, and logs "
+            "hold single vectors; evaluate it in its environment"
+        )
+    return load_transition_dataset(data, spaces=agent.algorithm.spaces)
+
+
+def _known_behaviour(
+    dataset: TransitionDataset, given: NDArray[Any] | str | None, data: Data
+) -> Behaviour | None:
+    """From probabilities, or from the array of that name in the .npz file of the data."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        return recorded_behaviour(dataset, np.asarray(given))
+    if not isinstance(data, (str, Path)) or Path(data).suffix.lower() != ".npz":
+        raise ConfigError(
+            f"behaviour: the array '{given}' is looked for in an .npz file, and the data are "
+            "none; give the probabilities themselves"
+        )
+    with np.load(data, allow_pickle=False) as arrays:
+        if given not in arrays:
+            raise DataError(
+                f"'{data}' has no array '{given}'{did_you_mean(given, arrays.files)}; it has "
+                f"{', '.join(arrays.files)}"
+            )
+        return recorded_behaviour(dataset, arrays[given])
+
+
+class _Progress:
+    """Shows two kinds of fits, one after the other."""
+
+    def __init__(self, shown: bool) -> None:
+        self.console = ProgressConsole() if shown else SilentConsole()
+        self.title = ""
+
+    def fit(self, title: str) -> Any:
+        def told(done: int, total: int) -> None:
+            if self.title != title:
+                self.stop()
+                self.title = title
+                self.console.start(title, total, 0, "updates")
+            self.console.advance(done)
+
+        return told
+
+    def stop(self) -> None:
+        if self.title:
+            self.console.stop()
+            self.title = ""
+
+
+def estimate(
+    agent: ManagedAlgorithm,
+    data: Data,
+    behaviour: NDArray[Any] | str | None = None,
+    progress: bool = True,
+    log: Log | None = None,
+    **options: Any,
+) -> Evaluation:
+    """See `ManagedAlgorithm.estimate`; a `log` that is ready takes the place of `data`."""
+    chosen = _options(agent, options)
+    shown = _Progress(progress)
+    try:
+        if log is None:
+            dataset = _read(agent, data)
+            known = _known_behaviour(dataset, behaviour, data)
+            log = prepare_log(
+                dataset,
+                known,
+                seed=chosen.seed,
+                device=chosen.device,
+                on_update=shown.fit("behaviour"),
+            )
+        found = evaluate(agent.config, agent.algorithm, log, chosen, shown.fit("FQE"))
+    finally:
+        shown.stop()
+    overlap = _trained_on(agent.config, log.dataset)
+    notes, extra = found.notes, {"rows_trained_on": overlap}
+    if overlap:
+        notes = (
+            f"{overlap:.0%} of the rows are ones that the policy was trained on, so the estimate "
+            "is too good; judge it on episodes that no run has seen",
+            *notes,
+        )
+    elif overlap is None:
+        notes = ("whether the policy was trained on these data is not known", *notes)
+    return replace(found, notes=notes, extra=extra)
+
+
+def _trained_on(config: TrainConfig, dataset: TransitionDataset) -> float | None:
+    """Share of the rows that the run learned from; None where its data cannot be read."""
+    if config.dataset is None:
+        return 0.0
+    try:
+        learned = load_transition_dataset(
+            config.dataset, env_id=config.env_id, spaces=dataset.spaces, needs_rewards=False
+        )
+    except (RLTrainingError, OSError):
+        return None
+
+    def rows(one: TransitionDataset) -> list[bytes]:
+        actions = np.asarray(one.actions, np.float32).reshape(len(one), -1)
+        wide = np.ascontiguousarray(np.concatenate([one.observations, actions], 1))
+        return [row.tobytes() for row in wide]
+
+    seen = set(rows(learned))
+    asked = rows(dataset)
+    return sum(row in seen for row in asked) / len(asked)
+
+
+# --- what is left behind ------------------------------------------------------------------------
+
+
+def run_of(path: Path) -> Path:
+    """The run folder of a run or of one of its checkpoints; any other folder itself."""
+    return path.parent.parent if path.parent.name == CHECKPOINT_FOLDER else path
+
+
+def record(path: Path, found: Evaluation) -> int:
+    """Add an evaluation to ope.json beside result.json; how often these data were looked at."""
+    file = run_of(path) / OPE_FILE
+    entries: list[Any] = []
+    if file.is_file():
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            entries = stored["evaluations"] if isinstance(stored["evaluations"], list) else []
+        except (OSError, ValueError, KeyError, TypeError):
+            entries = []  # damaged: written anew
+    entry = {"checkpoint": path.name, **found.to_dict()}
+    entries.append(entry)
+    looks = sum(isinstance(one, dict) and one.get("data") == found.data for one in entries)
+    write_json(file, {"evaluations": entries})
+    return looks
+
+
+# --- selection ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A run or checkpoint, and what it was found to be worth."""
+
+    path: Path
+    evaluation: Evaluation
+    rank: int
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Candidates, the best first."""
+
+    candidates: tuple[Candidate, ...]
+    looks: int
+    """How often the data have been looked at for these runs, this time included."""
+
+    @property
+    def best(self) -> Candidate:
+        """The first that the data support; the first of all where they support none."""
+        supported = [one for one in self.candidates if one.evaluation.supported]
+        return (supported or list(self.candidates))[0]
+
+    @property
+    def caution(self) -> str:
+        """What choosing by these data has cost them."""
+        return (
+            f"these data have now been looked at {self.looks:,} times for these runs: the chosen "
+            "one's estimate is too good by what choosing gained, so quote one from other episodes"
+        )
+
+
+def select(
+    runs: Sequence[str | Path],
+    data: Data,
+    *,
+    behaviour: NDArray[Any] | str | None = None,
+    checkpoint: str = "latest",
+    progress: bool = True,
+    **options: Any,
+) -> Selection:
+    """Rank runs or checkpoints by what their policies are worth on data that trained none.
+
+    Each run folder's ope.json gets its estimate. Options are those of `estimate`.
+    """
+    from rl_training.api.managed import load
+
+    if isinstance(runs, (str, Path)) or len(runs) < 2:
+        raise ConfigError("runs: give at least two runs or checkpoints to choose among")
+    paths = [find_checkpoint(Path(one), checkpoint) for one in runs]
+    agents = [load(path) for path in paths]
+    first = agents[0]
+    for path, agent in zip(paths[1:], agents[1:], strict=True):
+        agent.algorithm.spaces.refuse_other(first.algorithm.spaces, f"'{paths[0]}'", f"'{path}'")
+    options.setdefault("gamma", _options(first, options).gamma)  # one for all
+    dataset = _read(first, data)
+    shown = _Progress(progress)
+    chosen = _options(first, options)
+    try:
+        log = prepare_log(
+            dataset,
+            _known_behaviour(dataset, behaviour, data),
+            seed=chosen.seed,
+            device=chosen.device,
+            on_update=shown.fit("behaviour"),
+        )
+    finally:
+        shown.stop()
+    found = [estimate(agent, data, None, progress, log, **options) for agent in agents]
+    order = sorted(range(len(found)), key=lambda i: -found[i].value.value)
+    looks = sum(record(path, one) for path, one in zip(paths, found, strict=True))
+    ranked = [Candidate(paths[i], found[i], rank) for rank, i in enumerate(order, 1)]
+    return Selection(tuple(ranked), looks)
+
+
+def support_of(data: Data, agent: ManagedAlgorithm) -> Support:
+    """What a log supports, for the agent's spaces."""
+    return fit_support(_read(agent, data))

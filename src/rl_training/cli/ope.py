@@ -1,0 +1,160 @@
+"""Commands that say what policies are worth on a log: ope, select."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from rl_training.cli.options import QuietOption, StochasticOption, TrustOption, WhichOption, out
+
+app = typer.Typer()
+
+DataOption = Annotated[
+    str, typer.Option("--data", help="Log that trained none of them: FILE.npz, FILE.hdf5, ...")
+]
+EstimatorsOption = Annotated[
+    str | None,
+    typer.Option("--estimators", help="Some of fqe,wdr,dr,wis,pdwis,is,pdis, by commas."),
+]
+GammaOption = Annotated[float | None, typer.Option("--gamma", help="Discount; the run's own.")]
+HorizonOption = Annotated[
+    int | None, typer.Option("--horizon", help="Steps that are counted; needed with --gamma 1.")
+]
+RangeOption = Annotated[
+    tuple[float, float] | None,
+    typer.Option("--value-range", help="Smallest and largest possible return, where known."),
+]
+BehaviourOption = Annotated[
+    str | None,
+    typer.Option("--behaviour", help="Array of the .npz with probabilities of logged actions."),
+]
+ReplicatesOption = Annotated[
+    int, typer.Option("--replicates", min=2, help="Bootstrap replicates of FQE.")
+]
+UpdatesOption = Annotated[int, typer.Option("--updates", min=1, help="Updates of FQE.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _given(
+    estimators: str | None,
+    gamma: float | None,
+    horizon: int | None,
+    value_range: tuple[float, float] | None,
+    replicates: int,
+    updates: int,
+    stochastic: bool,
+) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "estimators": None if estimators is None else estimators.replace(" ", "").split(","),
+        "gamma": gamma,
+        "horizon": horizon,
+        "value_range": value_range,
+    }
+    known = {key: value for key, value in values.items() if value is not None}
+    return {**known, "replicates": replicates, "updates": updates, "stochastic": stochastic}
+
+
+@app.command(name="ope")
+def off_policy_evaluation(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run or checkpoint folder.")
+    ],
+    data: DataOption,
+    checkpoint: WhichOption = "latest",
+    estimators: EstimatorsOption = None,
+    gamma: GammaOption = None,
+    horizon: HorizonOption = None,
+    value_range: RangeOption = None,
+    behaviour: BehaviourOption = None,
+    replicates: ReplicatesOption = 16,
+    updates: UpdatesOption = 10_000,
+    stochastic: StochasticOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    trust: TrustOption = False,
+) -> None:
+    """Say what a policy is worth on a log, without a simulator.
+
+    Example: rl-training ope runs/iql-... --data test.npz --gamma 1 --horizon 200
+    """
+    from rl_training.api.managed import load
+    from rl_training.api.support import find_checkpoint
+    from rl_training.api.worth import record
+
+    chosen = find_checkpoint(path, checkpoint)
+    agent = load(chosen, trust=trust)
+    options = _given(estimators, gamma, horizon, value_range, replicates, updates, stochastic)
+    found = agent.estimate(data, behaviour=behaviour, progress=not quiet, **options)
+    looks = record(chosen, found)
+    if as_json:
+        print(json.dumps({**found.to_dict(), "looks": looks}))
+        return
+    table = Table("estimator", "value", "interval", box=None, padding=(0, 2, 0, 0))
+    sure = f"{found.options.confidence:.0%}"
+    for name, one in {**found.estimates, "behaviour": found.behaviour}.items():
+        table.add_row(name, f"{one.value:.4g}", f"{sure} [{one.low:.4g}, {one.high:.4g}]")
+    out.print(table)
+    counted = "" if found.options.horizon is None else f", {found.options.horizon} steps"
+    out.print(f"{found.episodes:,} episodes, discount {found.options.gamma:g}{counted}")
+    if found.effective_size is not None:
+        out.print(f"effective sample size of the weights: {found.effective_size:.1f} episodes")
+    out.print(
+        f"unusual actions: {found.unusual:.1%} of the policy's, 5% of the log's own", soft_wrap=True
+    )
+    for note in found.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(f"verdict: {found.verdict}", soft_wrap=True)
+    if looks > 1:
+        out.print(f"these data have been looked at {looks} times for this run")
+
+
+@app.command(name="select")
+def selection(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUNS", help="Run or checkpoint folders, at least two.")
+    ],
+    data: DataOption,
+    checkpoint: WhichOption = "latest",
+    estimators: EstimatorsOption = None,
+    gamma: GammaOption = None,
+    horizon: HorizonOption = None,
+    value_range: RangeOption = None,
+    behaviour: BehaviourOption = None,
+    replicates: ReplicatesOption = 16,
+    updates: UpdatesOption = 10_000,
+    stochastic: StochasticOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Rank runs or checkpoints by what their policies are worth on a log.
+
+    Example: rl-training select runs/iql-* --data test.npz
+    """
+    from rl_training.api.worth import select
+
+    options = _given(estimators, gamma, horizon, value_range, replicates, updates, stochastic)
+    found = select(
+        runs, data, behaviour=behaviour, checkpoint=checkpoint, progress=not quiet, **options
+    )
+    if as_json:
+        listed = [
+            {"rank": one.rank, "path": str(one.path), **one.evaluation.to_dict()}
+            for one in found.candidates
+        ]
+        print(json.dumps({"candidates": listed, "looks": found.looks}))
+        return
+    table = Table("rank", "run", "value", "interval", "unusual", "", box=None, padding=(0, 2, 0, 0))
+    for one in found.candidates:
+        value, said = one.evaluation.value, one.evaluation.verdict.partition(":")[0]
+        interval = f"[{value.low:.4g}, {value.high:.4g}]"
+        share = f"{one.evaluation.unusual:.1%}"
+        table.add_row(str(one.rank), str(one.path), f"{value.value:.4g}", interval, share, said)
+    out.print(table)
+    out.print(f"chosen: {found.best.path}", soft_wrap=True)
+    for note in found.best.evaluation.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    out.print(f"note: {found.caution}", soft_wrap=True)

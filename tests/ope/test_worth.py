@@ -1,0 +1,193 @@
+"""Estimates, support and selection on logs of a chain whose values are exact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rl_training
+from rl_training.data.sources import load_transition_dataset
+from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
+from rl_training.ope.behaviour import estimated_behaviour, recorded_behaviour
+from rl_training.ope.evaluate import Options
+from rl_training.ope.support import Abstaining, fit_support
+
+from ..algorithms.test_fqe import chain, exact, policy_with
+from ..conftest import Command
+
+QUICK: dict[str, Any] = {
+    "gamma": 0.9, "stochastic": True, "replicates": 3, "updates": 600, "hidden_sizes": (32,),
+    "critic_lr": 3e-3, "resamples": 100, "progress": False,
+}  # fmt: skip
+KNOWN = np.array([0.4, 0.6])
+"""What the chain's behaviour does in every state."""
+
+
+def with_probabilities(episodes: int, seed: int, folder: Path) -> str:
+    data = chain(episodes, seed)
+    path = folder / f"log-{seed}.npz"
+    np.savez(path, **data, beta=KNOWN[data["actions"]])
+    return str(path)
+
+
+def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
+    start, log = policy_with(0.8, tmp_path), with_probabilities(600, 3, tmp_path)
+    agent = rl_training.load(start)
+    everything = ("fqe", "wdr", "dr", "wis", "pdwis", "is", "pdis")
+    truth = exact(0.8, 0.9, 400)
+    for behaviour in ("beta", None):
+        found = agent.estimate(log, behaviour=behaviour, estimators=everything, **QUICK)
+        assert set(found.estimates) == set(everything)
+        for name, one in found.estimates.items():
+            assert one.value == pytest.approx(truth, abs=0.08), (behaviour, name)
+            assert one.low <= one.value <= one.high
+        assert 30.0 < (found.effective_size or 0.0) < 600.0
+    assert found.behaviour.value == pytest.approx(exact(0.6, 0.9, 400), abs=0.05)
+    assert found.supported
+    assert found.verdict.startswith("better than the behaviour"), found.verdict
+    assert found.extra["rows_trained_on"] is None or found.extra["rows_trained_on"] >= 0.0
+
+
+def test_behaviour_by_record_and_by_cloning() -> None:
+    data = chain(300, 1)
+    dataset = load_transition_dataset(data)
+    cloned = estimated_behaviour(dataset, updates=400, hidden_sizes=(16,))
+    assert cloned.probabilities is not None
+    np.testing.assert_allclose(cloned.probabilities.sum(1), 1.0)
+    np.testing.assert_allclose(cloned.probabilities[:, 1], 0.6, atol=0.1)
+    rows = len(dataset)
+    every = np.tile(KNOWN, (rows, 1))
+    given = recorded_behaviour(dataset, every)
+    np.testing.assert_allclose(given.log_probs, np.log(KNOWN[dataset.actions]))
+    zero, off = KNOWN[dataset.actions].copy(), every.copy()
+    zero[3], off[5] = 0.0, 0.4
+    for wrong, said in (
+        (zero, "row 3 has probability 0 for the action that was taken"),
+        (off, "probabilities of row 5 sum to 0.8"),
+        (np.log(zero + 1.0) + 2.0, "give no logarithms"),
+        (zero[:-1], "expected probabilities of the shape"),
+    ):
+        with pytest.raises(DataError, match=said):
+            recorded_behaviour(dataset, wrong)
+
+
+def box_log(episodes: int, seed: int) -> dict[str, Any]:
+    """Actions near the observation's sine; each episode elsewhere."""
+    rng = np.random.default_rng(seed)
+    obs = rng.normal(size=(episodes, 20, 2)).astype(np.float32)
+    actions = np.clip(np.sin(obs[..., :1]) * 0.5 + 0.05 * rng.normal(size=(episodes, 20, 1)), -1, 1)
+    ends = np.zeros((episodes, 20), bool)
+    ends[:, -1] = True
+    flat = {"observations": obs, "actions": actions.astype(np.float32), "next_observations": obs}
+    return {
+        **{name: x.reshape(episodes * 20, -1) for name, x in flat.items()},
+        "rewards": np.ones(episodes * 20, np.float32),
+        "terminations": ends.reshape(-1),
+        "truncations": np.zeros(episodes * 20, bool),
+    }
+
+
+def test_support_is_uniform_on_the_behaviour_and_low_elsewhere() -> None:
+    spaces: dict[str, Any] = {"actions": {"kind": "box", "low": -1.0, "high": 1.0}}
+    agent = rl_training.BC(dataset=box_log(10, 9), spaces=spaces, hidden_sizes=[8], device="cpu")
+    agent.fit_support(box_log(150, 0))
+    fresh = box_log(60, 1)
+    found = np.sort(agent.support(fresh["observations"], fresh["actions"]))
+    even = (np.arange(len(found)) + 0.5) / len(found)
+    assert np.abs(found - even).max() < 0.1, "quantiles of held-out behaviour are uniform"
+    far = -np.sign(fresh["observations"][:, :1]) * 0.9
+    assert (agent.support(fresh["observations"], far.astype(np.float32)) < 0.05).mean() > 0.9
+    action, _, quantile = agent.predict(fresh["observations"][0], with_support=True)
+    assert quantile == agent.support(fresh["observations"][0], action)
+    careful = agent.abstaining(below=0.05)
+    chosen = careful.predict(fresh["observations"])[0]
+    assert careful.decisions == 1_200
+    assert 0 < careful.fallbacks <= 1_200
+    assert (agent.support(fresh["observations"], chosen) < 0.05).mean() < 0.3
+    with pytest.raises(ConfigError, match="below: expected a quantile"):
+        agent.abstaining(2.0)
+    with pytest.raises(ConfigError, match=r"^support: first give fit_support"):
+        rl_training.BC(dataset=box_log(5, 0), spaces=spaces, device="cpu").support([0, 0], [0.0])
+
+
+def test_abstaining_counts_and_takes_the_likeliest_discrete_action() -> None:
+    dataset = load_transition_dataset(chain(200, 2))
+    support = fit_support(dataset)
+    seen = dataset.observations[:50]
+    never = Abstaining(lambda obs: np.zeros(len(obs), np.int64), support, below=0.9)
+    assert (never(seen) == 1).any(), "action 1 is the log's likeliest"
+    assert never.decisions == 50
+    assert never.fallbacks == int((never(seen) == 1).sum())
+
+
+def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Command) -> None:
+    log = with_probabilities(300, 4, tmp_path)
+    paths = []
+    for i, goes_on in enumerate((0.3, 0.9, 0.6)):
+        folder = tmp_path / f"candidate-{i}"
+        folder.mkdir()
+        paths.append(policy_with(goes_on, folder))
+    found = rl_training.select(paths, log, behaviour="beta", **QUICK)
+    assert [one.path.parent.name[-1] for one in found.candidates] == ["1", "2", "0"]
+    assert found.best.path == Path(paths[1])
+    assert found.looks == 3
+    again = rl_training.select(paths[:2], log, behaviour="beta", **QUICK)
+    assert again.looks == 4
+    assert "looked at 4 times" in again.caution
+    stored = json.loads((Path(paths[0]) / "ope.json").read_text())["evaluations"]
+    assert len(stored) == 2
+    assert stored[0]["estimates"]["fqe"]["value"] == pytest.approx(
+        found.candidates[2].evaluation.value.value
+    )
+    words = [paths[1], "--data", log, "--gamma", "0.9", "--updates", "50", "--replicates", "2"]
+    outcome = cli("ope", *words, "--stochastic", "--behaviour", "beta", "--quiet")
+    assert outcome.code == 0, outcome
+    for word in (
+        "fqe",
+        "wdr",
+        "behaviour",
+        "effective sample size",
+        "verdict:",
+        "looked at 3 times",
+    ):
+        assert word in outcome.output, word
+
+
+def test_refusals_are_one_sentence(tmp_path: Path) -> None:
+    start, log = policy_with(0.8, tmp_path), with_probabilities(5, 1, tmp_path)
+    agent = rl_training.load(start)
+    data = chain(5, 1)
+    endless = {
+        **data,
+        "terminations": data["terminations"] & False,
+        "truncations": data["truncations"] & False,
+    }
+    other = box_log(5, 0)
+    for asked, said in (
+        (lambda: agent.estimate(log, gamma=1.0), "^horizon: without a discount"),
+        (lambda: agent.estimate(log, estimators=["wiz"]), "unknown estimator 'wiz'"),
+        (lambda: agent.estimate(log, hoizon=3), "did you mean 'horizon'"),
+        (lambda: agent.estimate(endless, progress=False), "holds no complete episode"),
+        (lambda: agent.estimate(other), "."),
+        (lambda: agent.estimate(log, behaviour="bete"), "did you mean 'beta'"),
+        (lambda: rl_training.select([start], log), "^runs: give at least two"),
+    ):
+        with pytest.raises(RLTrainingError, match=said) as caught:
+            asked()
+        assert "\n" not in str(caught.value)
+    spaces: dict[str, Any] = {"actions": {"kind": "box", "low": -1.0, "high": 1.0}}
+    box = rl_training.BC(dataset=other, spaces=spaces, hidden_sizes=[8], loss="mse", device="cpu")
+    with pytest.raises(ConfigError, match=r"^estimators: wis need .* use fqe"):
+        box.estimate(other, estimators=["wis"], progress=False)
+    trained = box.estimate(
+        other, progress=False, updates=20, replicates=2, hidden_sizes=(8,), gamma=0.9
+    )
+    assert set(trained.estimates) == {"fqe"}
+    assert any("left out" in note for note in trained.notes)
+    assert Options().check() is None
+    assert torch.is_grad_enabled()
