@@ -51,6 +51,7 @@ SUITES = {
     "atari": "benchmarks.speed.atari",
     "offline": "benchmarks.learning.offline",
     "discrete": "benchmarks.learning.discrete",
+    "ope": "benchmarks.learning.ope",
     "online": "benchmarks.learning.online",
     "zoo": "benchmarks.learning.zoo",
     "offline_to_online": "benchmarks.learning.offline_to_online",

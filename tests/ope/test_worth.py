@@ -21,9 +21,16 @@ from ..algorithms.test_fqe import chain, exact, policy_with
 from ..conftest import Command
 
 QUICK: dict[str, Any] = {
-    "gamma": 0.9, "stochastic": True, "replicates": 3, "updates": 600, "hidden_sizes": (32,),
-    "critic_lr": 3e-3, "resamples": 100, "progress": False,
-}  # fmt: skip
+    "gamma": 0.9,
+    "stochastic": True,
+    "replicates": 3,
+    "updates": 400,
+    "tau": 0.05,
+    "hidden_sizes": (32,),
+    "critic_lr": 3e-3,
+    "resamples": 100,
+    "progress": False,
+}
 KNOWN = np.array([0.4, 0.6])
 """What the chain's behaviour does in every state."""
 
@@ -36,7 +43,7 @@ def with_probabilities(episodes: int, seed: int, folder: Path) -> str:
 
 
 def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
-    start, log = policy_with(0.8, tmp_path), with_probabilities(600, 3, tmp_path)
+    start, log = policy_with(0.8, tmp_path), with_probabilities(400, 3, tmp_path)
     agent = rl_training.load(start)
     everything = ("fqe", "wdr", "dr", "wis", "pdwis", "is", "pdis")
     truth = exact(0.8, 0.9, 400)
@@ -44,9 +51,9 @@ def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
         found = agent.estimate(log, behaviour=behaviour, estimators=everything, **QUICK)
         assert set(found.estimates) == set(everything)
         for name, one in found.estimates.items():
-            assert one.value == pytest.approx(truth, abs=0.08), (behaviour, name)
+            assert one.value == pytest.approx(truth, abs=0.1), (behaviour, name)
             assert one.low <= one.value <= one.high
-        assert 30.0 < (found.effective_size or 0.0) < 600.0
+        assert 30.0 < (found.effective_size or 0.0) < 400.0
     assert found.behaviour.value == pytest.approx(exact(0.6, 0.9, 400), abs=0.05)
     assert found.supported
     assert found.verdict.startswith("better than the behaviour"), found.verdict
@@ -126,7 +133,7 @@ def test_abstaining_counts_and_takes_the_likeliest_discrete_action() -> None:
 
 
 def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Command) -> None:
-    log = with_probabilities(300, 4, tmp_path)
+    log = with_probabilities(120, 4, tmp_path)
     paths = []
     for i, goes_on in enumerate((0.3, 0.9, 0.6)):
         folder = tmp_path / f"candidate-{i}"
@@ -136,7 +143,7 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
     assert [one.path.parent.name[-1] for one in found.candidates] == ["1", "2", "0"]
     assert found.best.path == Path(paths[1])
     assert found.looks == 3
-    again = rl_training.select(paths[:2], log, behaviour="beta", **QUICK)
+    again = rl_training.select(paths[:2], log, behaviour="beta", **{**QUICK, "updates": 5})
     assert again.looks == 4
     assert "looked at 4 times" in again.caution
     stored = json.loads((Path(paths[0]) / "ope.json").read_text())["evaluations"]
@@ -144,7 +151,7 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
     assert stored[0]["estimates"]["fqe"]["value"] == pytest.approx(
         found.candidates[2].evaluation.value.value
     )
-    words = [paths[1], "--data", log, "--gamma", "0.9", "--updates", "50", "--replicates", "2"]
+    words = [paths[1], "--data", log, "--gamma", "0.9", "--updates", "5", "--replicates", "2"]
     outcome = cli("ope", *words, "--stochastic", "--behaviour", "beta", "--quiet")
     assert outcome.code == 0, outcome
     for word in (
@@ -155,7 +162,7 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
         "verdict:",
         "looked at 3 times",
     ):
-        assert word in outcome.output, word
+        assert word in outcome.out, word
 
 
 def test_refusals_are_one_sentence(tmp_path: Path) -> None:

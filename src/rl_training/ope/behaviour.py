@@ -30,6 +30,8 @@ from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops.offline import OfflineData, give_resample
 
 FOLDS = 4
+FEWEST, MOST = 240, 4_000
+"""Updates of the clones."""
 LOOKS = 12
 """How often a clone is compared with episodes that it does not learn from; the best is kept."""
 SMALLEST = 1e-3
@@ -118,14 +120,19 @@ def recorded_behaviour(dataset: TransitionDataset, given: NDArray[Any]) -> Behav
 def estimated_behaviour(
     dataset: TransitionDataset,
     *,
-    updates: int = 3_000,
+    updates: int | None = None,
     hidden_sizes: Sequence[int] = (128, 128),
     seed: int = 0,
     device: str = "cpu",
     on_update: Told | None = None,
 ) -> Behaviour:
-    """By clones of folds of episodes, or of groups of them, each asked about the others."""
+    """By clones of folds of episodes, or of groups of them, each asked about the others.
+
+    Without `updates`, as many as pass over the data ten times, within `FEWEST` and `MOST`.
+    """
     spaces = dataset.spaces
+    if updates is None:
+        updates = min(MOST, max(FEWEST, 10 * len(dataset) // 256))
     owner, folds = _folds(dataset, FOLDS, seed)
     if folds < 2:
         raise DataError(

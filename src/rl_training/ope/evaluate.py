@@ -64,6 +64,8 @@ class Options:
     """Updates of FQE."""
     hidden_sizes: tuple[int, ...] = (128, 128)
     critic_lr: float = 1e-3
+    tau: float = 0.01
+    """How far the target networks of FQE move at each update."""
     resamples: int = 1_000
     """Bootstrap resamples of the other estimators."""
     confidence: float = 0.95
@@ -438,6 +440,7 @@ def _fit(
                 "value_range": options.value_range,
                 "hidden_sizes": list(options.hidden_sizes),
                 "critic_lr": options.critic_lr,
+                "tau": options.tau,
                 "policy": evaluated_policy(config, algorithm).model_dump(mode="json"),
             },
         }
