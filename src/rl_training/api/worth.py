@@ -185,9 +185,9 @@ def record(path: Path, found: Evaluation) -> int:
             entries = []  # damaged: written anew
     entry = {"checkpoint": path.name, **found.to_dict()}
     entries.append(entry)
-    looks = sum(isinstance(one, dict) and one.get("data") == found.data for one in entries)
+    looks = [one for one in entries if isinstance(one, dict) and one.get("data") == found.data]
     write_json(file, {"evaluations": entries})
-    return looks
+    return len(looks)
 
 
 # --- selection ----------------------------------------------------------------------------------

@@ -322,7 +322,7 @@ def _batches(algorithm: Algorithm, observations: NDArray[np.float32]) -> list[to
     """Observations as the networks see them, some at a time."""
     device = algorithm.update_count.device
     whole = torch.from_numpy(np.ascontiguousarray(observations))
-    return [algorithm.network_input(part.to(device)) for part in whole.split(ROWS_AT_ONCE)]
+    return [algorithm.network_input(part.to(device)) for part in torch.split(whole, ROWS_AT_ONCE)]
 
 
 @torch.no_grad()
@@ -331,7 +331,8 @@ def _log_probabilities(
 ) -> Floats | None:
     """(N,) of the logged actions under the policy; None where it has no density."""
     inner = np.asarray(dataset.spaces.from_env(dataset.actions))
-    actions = torch.from_numpy(inner).to(algorithm.update_count.device).split(ROWS_AT_ONCE)
+    given = torch.from_numpy(inner).to(algorithm.update_count.device)
+    actions = torch.split(given, ROWS_AT_ONCE)
     found: list[Floats] = []
     for obs, action in zip(_batches(algorithm, dataset.observations), actions, strict=True):
         if stochastic and algorithm.acting_policy.has_density:
@@ -510,7 +511,7 @@ def _action_values(
     to_go: NDArray[np.int64] | None,
 ) -> Floats:
     parts = _batches(agent, observations)
-    actions = torch.from_numpy(np.ascontiguousarray(inner)).split(ROWS_AT_ONCE)
+    actions = torch.split(torch.from_numpy(np.ascontiguousarray(inner)), ROWS_AT_ONCE)
     left = _split(to_go, parts)
     found = [
         agent.action_values(obs, action.to(obs.device), own)
@@ -524,7 +525,7 @@ def _split(
 ) -> Sequence[torch.Tensor | None]:
     if to_go is None:
         return [None] * len(parts)
-    whole = torch.from_numpy(to_go.astype(np.float32)).split(ROWS_AT_ONCE)
+    whole = torch.split(torch.from_numpy(to_go.astype(np.float32)), ROWS_AT_ONCE)
     return [own.to(obs.device) for own, obs in zip(whole, parts, strict=True)]
 
 
