@@ -92,6 +92,21 @@ def _numbered(name: str, present: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _ranks(values: NDArray[Any]) -> NDArray[np.int64]:
+    """The number of each row's episode, counted in the order of their first rows."""
+    begins = np.append(True, values[1:] != values[:-1])
+    runs = values[begins]  # far fewer than rows, where episodes lie together
+    _, first, episode = np.unique(runs, return_index=True, return_inverse=True)
+    of_runs = np.argsort(np.argsort(first))[episode]
+    ranks: NDArray[np.int64] = of_runs[np.cumsum(begins) - 1]
+    return ranks
+
+
+def _last_rows(rank: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the episode of the next row is another one, and the last row."""
+    return np.flatnonzero(np.append(np.diff(rank) != 0, True))
+
+
 class _Reader:
     """One table on its way to transitions; `label` is how messages name it."""
 
@@ -211,11 +226,14 @@ class _Reader:
                 )
             return None, None
         values = self._labels_or_numbers(self.episode)
-        _, first, episode = np.unique(values, return_index=True, return_inverse=True)
-        rank = np.argsort(np.argsort(first))[episode]  # episodes in the order of their first rows
+        rank = _ranks(values)
         order = None
         if self.order is not None:
             when = self._numbers(self.order)
+            step = np.diff(rank)
+            in_order = bool(((step > 0) | ((step == 0) & (np.diff(when) > 0))).all())
+            if in_order:
+                return None, _last_rows(rank)
             order = np.lexsort((when, rank))
             same = np.flatnonzero((np.diff(rank[order]) == 0) & (np.diff(when[order]) == 0))
             if same.size:
@@ -227,8 +245,7 @@ class _Reader:
             rank = rank[order]
         else:
             self._refuse_scattered(values, rank, rows_of_files)
-        ends = np.flatnonzero(np.append(np.diff(rank) != 0, True))
-        return order, ends
+        return order, _last_rows(rank)
 
     def _refuse_scattered(
         self, values: NDArray[Any], rank: NDArray[np.int64], rows_of_files: Sequence[int]

@@ -190,8 +190,9 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
         _check_width(raw, "next_observations", following, spaces)
         rows: NDArray[np.bool_] | slice = slice(None)
     else:
-        following, truncations, rows = _successors(raw, observations, terminations, truncations)
-        dropped = len(observations) - int(rows.sum())
+        following, truncations, kept = _successors(raw, observations, terminations, truncations)
+        dropped = len(observations) - int(kept.sum())
+        rows = kept if dropped else slice(None)
         if dropped:
             notes.append(
                 f"without next_observations the last row of a truncated episode has no "
@@ -212,7 +213,8 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
         groups=raw.arrays[GROUPS][rows] if GROUPS in raw.arrays else None,
     )
     _check_groups(raw, dataset)
-    seams = unmarked_seams(dataset)
+    # successors that were taken from the next row are no seams
+    seams = unmarked_seams(dataset) if "next_observations" in raw.arrays else 0
     if seams:
         notes.append(
             f"{seams} rows are not followed by their next observation though no episode end "
