@@ -141,7 +141,7 @@ def test_no_planted_link_is_written_through(cli: Command, bc_run: Path, tmp_path
     assert not (bc_run / "result.json").is_symlink()
 
     elsewhere = tmp_path / "elsewhere"
-    for name in ("checkpoints", "tensorboard", "metrics.jsonl", LOCK_FILE):
+    for name in ("checkpoints", "tensorboard", "metrics.jsonl", "wandb", LOCK_FILE):
         run = Path(shutil.copytree(bc_run, tmp_path / f"run of {name}", symlinks=True))
         if name == "checkpoints":
             shutil.move(run / name, elsewhere)

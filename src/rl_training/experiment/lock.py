@@ -48,11 +48,23 @@ def working_in(run_dir: Path, *parts: Path) -> Iterator[None]:
         yield
 
 
+WRITTEN = (
+    "checkpoints",
+    "tensorboard",
+    "metrics.jsonl",
+    "metrics.csv",
+    "wandb",
+    "wandb.json",
+    "mlflow.json",
+)
+"""What a run writes to by name, beside files that it replaces as a whole."""
+
+
 def _refuse_links(run_dir: Path) -> None:
     with os.scandir(run_dir) as entries:
         links = sorted(entry.name for entry in entries if entry.is_symlink())
     for name in links:
-        if name.startswith("seed-") or name in ("checkpoints", "tensorboard", "metrics.jsonl"):
+        if name.startswith("seed-") or name in WRITTEN:
             raise RLTrainingError(
                 f"run '{run_dir}': '{name}' is a link to '{os.readlink(run_dir / name)}', but a "
                 "run writes only inside its own folder; replace the link by what it points to"
