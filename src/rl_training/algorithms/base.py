@@ -474,12 +474,12 @@ class Algorithm(nn.Module, Generic[P, B]):
         optimizers = [self.optimizers[name] for name in names]
         parameters = [p for optimizer in optimizers for p in optimizer.parameters]
         gradients, metrics = self._gradients(loss, parameters)
-        start = 0
+        start, clip = 0, self.params.clip_norm
         for optimizer in optimizers:
             own = gradients[start : start + len(optimizer.parameters)]
             start += len(own)
-            if self.params.clip_norm is not None:
-                own = clipped_gradients(own, self.params.clip_norm)
+            if clip is not None:
+                own = clipped_gradients(own, clip)
             optimizer.step(own, due)
         return {key: value.detach() for key, value in metrics.items()}
 

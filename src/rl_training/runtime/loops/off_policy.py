@@ -128,7 +128,8 @@ class OffPolicyLoop:
     @property
     def pretrained(self) -> int:
         """Updates of the pretraining so far."""
-        return min(self.progress.updates, self.pretraining_total)
+        total = self.pretraining_total
+        return min(self.progress.updates, total) if total else 0
 
     @property
     def tick(self) -> int:
