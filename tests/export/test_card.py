@@ -82,7 +82,7 @@ def test_support_is_uniform_on_held_out_data_and_low_for_random_actions() -> Non
     np.testing.assert_allclose(both, 1.0, atol=1e-6)
 
 
-def test_support_is_exported_and_groups_are_told_apart(tmp_path: Path) -> None:
+def test_support_is_exported_and_groups_are_kept_apart(tmp_path: Path) -> None:
     agent = ManagedAlgorithm(small_config("bc", "box"))
     agent.algorithm.update_count += 1
     folder = export(agent, tmp_path / "bc", further=["support"]).folder
