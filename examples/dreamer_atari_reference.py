@@ -21,7 +21,7 @@ from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.replay.sequences import SequenceReplay
 
-SHOWN, STRETCHES = 5, 64
+SHOWN, SEGMENTS = 5, 64
 
 
 class Scores(Callback):
@@ -58,7 +58,7 @@ def expectations(agent: Dreamer, checkpoint: Any) -> list[tuple[int, float, floa
     assert isinstance(algorithm, DreamerAlgorithm)
     steps = min(SHOWN + 15, replay.shortest - 1)
     device = algorithm.update_count.device
-    batch = replay.sample(STRETCHES, steps, torch.rand(2, STRETCHES, device=device))
+    batch = replay.sample(SEGMENTS, steps, torch.rand(2, SEGMENTS, device=device))
     truth = algorithm.seen(batch.obs)
     expected = algorithm.open_loop(batch, SHOWN).obs
     # steps after another reset cannot be predicted

@@ -28,7 +28,7 @@ def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     from rl_training.algorithms import base, optim, value_based
 
     for module in (base, optim, value_based):
-        monkeypatch.setattr(module, "asking_is_free", lambda tensor: False)
+        monkeypatch.setattr(module, "can_branch_on", lambda tensor: False)
 
 
 @pytest.fixture(scope="session", autouse=True)

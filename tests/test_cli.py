@@ -564,7 +564,14 @@ def test_the_installed_command_refuses_without_a_traceback(as_module: bool, tmp_
     script: list[str | Path] = [Path(sys.executable).with_name("rl-training")]
     command = [sys.executable, "-m", "rl_training"] if as_module else script
     done = subprocess.run(
-        [*command, "train", "awr/pendulum", "algo_kwargs.bta=1", "--output-dir", tmp_path / "runs"],
+        [
+            *command,
+            "train",
+            "awr/pendulum",
+            "algo_kwargs.temprature=1",
+            "--output-dir",
+            tmp_path / "runs",
+        ],
         capture_output=True,
         text=True,
         timeout=60,

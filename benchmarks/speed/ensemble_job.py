@@ -25,7 +25,7 @@ from benchmarks.process import Request, answer_job
 from rl_training import TrainConfig, TransitionDataset
 from rl_training.envs.spaces import Spaces
 from rl_training.models import TanhGaussianPolicy
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.build import build_algorithm, keep_freed_memory
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops.offline import OfflineData
@@ -66,7 +66,7 @@ def our_round(config: TrainConfig, spaces: Spaces, dataset: TransitionDataset) -
         mine = own.sample(slices * (p.batch_size - rows))
         return interleaved(prior.sample(slices * rows), mine, slices)
 
-    engine = Engine(OneAgent(algorithm, draw), config.engine, 1)
+    engine = Engine(SingleLearner(algorithm, draw), config.engine, 1)
     return lambda: engine.run(1)
 
 

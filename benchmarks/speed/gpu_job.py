@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.process import Request, answer_job
 from benchmarks.speed.our_agent import make_agent, make_dataset
-from rl_training.runtime.agents import AgentStack, Learner, OneAgent
+from rl_training.runtime.agents import Learner, SingleLearner, VmapLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops.offline import OfflineData
 
@@ -39,9 +39,9 @@ def make_engine(spec: dict[str, Any], mode: str, agents: int = 1) -> Engine:
     built = [build_algorithm(config.replace(seed=seed), spaces) for seed in range(agents)]
     source = OfflineData(config, built, data)
     learner: Learner = (
-        OneAgent(built[0], source.draw, seed=0)
+        SingleLearner(built[0], source.draw, seed=0)
         if agents == 1
-        else AgentStack(built, source.draw, range(agents))
+        else VmapLearner(built, source.draw, range(agents))
     )
     return Engine(learner, mode, 10**9)
 

@@ -13,7 +13,7 @@ from benchmarks.process import Request, answer_job
 from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
 from rl_training.envs.spaces import Spaces
 from rl_training.replay.sequences import Context, SequenceReplay, StreamStep
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
 
 MOMENTS, EPISODE, ACTIONS = 2_000, 100, 18
@@ -56,7 +56,7 @@ def work(request: Request) -> dict[str, Any]:
     def learned(batch: Any) -> None:
         replay.refresh(batch.places, Context(algorithm.last_deter, algorithm.last_stoch))
 
-    engine = Engine(OneAgent(algorithm, draw, learned, replay.refreshed), spec["mode"], 10**9)
+    engine = Engine(SingleLearner(algorithm, draw, learned, replay.refreshed), spec["mode"], 10**9)
     began = time.perf_counter()
     _run(engine, 2)
     first_seconds = time.perf_counter() - began

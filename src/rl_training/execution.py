@@ -1,6 +1,6 @@
-"""How an update is being executed, for the few places whose quickest form depends on it.
+"""How the current update is executed, for the few places whose fastest form depends on it.
 
-Of the current context alone: what one thread does is not seen by another.
+The switches are context-local: threads do not affect each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _agents: ContextVar[int | None] = ContextVar("agents", default=None)
 
 @contextmanager
 def usual_torch() -> Iterator[None]:
-    """Inside, numbers are float32 and gradients are taken, whatever the caller has set."""
+    """While active, the default dtype is float32 and gradients are enabled."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -30,7 +30,7 @@ def usual_torch() -> Iterator[None]:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Inside, an update is recorded for a compiler: only what it can fuse, nothing that asks."""
+    """While active, the update is traced for torch.compile: fusible ops, no host sync."""
     before = _traced.set(True)
     try:
         yield
@@ -40,7 +40,7 @@ def tracing() -> Iterator[None]:
 
 @contextmanager
 def batching(agents: int) -> Iterator[None]:
-    """Inside, an update is that of many agents at once: every tensor hides an axis of agents."""
+    """While active, an update is vmapped over agents: every tensor has a hidden agent axis."""
     before = _agents.set(agents)
     try:
         yield
@@ -57,11 +57,11 @@ def is_batched() -> bool:
 
 
 def num_agents() -> int:
-    """How many agents an update is for."""
+    """The number of agents in the current update."""
     agents = _agents.get()
     return 1 if agents is None else agents
 
 
-def asking_is_free(tensor: Tensor) -> bool:
-    """Whether a branch on a tensor's value is possible and costs nothing."""
+def can_branch_on(tensor: Tensor) -> bool:
+    """True in an eager CPU run, where reading a tensor's value needs no sync."""
     return tensor.device.type == "cpu" and not (_traced.get() or is_batched())

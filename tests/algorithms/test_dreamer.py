@@ -316,7 +316,7 @@ def test_an_update_asks_nothing() -> None:
     with pytest.MonkeyPatch.context() as patch:
         from rl_training.algorithms import base
 
-        patch.setattr(base, "asking_is_free", lambda tensor: False)
+        patch.setattr(base, "can_branch_on", lambda tensor: False)
         algorithm.step(sequences(CATCH))
         for seed in (1, 2):
             with OperationLog() as log:

@@ -50,7 +50,7 @@ def test_the_average_acts_and_the_policy_learns_as_without_it(
                 one.step(batch)
             with monkeypatch.context() as patch:  # as in a graph, where nothing may be asked
                 for module in (base, optim):
-                    patch.setattr(module, "asking_is_free", lambda _: False)
+                    patch.setattr(module, "can_branch_on", lambda _: False)
                 torch.manual_seed(t)
                 captured.step(batch)
             now = weights_of(learner.policy)

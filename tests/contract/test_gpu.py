@@ -15,7 +15,7 @@ from rl_training.experiment.registry import algorithm_class
 from rl_training.models import questions
 from rl_training.replay.batch import Batch
 from rl_training.replay.replay import Priorities, ReplayBuffer
-from rl_training.runtime.agents import AgentStack, OneAgent
+from rl_training.runtime.agents import SingleLearner, VmapLearner
 from rl_training.runtime.engine import Engine
 
 from .small_runs import cases, small_config, small_learner
@@ -36,7 +36,7 @@ def engine_of(config: Any, mode: str) -> tuple[Any, Engine]:
 
     if algorithm.recurrent:  # where the last bit of a sum decides which latent state is drawn
         algorithm.double()
-    return algorithm, Engine(OneAgent(algorithm, draw), mode, 200)
+    return algorithm, Engine(SingleLearner(algorithm, draw), mode, 200)
 
 
 def in_double(x: torch.Tensor) -> torch.Tensor:
@@ -105,7 +105,7 @@ def test_priorities_are_drawn_and_fed_back_inside_the_graph() -> None:
 
         touched = (priorities.tree, priorities.max_priority)
         draw = lambda _, replay=replay: replay.sample(12)  # noqa: E731
-        engine = Engine(OneAgent(algorithm, draw, learned, touched), mode, 50)
+        engine = Engine(SingleLearner(algorithm, draw, learned, touched), mode, 50)
         torch.manual_seed(2)
         engine.run(50)
         assert engine.mode == mode, engine.notes
@@ -122,7 +122,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so() -> None:
         float(batch.reward.sum())  # asks the host
         return batch
 
-    engine = Engine(OneAgent(algorithm, draw), "auto", 100)
+    engine = Engine(SingleLearner(algorithm, draw), "auto", 100)
     assert engine.mode == "graph"
     engine.run(10)
     assert engine.mode == "eager"
@@ -148,8 +148,8 @@ def test_several_agents_are_captured_and_agree_with_separate_ones(algo: str, kin
     draw = lambda learner: table.sample(32, learner.random)  # noqa: E731
     alone, stacked = agents(), agents()
     for seed, agent in zip(seeds, alone, strict=True):
-        Engine(OneAgent(agent, draw, seed=seed), "eager", 57).run(57)
-    engine = Engine(AgentStack(stacked, draw, seeds), "graph", 57)
+        Engine(SingleLearner(agent, draw, seed=seed), "eager", 57).run(57)
+    engine = Engine(VmapLearner(stacked, draw, seeds), "graph", 57)
     for updates in (3, 54):
         engine.run(updates)
     assert engine.mode == "graph", engine.notes

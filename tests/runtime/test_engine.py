@@ -11,7 +11,7 @@ import torch
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime import engine
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.build import flushes_denormals, run_scope
 from rl_training.runtime.engine import COMPILE_FROM_UPDATES, Engine, choose_mode
 
@@ -43,7 +43,7 @@ def test_compiled_and_eager_agree(algo: str, slices: int, knobs: dict[str, Any])
         torch.manual_seed(0)
         rows = slices * algorithm.params.batch_size
         draw = lambda _, table=table, rows=rows: table.sample(rows)  # noqa: E731
-        runner = Engine(OneAgent(algorithm, draw), mode, 30)
+        runner = Engine(SingleLearner(algorithm, draw), mode, 30)
         metrics = runner.run(30)
         states[mode] = algorithm.state_dict()
         assert int(algorithm.update_count) == 30 * slices

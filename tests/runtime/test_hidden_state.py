@@ -14,7 +14,7 @@ from rl_training.algorithms.bc import BCAlgorithm
 from rl_training.execution import batching, is_batched, is_traced, tracing
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime import build
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.callbacks import Callback, StepEvent
 from rl_training.runtime.engine import Engine
 
@@ -64,7 +64,7 @@ def test_compiled_pieces_belong_to_the_run() -> None:
 
         return piece
 
-    learner = OneAgent(algorithm, lambda _: table.sample(algorithm.params.batch_size))
+    learner = SingleLearner(algorithm, lambda _: table.sample(algorithm.params.batch_size))
     engine = Engine(learner, "eager", 2)
     learner.compile(compiled)
     engine.run(2)

@@ -18,7 +18,7 @@ from rl_training.replay.imitation import ImitationBatch
 from rl_training.replay.rollout import generalized_advantages
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.loops.imitation import Demonstrations
-from rl_training.runtime.loops.imitation_signs import StateSamples, TerminationBias
+from rl_training.runtime.loops.imitation_signs import StateSamples, SurvivalBiasWarning
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
@@ -326,11 +326,11 @@ def test_demonstrations_of_a_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_the_bias_is_named_once(form: str, success: bool, words: tuple[str, ...]) -> None:
-    bias, notes = TerminationBias(form, success), []
-    bias.look(False, notes)
+    bias, notes = SurvivalBiasWarning(form, success), []
+    bias.check(False, notes)
     assert not notes
     for _ in range(3):
-        bias.look(True, notes)
+        bias.check(True, notes)
     (note,) = notes
     assert note.startswith("algo_kwargs.reward_form: ")
     for part in words:
@@ -349,7 +349,7 @@ def test_what_most_of_the_demonstrations_that_are_kept_do_is_no_failure() -> Non
 
 def test_logits_have_no_sign_to_warn_of() -> None:
     notes: list[str] = []
-    TerminationBias("logit", False).look(True, notes)
+    SurvivalBiasWarning("logit", False).check(True, notes)
     assert not notes
 
 

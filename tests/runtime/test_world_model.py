@@ -335,7 +335,7 @@ def test_a_memory_knows_what_was_done_in_its_place(trained: Dreamer) -> None:
 def test_box_actions_in_its_place_are_inner_ones() -> None:
     agent = agent_in("Pendulum-v1")
     carry = agent.algorithm.initial_carry(1)
-    kept = agent.algorithm.took(carry, torch.tensor([[0.25]]))
+    kept = agent.algorithm.with_action(carry, torch.tensor([[0.25]]))
     assert kept.action.tolist() == [[0.25]]
 
 

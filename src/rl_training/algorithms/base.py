@@ -19,7 +19,7 @@ from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer, move_towards
 from rl_training.algorithms.params import AnyParams
 from rl_training.algorithms.swap import replaced
 from rl_training.envs.spaces import Spaces
-from rl_training.execution import asking_is_free, is_batched
+from rl_training.execution import can_branch_on, is_batched
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.registry import working_algorithms
@@ -310,7 +310,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         if self.averaged_policy is not None:
             self._move_average(self.averaged_policy)
         watched = [metrics.get(name) for name in self.losses]
-        if asking_is_free(self.update_count):
+        if can_branch_on(self.update_count):
             for i, value in enumerate(watched):
                 if value is not None and not math.isfinite(value) and self.nonfinite_at[i] < 0:
                     self.nonfinite_at[i] = self.update_count
@@ -328,7 +328,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         rate, count = self.params.averaging, self.update_count
         targets: list[Tensor] = list(averaged.parameters())
         sources: list[Tensor] = list(self.policy.parameters())
-        if asking_is_free(count):
+        if can_branch_on(count):
             move_towards(targets, sources, max(rate, 1.0 / int(count)))
         else:
             move_towards(targets, sources, 1.0, (1.0 / count).clamp(min=rate))
@@ -351,7 +351,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         """What the policy carries into the first step of an episode."""
         return ()
 
-    def took(self, carry: Carry, action: Tensor) -> Carry:
+    def with_action(self, carry: Carry, action: Tensor) -> Carry:
         """The carry where inner actions were taken that may differ from the policy's own."""
         return carry
 

@@ -277,7 +277,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         action = action.clamp(-1.0, 1.0)
         return Act(action, DreamerCarry(*state, action))
 
-    def took(self, carry: Carry, action: Tensor) -> Carry:
+    def with_action(self, carry: Carry, action: Tensor) -> Carry:
         action = action.to(carry.deter.device)
         if self.spaces.is_discrete:
             action = one_hot(action, self.spaces.action_dim)

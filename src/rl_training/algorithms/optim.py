@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_training.execution import asking_is_free, is_batched, is_traced
+from rl_training.execution import can_branch_on, is_batched, is_traced
 from rl_training.experiment.state import Stored
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -143,7 +143,7 @@ class FusedAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], due: Tensor | None = None) -> None:
-        if due is not None and asking_is_free(due):
+        if due is not None and can_branch_on(due):
             if not due:
                 return
             due = None
@@ -249,7 +249,7 @@ def move_towards(
 
     Where the 0-d mask `due` is False or 0, nothing moves.
     """
-    if due is not None and asking_is_free(due):
+    if due is not None and can_branch_on(due):
         if not due:
             return
         due = None

@@ -14,7 +14,7 @@ from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.params import OffPolicyParams, PriorityExponents, ReplayParams
 from rl_training.envs.spaces import Spaces
-from rl_training.execution import asking_is_free, is_batched
+from rl_training.execution import can_branch_on, is_batched
 from rl_training.experiment.config import Count, Fraction, Positive, Rate, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import Carry, Observed, Policy, frozen_copy
@@ -251,7 +251,7 @@ def copy_where(due: Tensor, source: Sequence[Tensor], target: Sequence[Tensor]) 
 
     The same operations whether or not, except where asking costs nothing.
     """
-    ask = asking_is_free(due)
+    ask = can_branch_on(due)
     if ask and not due:
         return
     for new, old in zip(source, target, strict=True):

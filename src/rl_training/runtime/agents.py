@@ -1,4 +1,4 @@
-"""Who learns in one update: one agent, or many of one algorithm at once."""
+"""Learners: one agent, or many agents of one algorithm in a batched update."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from rl_training.models import Carry
 from rl_training.runtime.randomness import RandomBlocks, kinds_of
 
 Draw = Callable[[Algorithm], Any]
-"""A batch for the learner that is given; what is random in it comes from the learner."""
+"""Draws a batch for the given algorithm, whose random numbers it uses."""
 
 
 class Learner(Protocol):
-    """What an engine executes."""
+    """What an engine runs."""
 
     device: torch.device
     slow_to_compile: bool
 
     def attached(self) -> AbstractContextManager[None]:
-        """Inside, the algorithm takes what belongs to the run: numbers that were drawn ahead,
-        compiled pieces. Outside it is as it was built, apart from what it has learned."""
+        """While active, the algorithm uses what belongs to the run: random numbers sampled ahead
+        and compiled pieces. Outside it is as it was built, apart from what it has learned."""
 
     def prepare(self) -> int | None:
-        """Get ready on the host; the number of updates for which that lasts, None for any."""
+        """Prepare on the host; returns for how many updates that suffices, None for any."""
 
     def update(self) -> Metrics:
-        """Draw a batch and learn from it: device work of fixed shapes that asks no host."""
+        """Draw a batch and learn from it, with fixed shapes and without a host sync."""
 
     def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
-        """Replace what can be compiled by its compiled form."""
+        """Replace the pieces that can be compiled."""
 
     def tensors(self) -> list[Tensor]:
-        """Everything `update` writes to."""
+        """All tensors that `update` writes to."""
 
 
 class Attached:
-    """A context in which an algorithm has other attributes; those of before return after it."""
+    """A context that replaces attributes of an algorithm and restores them on exit."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._own = vars(algorithm)
@@ -65,11 +65,11 @@ class Attached:
             self._own.update(self._before.pop())
 
 
-class OneAgent:
-    """One algorithm; `learned` is told of each batch after its update.
+class SingleLearner:
+    """One algorithm; `learned` is called with each batch after its update.
 
-    `touched` are the tensors beside the algorithm's that `draw` and `learned` write to.
-    With a seed, the random numbers of its updates are drawn ahead.
+    `touched` are the tensors outside the algorithm that `draw` and `learned` write to.
+    With a seed, the random numbers of its updates are sampled ahead.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class OneAgent:
         return own if self.random is None else [*own, self.random.row]
 
 
-class AgentStack:
-    """Agents of one algorithm and config, apart from their seeds, in one batched update.
+class VmapLearner:
+    """Agents of one algorithm and config with different seeds, in one batched update.
 
-    Each tensor of all agents lies in one tensor with a first axis of agents, of which the
-    agents' own tensors become views: each remains a whole algorithm that acts, is saved
-    and is restored by itself.
+    Corresponding tensors of all agents are stacked along a first axis, and the agents' own
+    tensors become views of them: each agent remains a complete algorithm that can act, be saved
+    and be restored.
     """
 
     def __init__(self, agents: Sequence[Algorithm], draw: Draw, seeds: Sequence[int]) -> None:
@@ -151,7 +151,7 @@ class AgentStack:
         self._whole: Callable[[], Metrics] = self._update_all
 
     def attached(self) -> AbstractContextManager[None]:
-        return nullcontext()  # the template is the stack's own
+        return nullcontext()  # the template belongs to this learner
 
     def prepare(self) -> int | None:
         return self.random.prepare(int(self.agents[0].update_count))
@@ -191,7 +191,7 @@ class AgentStack:
 
 
 def random_blocks(algorithm: Algorithm, draw: Draw, seeds: Sequence[int]) -> RandomBlocks:
-    """The random numbers of updates of `algorithm`, which is left as it was."""
+    """The random numbers of updates of `algorithm`, which is not changed."""
     trial = copy.deepcopy(algorithm)
     kinds = kinds_of(trial, lambda: trial.step(draw(trial)))
     return RandomBlocks(kinds, seeds, algorithm.update_count.device)

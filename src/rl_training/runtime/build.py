@@ -1,4 +1,4 @@
-"""From a configuration to the objects of a run."""
+"""Builds the objects of a run from its configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_THREADS = 16
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device a config asks for, checked to exist."""
+    """The configured device; raises an error if it does not exist."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -47,14 +47,14 @@ def resolve_device(name: str) -> torch.device:
         raise ConfigError(f"device: '{name}' is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
-            f"device: '{name}' is not there, {torch.cuda.device_count()} CUDA devices were found; "
-            "use device=cpu"
+            f"device: '{name}' does not exist, {torch.cuda.device_count()} CUDA devices were "
+            "found; use device=cpu"
         )
     return device
 
 
 def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
-    """The learner with weights drawn from the run's seed; global randomness is left alone."""
+    """The algorithm, initialised from the run's seed; the global generators keep their state."""
     normalize = config.dataset is not None and config.dataset.normalize_observations
     with usual_torch(), untouched_randomness(), torch.device(resolve_device(config.device)):
         torch.manual_seed(derive_seed(config.seed, "init"))
@@ -71,9 +71,9 @@ def build_algorithm(config: TrainConfig, spaces: Spaces) -> Algorithm:
 def build_loop(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None = None
 ) -> Loop:
-    """The run's loop, with what it needs made and checked.
+    """Build and check the run's loop and its parts.
 
-    `dataset` is data that are in memory already; the config's processing applies to them.
+    `dataset` is data in memory; the config's processing applies to them.
     """
     family = loop_family(algorithm.loop_of(config))
     family.refuse_unfit(algorithm)
@@ -82,14 +82,14 @@ def build_loop(
 
 
 def task_spaces(config: TrainConfig) -> Spaces:
-    """What the policy of a run sees and does: of its environment, or else of its data."""
+    """The spaces of a run, from its environment or its data."""
     if config.env_id is not None:
         return env_spaces(config.env_id, config.env_kwargs)
     return spaces_in_full(config) or read_data(config, None).spaces
 
 
 def spaces_in_full(config: TrainConfig) -> Spaces | None:
-    """The spaces that a config says itself; None where its data have to say some of them."""
+    """The spaces that a config defines; None if the data are needed for some of them."""
     return stored_spaces(None if config.dataset is None else config.dataset.spaces)
 
 
@@ -106,11 +106,11 @@ def choose_threads(config: TrainConfig, images: bool) -> int:
 def keep_freed_memory() -> None:
     """Let the C allocator keep large freed blocks instead of returning them to the system.
 
-    By default glibc maps each large tensor anew, and clearing its pages costs more than
-    the arithmetic on it: a CQL update takes a third less time without. Elsewhere a no-op.
+    By default glibc maps memory for each large tensor, and clearing its pages costs more than
+    the arithmetic on it: without that a CQL update takes a third less time. A no-op elsewhere.
 
-    For the whole process and for good, so that the command line does it, and a program that is
-    not ours decides for itself.
+    It affects the whole process permanently, so only the command line calls it; other programs
+    decide for themselves.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -124,13 +124,13 @@ def keep_freed_memory() -> None:
 
 
 def flushes_denormals() -> bool:
-    """Whether this thread takes numbers below the normal range for 0."""
+    """Whether this thread flushes denormal numbers to 0."""
     return not bool(torch.full((1,), 1e-38, dtype=torch.float32) * 0.01)
 
 
 @contextmanager
 def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
-    """Threads, precision and random streams of a run; the caller's return afterwards."""
+    """Set threads, precision and random state of a run; the caller's are restored on exit."""
     with sole_learner():
         yield from _run_scope(config, spaces)
 
@@ -143,8 +143,8 @@ def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     # Otherwise gradients of convolutions differ in the last bit from run to run.
     torch.backends.cudnn.deterministic = True
     flushed = flushes_denormals()
-    # Adam's moments of weights without a gradient fade into numbers so small that the CPU takes
-    # many times as long for each: a fifth of a DQN update on CartPole.
+    # Adam's moments of weights without a gradient decay to denormal numbers, which are slow on a
+    # CPU: a fifth of a DQN update on CartPole.
     torch.set_flush_denormal(True)
     try:
         with usual_torch(), untouched_randomness():

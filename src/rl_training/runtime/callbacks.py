@@ -1,4 +1,4 @@
-"""Hooks of a run for user code, and the events that they get."""
+"""Callbacks of a run for user code, and their events."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class TrainResult:
     best_score: float | None
     best_tick: int | None
     data_notes: tuple[str, ...] = ()
-    """What had to be assumed about the data, one sentence each; as `dataset.notes`."""
+    """Assumptions about the data, one sentence each; as `dataset.notes`."""
     held_out: EvalResult | None = None
-    """The last policy from start states that no evaluation during training used."""
+    """Evaluation of the last policy from held-out start states."""
     best_held_out: EvalResult | None = None
-    """The policy of the best checkpoint from the same states."""
+    """Evaluation of the best checkpoint's policy from the same states."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Everything that the last evaluation measured, in the environment and on held-out episodes."""
+    """All metrics of the last evaluation, in the environment and on held-out episodes."""
     best_metric: str | None = None
-    """The metric that `best_score` is of, its sign turned where smaller is better."""
+    """The metric of `best_score`, whose sign is flipped if smaller is better."""
 
     @property
     def interrupted(self) -> bool:
@@ -51,7 +51,7 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class StartEvent:
-    """A run begins, or goes on after a resume."""
+    """A run starts, or continues after a resume."""
 
     tick: int
     """Updates (offline) or environment steps (online) so far: 0 unless the run is resumed."""
@@ -60,7 +60,7 @@ class StartEvent:
     run_dir: Path
     config: TrainConfig
     agent: Any
-    """The agent whose `learn` was called, or that is resumed; it can predict, evaluate and save."""
+    """The agent that is trained; it can predict, evaluate and save."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class LogEvent:
     """"train", every `log_interval`, or "eval", after an evaluation."""
     tick: int
     metrics: Mapping[str, float]
-    """Every number that was logged, by the name that metrics.jsonl has for it."""
+    """All logged numbers, by their names in metrics.jsonl."""
     run_dir: Path
     config: TrainConfig
     agent: Any
@@ -82,10 +82,10 @@ class LogEvent:
 
 @dataclass(frozen=True)
 class StepEvent:
-    """The run has come further."""
+    """The run has advanced."""
 
     tick: int
-    """Of the last complete step; the same as before in the middle of a rollout."""
+    """The tick of the last complete step; it does not change during a rollout."""
     progress: Progress
     request_stop: Callable[[str], None]
     """Ends the run after this step, with the given reason."""
@@ -97,11 +97,11 @@ class EvalEvent:
 
     tick: int
     result: EvalResult | None
-    """Of whole episodes; None in a run without an environment."""
+    """Result of whole episodes; None without an environment."""
     is_best: bool
     request_stop: Callable[[str], None]
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Everything that was measured, in the environment and on held-out episodes."""
+    """All metrics, in the environment and on held-out episodes."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class SaveEvent:
 
 
 class Callback:
-    """Override what you need. Nothing done here can disturb the run's random streams."""
+    """Override the methods you need. They cannot affect the run's random numbers."""
 
     def on_start(self, event: StartEvent) -> None:
         """Once, before the first step of a run, and again when it is resumed."""
@@ -122,8 +122,8 @@ class Callback:
         """Whenever metrics are logged, of training or of an evaluation."""
 
     def on_step(self, event: StepEvent) -> None:
-        """After some updates or environment steps, about ten times a second; less often only
-        where one of them takes longer."""
+        """After some updates or environment steps, about ten times a second; less often only if
+        one of them takes longer."""
 
     def on_eval(self, event: EvalEvent) -> None:
         """After every evaluation."""
@@ -136,12 +136,12 @@ class Callback:
 
 
 def checked_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
-    """The callbacks of a run, given as one object or as several."""
+    """Check the callbacks of a run, given as one object or several."""
     several = isinstance(callbacks, Sequence)
     chosen = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
     methods = [name for name in vars(Callback) if name.startswith("on_")]
     for callback in chosen:
-        # a class that was not called has the methods, too
+        # a class also has the methods
         if isinstance(callback, type) or not all(hasattr(callback, name) for name in methods):
             kind = callback.__name__ if isinstance(callback, type) else type(callback).__name__
             given = f"the class {kind}" if isinstance(callback, type) else f"a {kind}"

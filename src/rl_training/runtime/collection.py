@@ -1,4 +1,4 @@
-"""Data from a policy: whole episodes in its environment, with as much chance as is wanted."""
+"""Collects data by running a policy, optionally with noise."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.runtime.policy import refuse_sampling
 
 Predict = Callable[[NDArray[Any], bool, Any], tuple[NDArray[Any], Any]]
-"""One observation, whether to take the mode, and the policy's state, None at the beginning of an
-episode, to an action in the environment's units and the state for the next one."""
+"""Maps an observation, whether to take the mode, and the policy's state (None at a reset) to an
+action in environment units and the next state."""
 
 StepWatcher = Callable[[float, bool], None]
 """Called after every step with the reward and whether the episode ended with it."""
@@ -32,17 +32,17 @@ StepWatcher = Callable[[float, bool], None]
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What is added to a policy while it makes data."""
+    """Randomness added to a policy during data collection."""
 
     deterministic: bool = True
-    """The policy's mode; a sample of it otherwise."""
+    """Whether actions are the policy's mode; otherwise they are sampled."""
     noise: float = 0.0
-    """Standard deviation of Gaussian noise on Box actions in [-1, 1], which are clipped again."""
+    """Standard deviation of Gaussian noise on Box actions in [-1, 1], which are then clipped."""
     epsilon: float = 0.0
     """Probability of a uniformly random action instead."""
 
     def check(self, algorithm: Algorithm) -> None:
-        """Refuse values that mean nothing, or nothing for this policy."""
+        """Raise an error for values that are invalid, or invalid for this policy."""
         spaces = algorithm.spaces
         for name, value, high in (("noise", self.noise, math.inf), ("epsilon", self.epsilon, 1.0)):
             fits = isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= high
@@ -60,7 +60,7 @@ class Behaviour:
 
 
 class BehavingPolicy:
-    """A policy with what a `Behaviour` adds; every draw comes from the episode's generator."""
+    """A policy with the randomness of a `Behaviour`, sampled from the episode's generator."""
 
     def __init__(self, predict: Predict, behaviour: Behaviour, algorithm: Algorithm) -> None:
         self.predict, self.behaviour, self.algorithm = predict, behaviour, algorithm
@@ -68,7 +68,7 @@ class BehavingPolicy:
         self._uniform = uniform_controller(spaces)
         self._low = np.asarray(spaces.action_low, np.float32)
         self._high = np.asarray(spaces.action_high, np.float32)
-        # [-1, 1] to the environment's units
+        # from [-1, 1] to environment units
         self._scale = behaviour.noise * (self._high - self._low) / 2
         self._state: Any = None
 
@@ -80,7 +80,7 @@ class BehavingPolicy:
         chance = bool(b.epsilon) and generator.random() < b.epsilon
         if chance and not recurrent:
             return self._uniform(observation, generator)
-        if not b.deterministic:  # the policy draws from torch's stream
+        if not b.deterministic:  # the policy samples from torch's generator
             torch.manual_seed(int(generator.integers(2**63)))
         action: Any
         action, self._state = self.predict(observation, b.deterministic, self._state)
@@ -92,9 +92,9 @@ class BehavingPolicy:
             if b.noise:
                 action = action + self._scale * generator.standard_normal(self._low.shape)
             action = np.clip(action, self._low, self._high).astype(np.float32)
-        if recurrent:  # which has to know what was done in its place
+        if recurrent:  # its state depends on the executed action
             taken = torch.as_tensor(self.spaces.from_env(np.asarray(action)))[None]
-            self._state = self.algorithm.took(self._state, taken)
+            self._state = self.algorithm.with_action(self._state, taken)
         return action
 
 
@@ -112,10 +112,10 @@ def collect(
     seed: int,
     on_step: StepWatcher | None = None,
 ) -> TransitionDataset:
-    """A data set of whole `episodes`, or of exactly `steps` steps, the last episode cut there.
+    """Collect whole `episodes`, or exactly `steps` steps with the last episode truncated.
 
-    An episode that has not ended after `max_steps` steps is cut as by a time limit. Episode i
-    is decided by (seed, i) alone. The global random streams are left as they were.
+    An episode is truncated after `max_steps` steps. Episode i depends on (seed, i) only. The
+    global generators keep their state.
     """
     check_amount(episodes, steps, seed)
     episodes, steps, seed = (whole_number(value) for value in (episodes, steps, seed))
@@ -152,7 +152,7 @@ def collect(
 
 
 def check_amount(episodes: int | None, steps: int | None, seed: int) -> None:
-    """Refuse what is no amount of data, and what is no seed."""
+    """Raise an error for invalid amounts of data and invalid seeds."""
     if (episodes is None) == (steps is None):
         raise ConfigError("episodes, steps: give exactly one of the two, how much to collect")
     for name, value, least in (("episodes", episodes, 1), ("steps", steps, 1), ("seed", seed, 0)):
@@ -162,7 +162,7 @@ def check_amount(episodes: int | None, steps: int | None, seed: int) -> None:
 
 
 class CollectionProgress(ProgressConsole):
-    """Counts and shows what a collection has made; called after every step."""
+    """Counts and shows the progress of a collection; called after every step."""
 
     STEPS_BETWEEN_LOOKS = 100
 
@@ -193,7 +193,7 @@ class CollectionProgress(ProgressConsole):
             self.advance(done, ", ".join(made))
 
     def summary(self) -> str:
-        """Episodes, steps and returns in one line; an episode that was cut has no return."""
+        """Episodes, steps and returns in one line; an interrupted episode has no return."""
         whole = len(self.returns)
         episodes = f"{whole:,} whole episode{'' if whole == 1 else 's'}"
         text = f"{episodes}, {self.steps:,} steps"

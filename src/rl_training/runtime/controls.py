@@ -1,6 +1,6 @@
-"""When things happen: pure functions of configuration and progress.
+"""Schedules and intervals: pure functions of configuration and progress.
 
-Early stopping alone remembers something, and is therefore part of the checkpoint.
+Only early stopping has state, which is part of the checkpoint.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rl_training.experiment.config import EarlyStoppingConfig, Schedule
 from rl_training.experiment.state import Stored
 
 LR_GRID = 1000
-"""Learning-rate schedules move in this many steps over their horizon, so that the rate at
-an update never depends on how updates were grouped between two ticks."""
+"""Learning-rate schedules change in this many steps over their horizon, so that the rate of an
+update never depends on how updates are grouped between two ticks."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Progress:
         return asdict(self)
 
     def load(self, values: Mapping[str, int] | Stored) -> None:
-        """Take over the values of `to_dict`."""
+        """Restore the values of `to_dict`."""
         stored = Stored(values, "progress")
         for name in self.to_dict():
             setattr(self, name, stored.whole(name))
@@ -44,8 +44,8 @@ def crossed(before: int, now: int, every: int) -> bool:
 
 
 def last_crossing(total: int, stride: int, every: int) -> int:
-    """The last tick at which a clock that moves by `stride` until it has reached `total`
-    crosses a multiple of `every`; 0 for none."""
+    """The last tick at which a clock with steps of `stride` up to `total` crosses a multiple of
+    `every`; 0 for none."""
     end = -(-total // stride) * stride
     multiple = end // every * every
     return -(-multiple // stride) * stride
@@ -81,11 +81,11 @@ class EarlyStopping:
         self.config = config
         self.best: float | None = None
         self.last: float | None = None
-        """Of the newest evaluation, larger being better."""
+        """Score of the last evaluation, larger is better."""
         self.evaluations_without_improvement = 0
 
     def observe(self, metrics: dict[str, float]) -> str | None:
-        """Take one evaluation in; the reason to stop, or None."""
+        """Record one evaluation; returns the reason to stop, or None."""
         c = self.config
         sign = 1.0 if c.mode == "max" else -1.0
         value = sign * metrics[c.metric]
@@ -100,7 +100,7 @@ class EarlyStopping:
         return self.reason()
 
     def reason(self) -> str | None:
-        """Why to stop after the evaluations so far, or None; also asked by a resumed run."""
+        """The reason to stop after the evaluations so far, or None; also for a resumed run."""
         c = self.config
         sign = 1.0 if c.mode == "max" else -1.0
         if self.best is None or self.last is None:
@@ -121,7 +121,7 @@ class EarlyStopping:
     def load_training_state(self, state: dict[str, Any]) -> None:
         stored = Stored(state, "early_stopping")
         self.best = None if stored["best"] is None else stored.number("best")
-        # older checkpoints have the best alone
+        # older checkpoints store only the best
         last = stored.get("last", self.best)
         self.last = None if last is None else stored.number("last" if "last" in stored else "best")
         self.evaluations_without_improvement = stored.whole("without")

@@ -1,4 +1,4 @@
-"""How updates are executed between two ticks of the trainer: eager, compiled or as a graph."""
+"""Executes updates: eager, compiled, or as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -22,41 +22,40 @@ from rl_training.runtime.agents import Learner
 from rl_training.runtime.signals import Pause, RunLink
 
 COMPILE_FROM_UPDATES = 50_000
-"""From here on compiling pays. On the CPU it was seen to save up to a third of the time (BC, IQL,
-AWAC; CRR and CQL gain little) for about 40 seconds at the start; on an H200 it halves the time of
-a graph for about 9 seconds."""
+"""Number of updates from which compiling pays off. On the CPU it saves up to a third of the time
+(BC, IQL, AWAC; CRR and CQL gain little) for about 40 seconds at the start; on an H200 it halves
+the time of a graph for about 9 seconds."""
 
 COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
-    # torch 2.11 fails with it where operations over lists meet others
+    # torch 2.11 fails with it when foreach operations meet others
     "loop_ordering_after_fusion": False,
 }
 
 WARM_UP = 3
-"""Updates before a capture, in which libraries set themselves up; they are taken back."""
+"""Warm-up updates before a capture, in which libraries initialise; they are undone."""
 
 
 MANY = 10
-"""Updates that are captured in one graph where as many are due: between two graphs the device
-idles for some microseconds, which is a tenth of a small update."""
+"""Updates captured in one graph if as many are due: between two graphs the device is idle for some
+microseconds, a tenth of a small update."""
 
 CHUNK_SECONDS = 0.02
-"""About the time of the updates between two looks at whether the run is to end."""
+"""Approximate time of updates between two checks whether the run should end."""
 
 
 class Recording(NamedTuple):
-    """A captured piece of work and where it leaves its metrics."""
+    """A captured graph and the tensors with its metrics."""
 
     graph: torch.cuda.CUDAGraph
     metrics: Metrics
 
 
 class Engine:
-    """Lets a learner update, k times per call.
+    """Runs updates of a learner, k per call.
 
-    `mode` is what runs and `reason` why; a run keeps its mode when it is resumed. As a graph,
-    an update is one captured piece of device work, so it may not ask the host; one that does
-    is run eagerly instead, with a sentence in `notes`. Metrics hold until the next call.
-    All engines of a run share its link.
+    `mode` is how updates run and `reason` why; a resumed run keeps its mode. A captured update
+    must not sync with the host; one that does is run eagerly instead, with a note. Metrics are
+    valid until the next call. All engines of a run share its link.
     """
 
     def __init__(
@@ -71,15 +70,15 @@ class Engine:
         self._graphs: dict[int, Recording] = {}
         self._chunk = MANY if self.mode in ("graph", "compiled_graph") else 1
         if self.mode in ("compile", "compiled_graph"):
-            # Seconds that nobody should have to break off: half an import cannot be repeated.
+            # Not interrupted, because half an import cannot be repeated.
             importlib.import_module("torch._inductor.compile_fx")
             torch.compile(_nothing, dynamic=False, options=COMPILER_OPTIONS)
             learner.compile(lambda function: Compiled(function, self._taken_back, self.pause))
 
     def run(self, updates: int) -> Metrics:
-        """`updates` updates; the metrics of the last one.
+        """Run `updates` updates; returns the metrics of the last one.
 
-        Raises `StepInterrupted` between two of them where the run is to end.
+        Raises `StepInterrupted` between two updates if the run should end.
         """
         metrics: Metrics = {}
         with self.learner.attached():
@@ -90,8 +89,8 @@ class Engine:
         return metrics
 
     def run_until_due(self, updates: int) -> tuple[Metrics, int]:
-        """Up to `updates` updates, fewer once the pause is due; the metrics of the last one,
-        and how many were made."""
+        """Run up to `updates` updates, fewer once the pause is due; returns the metrics of the
+        last one and the number of updates."""
         with self.learner.attached():
             metrics, done = self._run_chunk(updates)
             while done < updates and not self.pause.due():
@@ -100,7 +99,7 @@ class Engine:
         return metrics, done
 
     def _run_chunk(self, most: int) -> tuple[Metrics, int]:
-        """As many updates, up to `most`, as take about `CHUNK_SECONDS`."""
+        """Run as many updates, up to `most`, as take about `CHUNK_SECONDS`."""
         lasts = self.learner.prepare()
         count = min(most, self._chunk, most if lasts is None else lasts)
         began = time.monotonic()
@@ -136,8 +135,8 @@ class Engine:
         return metrics
 
     def _capture(self, updates: int) -> None:
-        """Record some updates. Nothing has been learned and no random number used up afterwards,
-        so that every update of a run, resumed or not, is the same piece of work."""
+        """Capture some updates. Weights and random state are unchanged afterwards, so that every
+        update of a run, resumed or not, is the same work."""
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         random = generator.clone_state()
@@ -156,7 +155,7 @@ class Engine:
                     metrics = self.learner.update()
         except RuntimeError as error:
             torch.cuda.synchronize()
-            # A capture that broke off would leave the generator waiting for its end.
+            # An aborted capture would leave the generator in capture mode.
             generator.graphsafe_set_state(random)
             why = (str(error).strip().splitlines() or ["no reason given"])[0]
             self.notes.append(f"the update cannot be captured, it runs eagerly ({why})")
@@ -166,7 +165,7 @@ class Engine:
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
-        """Undo what happens inside to weights, statistics, optimisers and random streams."""
+        """Restore weights, statistics, optimisers and random state on exit."""
         tensors = self.learner.tensors()
         saved = [tensor.detach().clone() for tensor in tensors]
         with untouched_randomness():
@@ -179,11 +178,11 @@ class Engine:
 
 
 class Compiled:
-    """A function of tensors, compiled for the shapes it is first called with.
+    """A function of tensors, compiled for the shapes of its first call.
 
-    Recorded by running it once, which `taken_back` undoes: gradients and optimiser steps are
-    then operations like all others, which the compiler fuses with their neighbours. Both, and
-    the first run, which compiles, are broken off where the run is to end.
+    It is traced by running it once, which `taken_back` undoes: gradients and optimiser steps
+    become ordinary operations that the compiler can fuse. Tracing and compiling are interrupted
+    if the run should end.
     """
 
     def __init__(
@@ -216,12 +215,12 @@ class Compiled:
 
 
 def _nothing() -> None:
-    """To be compiled, so that the compiler gets ready."""
+    """Compiled only to initialise the compiler."""
 
 
 @contextmanager
 def no_host_sync() -> Iterator[None]:
-    """Raise where the host waits for the device, which cannot be captured."""
+    """Raise an error if the host waits for the device, which cannot be captured."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

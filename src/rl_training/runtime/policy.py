@@ -1,4 +1,4 @@
-"""The one way a policy acts: raw observations in, actions in the environment's units out."""
+"""How a policy acts: raw observations in, actions in environment units out."""
 
 from __future__ import annotations
 

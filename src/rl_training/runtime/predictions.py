@@ -12,7 +12,7 @@ from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.sinks import Video
 from rl_training.replay.sequences import SequenceReplay
 
-STRETCHES = 6
+SEGMENTS = 6
 SHOWN = 5
 """Moments that the model sees; of the others it is told the actions alone."""
 LEAST_HEIGHT = 48
@@ -32,19 +32,21 @@ def predictions(
     """
     steps = min(length, replay.shortest - 1)
     with untouched_randomness():
-        chance = torch.rand(2, STRETCHES, generator=torch.Generator().manual_seed(seed))
+        chance = torch.rand(2, SEGMENTS, generator=torch.Generator().manual_seed(seed))
         device = algorithm.update_count.device
-        batch = replay.sample(STRETCHES, steps, chance.to(device))
+        batch = replay.sample(SEGMENTS, steps, chance.to(device))
         expected = algorithm.open_loop(batch, min(SHOWN, steps - 1)).obs
     truth = algorithm.seen(batch.obs)
     error = (expected - truth)[:, min(SHOWN, steps - 1) :].square().mean()
     report: dict[str, float | Video] = {"model/open_loop_error": float(error)}
     if replay.spaces.is_image:
-        report["model/open_loop"] = film_of(truth.cpu(), expected.cpu(), min(SHOWN, steps - 1))
+        report["model/open_loop"] = prediction_video(
+            truth.cpu(), expected.cpu(), min(SHOWN, steps - 1)
+        )
     return report
 
 
-def film_of(truth: Tensor, expected: Tensor, shown: int) -> Video:
+def prediction_video(truth: Tensor, expected: Tensor, shown: int) -> Video:
     """(B, T, C, H, W) numbers in [0, 1] side by side: truth, model and error from top to bottom."""
     error = (expected - truth + 1.0) / 2.0
     rows = torch.stack([truth, expected, error])  # (3, B, T, C, H, W)

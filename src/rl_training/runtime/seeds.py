@@ -30,7 +30,7 @@ from rl_training.experiment.tracking import (
     versions,
     write_json,
 )
-from rl_training.runtime.agents import AgentStack
+from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.callbacks import TrainResult
 from rl_training.runtime.loops.offline import LoopsInStep
 from rl_training.runtime.record import Record
@@ -100,7 +100,7 @@ def seeds_trainer(
     """The trainer of a run of several seeds."""
     form = SeedsForm(config, run_dir, console)
     stack = clock.engine.learner
-    assert isinstance(stack, AgentStack)
+    assert isinstance(stack, VmapLearner)
     evaluations = None
     if config.env_id is not None:
         evaluations = SharedEvaluations(config, stack, lambda: list(trainer.active))

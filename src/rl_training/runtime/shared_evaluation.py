@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from rl_training.experiment.config import TrainConfig
 from rl_training.models import Carry
-from rl_training.runtime.agents import AgentStack
+from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.evaluation import SELECTION_STATES, ActFunction, EvalResult, Evaluator
 from rl_training.runtime.policy import env_actions
 
@@ -21,7 +21,7 @@ class SharedEvaluations:
     """Evaluates all agents when the first of them asks, and the others find their results."""
 
     def __init__(
-        self, config: TrainConfig, stack: AgentStack, wanted: Callable[[], list[int]]
+        self, config: TrainConfig, stack: VmapLearner, wanted: Callable[[], list[int]]
     ) -> None:
         self.stack, self.wanted = stack, wanted
         self.evaluator = Evaluator(

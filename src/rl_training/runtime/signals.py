@@ -1,9 +1,9 @@
-"""How a run is asked to end, and what that leaves of the work it is doing.
+"""How signals end a run without losing its state.
 
-A signal sets a flag. Whatever takes long looks at it: between environment steps, between
-updates, between imagined steps. What nothing of a run depends on until it is complete (an
-environment step, an evaluation, a compilation) is broken off at once instead. Either way the
-state is that of a run which can be saved, and a resume goes on from there bit for bit.
+A signal sets a flag. Long work checks it between environment steps, updates and imagined
+steps. Work whose partial results nothing depends on (an environment step, an evaluation, a
+compilation) is aborted at once instead. Either way the run can be saved afterwards, and a
+resume continues from there bit for bit.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from typing import Any, Protocol
 
 
 class StepInterrupted(BaseException):
-    """The run is to end; what was being done has not happened.
+    """The run should end; the current work counts as not done.
 
-    Not an `Exception`: it passes through other people's code, such as environments and
-    compilers, which may catch those.
+    Not an `Exception`, because it passes through third-party code, such as environments and
+    compilers, which may catch exceptions.
     """
 
 
 class Pause:
-    """Says when the work of a run has to be handed back to its trainer: to end, or for a look
-    around. As a context it marks work that is broken off at once when the run is to end.
+    """Tells the work of a run when to return to the trainer, to end or for periodic tasks. As a
+    context it marks work that is aborted at once when the run should end.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self.until = math.inf
-        """Time of `time.monotonic` at which the trainer wants to look around."""
+        """Time of `time.monotonic` of the trainer's next periodic tasks."""
         self._regions = 0
 
     def due(self) -> bool:
         return self.requested or time.monotonic() >= self.until
 
     def request(self) -> None:
-        """Ask for the end of the run; called by a signal handler."""
+        """Request the end of the run; called by a signal handler."""
         self.requested = True
         if self._regions:
             raise StepInterrupted
 
     def check(self) -> None:
-        """Raise where the run is to end."""
+        """Raise `StepInterrupted` if the run should end."""
         if self.requested:
             raise StepInterrupted
 
@@ -60,18 +60,18 @@ class Pause:
 
 
 class RunLink:
-    """Between a run and all its parts: when to hand the work back, and what to say to the user."""
+    """Shared by all parts of a run: when to return to the trainer, and notes for the user."""
 
     def __init__(self) -> None:
         self.pause = Pause()
         self.notes: list[str] = []
-        """Warnings that were not said yet."""
+        """Warnings that were not printed yet."""
         self.tell: Callable[[str], None] = lambda text: None
-        """Says what the run is doing, where that takes long."""
+        """Reports what the run is doing during slow work."""
 
 
 class Undoable(Protocol):
-    """A part of a run whose state can be taken and put back."""
+    """A part of a run whose state can be saved and restored."""
 
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, state: dict[str, Any]) -> None: ...
@@ -79,7 +79,7 @@ class Undoable(Protocol):
 
 @contextmanager
 def undone_if_interrupted(*parts: Undoable) -> Iterator[None]:
-    """Put `parts` back to where they were if the run has to end inside."""
+    """Restore the state of `parts` if the run is interrupted inside."""
     before = [copy.deepcopy(part.training_state()) for part in parts]
     try:
         yield
@@ -95,7 +95,7 @@ SIGNALS = [
 
 
 class InterruptedRun(KeyboardInterrupt):
-    """Ctrl-C ended a run, which is saved; `result` says how far it came."""
+    """Ctrl-C ended a run, which is saved; `result` is its result."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(result.stop_reason)
@@ -111,14 +111,14 @@ class TerminatedRun(SystemExit):
 
 
 def end_by(number: int, result: Any) -> InterruptedRun | TerminatedRun:
-    """What goes on to end the program, once a run that the signal has ended is saved."""
+    """The exception that ends the program after the interrupted run is saved."""
     return InterruptedRun(result) if number == signal.SIGINT else TerminatedRun(number, result)
 
 
 @contextmanager
 def interruptible(interrupt: Callable[[int], None]) -> Iterator[None]:
-    """Inside, the first of SIGINT, SIGTERM and SIGHUP calls `interrupt` with its number; a
-    second one ends the program at once. A hang-up that is ignored (nohup) stays so."""
+    """While active, the first SIGINT, SIGTERM or SIGHUP calls `interrupt` with its number; a
+    second one ends the program at once. An ignored SIGHUP (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

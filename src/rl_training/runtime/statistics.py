@@ -1,4 +1,4 @@
-"""What several seeds say together."""
+"""Statistics over several seeds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Interval:
 class Summary:
     """Scores of several seeds: mean and interquartile mean with 95% intervals.
 
-    The interquartile mean leaves out the lowest and the highest quarter of the seeds (rounded
-    down, as Agarwal et al. 2021 do), and with it what one lucky or unlucky seed adds.
+    The interquartile mean excludes the lowest and the highest quarter of the seeds (rounded
+    down, as in Agarwal et al. 2021), so that single outliers do not affect it.
     """
 
     scores: tuple[float, ...]
@@ -39,7 +39,7 @@ class Summary:
     @classmethod
     def of(cls, scores: Sequence[float]) -> Summary:
         values = np.asarray(scores, dtype=np.float64)
-        # the same intervals for the same scores, whenever they are asked for
+        # reproducible intervals
         rng = np.random.default_rng(0)
         drawn = values[rng.integers(len(values), size=(RESAMPLES, len(values)))]
         return cls(

@@ -1,7 +1,7 @@
-"""The one loop that counts: learning rate, step, log, evaluate, save, stop.
+"""The training loop: learning rate, step, log, evaluate, save, stop.
 
-Trains one agent, or several in step. Knows nothing of memories or models: loops move the clock,
-this file decides when, and a `Record` per agent does what is due.
+Trains one agent, or several together. It is independent of replay and models: loops advance the
+clock, this file decides when, and a `Record` per agent does what is due.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from rl_training.runtime.saving import Autosave
 from rl_training.runtime.signals import RunLink, StepInterrupted, end_by, interruptible
 
 STRIDE_SECONDS = 0.1
-"""Time between two looks at callbacks, the progress bar and the clock, unless one environment
-step or one update takes longer."""
+"""Time between two calls of callbacks, progress bar and autosave, unless one environment step or
+one update takes longer."""
 PROFILE_AFTER_S = 15.0
 """Seconds after which a profile is shown for the first time."""
 
@@ -46,35 +46,35 @@ class Clock(Protocol):
         """As `Loop.advance`, for every loop; the newest metrics of each."""
 
     def parts(self) -> list[Part]:
-        """What takes time in it, for a profile."""
+        """The parts that a profile measures."""
 
 
 R = TypeVar("R")
 
 
 class Form(Protocol[R]):
-    """What a run of one agent and a run of several do differently."""
+    """The differences between a run of one agent and a run of several."""
 
     def title(self, active: Sequence[Record]) -> str:
-        """What is trained, for a progress bar."""
+        """The title of the progress bar."""
 
     def open(self, resumed_at: int | None) -> None:
-        """Begin, or go on."""
+        """Start or continue the run."""
 
     def diverged(self, position: int, error: TrainingDivergedError) -> None:
-        """An agent, by its position, has diverged; raises where that ends the run."""
+        """Handle the divergence of an agent, given by its position; raises if that ends the run."""
 
     def stepped(self, trainer: Trainer[R]) -> None:
-        """All active agents have come further, and what was due there is done."""
+        """Called after all active agents have advanced and due work is done."""
 
     def result(self, trainer: Trainer[R]) -> R:
-        """How the run has ended; raises where no agent was trained to its end."""
+        """The result of the run; raises if no agent was trained to its end."""
 
     def write_result(self, status: str, trainer: Trainer[R]) -> None:
-        """Leave word of it in the run folder."""
+        """Write the result to the run folder."""
 
     def restore(self, trainer: Trainer[R]) -> None:
-        """Go on from what was saved, from the start where nothing was."""
+        """Continue from saved state, or start from scratch if there is none."""
 
     def close(self) -> None: ...
 
@@ -94,7 +94,7 @@ class Trainer(Generic[R]):
         self.config, self.clock, self.records = config, clock, records
         self.console, self.form = console, form
         self.results: dict[int, TrainResult] = {}
-        """Of agents that have come to their end, by position."""
+        """Why agents have ended, by position."""
         self.failures: dict[int, str] = {}
         """Why agents have failed, by position."""
         self.signal: int | None = None
@@ -105,7 +105,7 @@ class Trainer(Generic[R]):
 
     @property
     def active(self) -> dict[int, Record]:
-        """Agents that go on learning, by position."""
+        """Positions of the agents that still learn."""
         over = {**self.results, **self.failures}
         return {i: record for i, record in enumerate(self.records) if i not in over}
 
@@ -115,17 +115,17 @@ class Trainer(Generic[R]):
 
     @property
     def started_anew(self) -> bool:
-        """Whether `restore` found nothing to go on from."""
+        """Whether `restore` found no checkpoint."""
         return all(record.resumed_at == -1 for record in self.records)
 
     def restore(self) -> None:
-        """Go on from the newest checkpoints that are whole."""
+        """Continue from the newest intact checkpoints."""
         self.form.restore(self)
 
     def run(self) -> R:
         """Train to the end; the result is also written to result.json.
 
-        Once a run that a signal has ended is saved, the signal goes on to end the program.
+        After a signal the run is saved, then the signal ends the program.
         """
         opened = list(self.active.values())
         self._open(opened)
@@ -144,7 +144,7 @@ class Trainer(Generic[R]):
         except BaseException as error:
             for record in self.active.values():
                 record.fail(error)
-            with suppress(RLTrainingError, OSError):  # must not hide what went wrong first
+            with suppress(RLTrainingError, OSError):  # must not hide the first error
                 self.form.write_result("failed", self)
             raise
         finally:
@@ -210,8 +210,7 @@ class Trainer(Generic[R]):
 
     @contextmanager
     def _alone(self, position: int) -> Iterator[None]:
-        """Let an agent that diverges end alone, if there are others; an environment that fails
-        ends them all."""
+        """Let a diverged agent end alone if there are others; a failed environment ends all."""
         try:
             yield
         except TrainingDivergedError as error:
@@ -226,7 +225,7 @@ class Trainer(Generic[R]):
             raise
 
     def interrupt(self, number: int) -> None:
-        """End the run soon, for a signal."""
+        """End the run soon because of a signal."""
         self.signal, name = number, signal.Signals(number).name
         for record in self.active.values():
             record.interrupt(number, name)
@@ -250,7 +249,7 @@ class Trainer(Generic[R]):
 
 
 class OneLoop:
-    """The clock of a single agent."""
+    """The clock of one agent."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop, self.link = loop, loop.link
@@ -263,7 +262,7 @@ class OneLoop:
 
 
 class OneAgentForm:
-    """A run of one agent: its record is all there is."""
+    """A run of one agent, with one record."""
 
     def title(self, active: Sequence[Record]) -> str:
         return " ".join(record.algorithm.name() for record in active)

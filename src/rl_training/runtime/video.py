@@ -1,4 +1,4 @@
-"""A video of one episode: the first that an evaluation runs."""
+"""Records a video of the first evaluation episode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Image = NDArray[np.uint8]
 
 DEFAULT_FPS = 30.0
 GIF_FPS_LIMIT = 50.0
-"""Viewers slow a faster GIF down to 10 images per second."""
+"""Viewers slow a faster GIF down to 10 frames per second."""
 
 _SUFFIXES = (".mp4", ".gif")
 
@@ -67,7 +67,7 @@ def record_episode(
 
 
 def _check_target(path: Path, overwrite: bool) -> None:
-    """Refuse a file that could not be written, before anything is made for it."""
+    """Raise an error if the file cannot be written, before anything is made."""
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"video: '{path}' must end in {' or '.join(_SUFFIXES)}; rename it")
     if path.is_dir():
@@ -113,7 +113,7 @@ def _frames_per_second(env: gym.Env[Any, Any]) -> float:
 
 @contextmanager
 def _no_screen_needed() -> Iterator[None]:
-    """Where there is no screen, let pygame and MuJoCo draw without one, unless told how."""
+    """Without a display, let pygame and MuJoCo render offscreen, unless configured otherwise."""
     missing: dict[str, str] = {}
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
         drivers = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
@@ -128,7 +128,7 @@ def _no_screen_needed() -> Iterator[None]:
 
 @contextmanager
 def _no_empty_folders(path: Path) -> Iterator[None]:
-    """Remove folders that were made for a file which did not come to be."""
+    """Remove folders that were made for a file that was not written."""
     made = [folder for folder in path.absolute().parents if not folder.exists()]
     try:
         yield
@@ -158,7 +158,7 @@ class _Recorded(gym.Wrapper[Any, Any, Any, Any]):
 
     def _image(self) -> Image:
         try:
-            with warnings.catch_warnings():  # what is wrong is said below
+            with warnings.catch_warnings():  # reported below
                 warnings.simplefilter("ignore")
                 image: Any = self.env.render()
         except Exception as error:  # noqa: BLE001  (foreign code may raise anything)
@@ -215,7 +215,7 @@ class _Recording:
         """Wait until the file is complete; OSError where it is not."""
         assert self._frames is not None
         self._frames.close()
-        # The package does not look at ffmpeg's exit code, so the file itself is looked at.
+        # The package ignores ffmpeg's exit code, so the file itself is checked.
         expected = self._count * min(1.0, self._fastest / self._fps)
         try:
             found, _ = self._package.count_frames_and_secs(str(self._path))

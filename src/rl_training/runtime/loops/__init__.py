@@ -1,4 +1,4 @@
-"""Loops: each is a step and little else, put together from parts by its `build` function."""
+"""Loops: each is assembled from parts by its `build` function."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
 
 Report = Mapping[str, float | NDArray[np.float32] | Video]
-"""Numbers to log; arrays (histograms) and videos are for the loggers that show them."""
+"""Scalars to log; arrays (histograms) and videos go to the loggers that support them."""
 
 
 class Component(Protocol):
-    """Whatever remembers something owns its state.
+    """A part of a run with its own state.
 
-    One with a true attribute `optional` is as new where a checkpoint has nothing of it.
+    If its attribute `optional` is true, it starts fresh when a checkpoint lacks it.
     """
 
     def training_state(self) -> dict[str, Any]: ...
@@ -31,14 +31,13 @@ class Component(Protocol):
 
 
 class Extra:
-    """Something beside a loop's own parts that is saved, reports or takes time; each only what it
-    has."""
+    """A further part of a loop that may be saved, report metrics or be profiled."""
 
     def components(self) -> dict[str, Component]:
         return {}
 
     def report(self, tick: int) -> Report:
-        """What it has to log at `tick`, since the last report."""
+        """Metrics at `tick`, since the last report."""
         return {}
 
     def parts(self) -> list[Part]:
@@ -46,53 +45,53 @@ class Extra:
 
 
 class Loop(Protocol):
-    """What the trainer needs of a loop."""
+    """The interface between trainer and loop."""
 
     progress: Progress
     engine: Engine
     link: RunLink
     unit: str
-    """What its clock counts, in words."""
+    """The unit of its clock, in words."""
     data_notes: tuple[str, ...]
-    """What had to be assumed about the data it learns from, one sentence each."""
+    """Assumptions about its data, one sentence each."""
 
     held_out: HeldOutData | None
-    """Episodes of the data that no update learns from, where some are set aside."""
+    """Held-out episodes of the data, if there are any."""
     horizon: int
-    """The budget that schedules were made for: a larger one on resume does not change them."""
+    """The budget of the schedules: a larger one on resume does not change them."""
 
     @property
     def tick(self) -> int:
-        """The clock, as of the last complete step: updates or environment steps."""
+        """The clock at the last complete step: updates or environment steps."""
 
     @property
     def position(self) -> int:
-        """The clock with what is done of a step that has begun; else the same as `tick`."""
+        """The clock including an unfinished step; otherwise the same as `tick`."""
 
     @property
     def total(self) -> int:
         """The budget on that clock."""
 
     def advance(self, ticks: int) -> Metrics:
-        """Move the clock on by `ticks`, or by the few more that one step may take; by less, or
-        not at all, once the link's pause is due: then a step may be left half done.
+        """Advance the clock by `ticks`, or by slightly more if one step takes more; by less once
+        the link's pause is due, when a step may be left unfinished.
 
-        The newest metrics, which are empty while nothing has been learned. After an
+        Returns the latest metrics, which are empty before the first update. After an
         `EnvironmentFailure` or a `StepInterrupted`, as after a return, the loop, the algorithm
-        and torch's random streams can be saved, and a resume goes on exactly from there.
+        and torch's random state can be saved, and a resume continues exactly from there.
         """
 
     def episodes(self) -> str:
-        """How the newest training episodes went, for a progress bar; empty without any."""
+        """Summary of the latest training episodes for a progress bar; empty without any."""
 
     def report(self) -> Report:
-        """What else there is to log, since the last report."""
+        """Further metrics since the last report."""
 
     def components(self) -> dict[str, Component]:
-        """Everything beside the algorithm that has to be saved."""
+        """Everything that must be saved besides the algorithm."""
 
     def parts(self) -> list[Part]:
-        """What takes time in it, for a profile."""
+        """The parts that a profile measures."""
 
     def close(self) -> None:
-        """Let go of what the loop holds: environments, processes."""
+        """Release environments and processes."""

@@ -1,4 +1,4 @@
-"""The data set of a run: read, checked and processed as its config says."""
+"""Reads, checks and processes the data set of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl_training.experiment.registry import algorithm_class
 def training_data(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> TransitionDataset:
-    """What an offline run learns from, processed as its config says."""
+    """The processed data of an offline run."""
     if config.total_updates is None and config.total_epochs is None:
         online = "" if algorithm.online_loop is None else ", or total_timesteps to go on online"
         raise ConfigError(f"total_updates: give a budget, total_updates or total_epochs{online}")
@@ -25,7 +25,7 @@ def training_data(
 
 
 def require_dataset(config: TrainConfig, what: str) -> DatasetConfig:
-    """The data section of a run that learns from `what`; refused where there is none."""
+    """The data section of a run that learns from `what`; an error if there is none."""
     if config.dataset is None:
         raise ConfigError(
             f"dataset: {config.algo} learns from {what}; add for example "
@@ -37,15 +37,15 @@ def require_dataset(config: TrainConfig, what: str) -> DatasetConfig:
 def raw_data(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> TransitionDataset:
-    """The run's data with their rewards as they are."""
+    """The run's data with unprocessed rewards."""
     if dataset is None:
         dataset = read_data(config, algorithm.spaces)
     return chosen_episodes(dataset, require_dataset(config, "data"))
 
 
 def read_data(config: TrainConfig, spaces: Spaces | None) -> TransitionDataset:
-    """All data that a config names, with their rewards as they are; without `spaces`, those of
-    its environment or else of the data."""
+    """All data that a config names, with unprocessed rewards; without `spaces`, the spaces come
+    from its environment or the data."""
     as_they_are = {"rewards": RewardProcessing(), "keep": None, "split": None}
     return load_transition_dataset(
         require_dataset(config, "data").model_copy(update=as_they_are),

@@ -1,4 +1,4 @@
-"""A learned model at work: its fits, its rollouts, and what they have left."""
+"""Fits a learned model and imagines rollouts in it."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from rl_training.runtime.signals import StepInterrupted, undone_if_interrupted
 
 CAPACITY = "algo_kwargs.model_buffer_capacity"
 LEAST_RECALL = 0.8
-"""Share of held-out ends below which a learned termination is not to be trusted."""
+"""Recall on held-out terminations below which a learned termination is unreliable."""
 
 
 @dataclass
 class Round:
-    """Rollouts that are being made."""
+    """Rollouts in progress."""
 
     obs: Tensor
-    """(B, O) where those that go on have come to."""
+    """(B, O) current states of the rollouts that continue."""
     steps_left: int
     rows: int
     sums: Tensor
-    """Of rewards, of penalties and of ends so far."""
+    """Sums of rewards, penalties and terminations so far."""
 
 
 class Imagination(Extra):
-    """The model of an algorithm at work: its fits, its rollouts, and what they have left.
+    """Fits an algorithm's model, imagines rollouts and stores their transitions.
 
-    `interval` are the ticks between two rounds of rollouts; `beside` is the memory that the rest
-    of the run claims. What is reported is that of the newest fit and the newest round, and part
-    of the checkpoint like the transitions. Where the run ends in the middle of `prepare`, a fit
-    that is not complete has not happened, and rollouts go on from the step that was imagined last.
+    `interval` is the number of ticks between two rounds of rollouts; `beside` is the memory that
+    the rest of the run claims. The metrics of the last fit and the last round are part of the
+    checkpoint, like the transitions. If the run ends during `prepare`, an unfinished fit is
+    repeated, and rollouts continue from the last imagined step.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Imagination(Extra):
         self.rounds_per_epoch = math.ceil(p.epoch_length / interval)
         self.device = device = algorithm.update_count.device
         self.ends = self._termination(config)
-        for rows in (3, 1):  # of the right shape, also where one rollout is left?
+        for rows in (3, 1):  # checks the shape, also for a single rollout
             self.ends(torch.zeros(rows, algorithm.spaces.obs_dim, device=device))
         capacity = self._limit(p.longest)
         if p.rollout_batch_size * p.longest > capacity:
@@ -81,7 +81,7 @@ class Imagination(Extra):
         self.replay = ModelReplay(capacity, algorithm.spaces, device, gamma=p.gamma)
         self.newest: dict[str, float] = {}
         self.fitted_at = self.imagined_at = -1
-        """The clock at the newest fit and at the newest round."""
+        """The clock at the last fit and at the last round."""
         self.round: Round | None = None
         self.fitting: Fitting | None = None
         self.warned = False
@@ -89,7 +89,7 @@ class Imagination(Extra):
     def fit_beside(self, engine: Engine, capacity: int) -> None:
         """Fit to at most `capacity` transitions, as a CUDA graph if `engine` uses one.
 
-        On the CPU a fit is too short to be compiled for.
+        On the CPU a fit is too short to be compiled.
         """
         algorithm = self.algorithm
         optimizer = algorithm.optimizers["dynamics"]
@@ -99,7 +99,7 @@ class Imagination(Extra):
         self.fit_engine = Engine(self.fitting, mode, 0, engine.link)
 
     def _termination(self, config: TrainConfig) -> Callable[[Tensor], Tensor]:
-        """Of next observations as the networks see them."""
+        """The termination function for normalised next observations."""
         choice = self.params.termination
         if choice == "learned":
             return self.learner.dynamics.ends
@@ -122,8 +122,8 @@ class Imagination(Extra):
         starts: Callable[[], Tensor],
         epoch: int,
     ) -> None:
-        """At the clock `now`, fit the model where there is something to fit it to, and make
-        rollouts; only what of it is not done yet."""
+        """At the clock `now`, fit the model if there are data and imagine rollouts, as far as
+        that is not done yet."""
         if fit_to is not None and self.fitted_at != now:
             self.fit(fit_to())
             self.fitted_at = now
@@ -143,13 +143,13 @@ class Imagination(Extra):
         with undone_if_interrupted(self.algorithm, TorchRandom()):
             report = self.fitting.fit(data, self.fit_engine.run, say)
         found = {"epochs": report.epochs, "rows": report.rows, **report.metrics}
-        # what is not defined for this fit must not stay from the last one
+        # drop metrics of the last fit that are undefined for this one
         self.newest = {k: v for k, v in self.newest.items() if not k.startswith("model/")}
         self.newest |= {f"model/{name}": float(value) for name, value in found.items()}
         self._check_recall(report.metrics.get("termination_recall", 1.0))
 
     def _check_recall(self, recall: float) -> None:
-        """Warn of a learned termination that misses ends, once in a run."""
+        """Warn once per run if a learned termination misses too many terminations."""
         if recall >= LEAST_RECALL or self.warned:
             return
         self.warned = True
@@ -161,7 +161,7 @@ class Imagination(Extra):
 
     @torch.no_grad()
     def imagine(self, starts: Callable[[], Tensor], epoch: int) -> None:
-        """Rollouts of the current policy from (B, O) real states, into the model replay."""
+        """Imagine rollouts of the current policy from (B, O) real states, into the model replay."""
         learner, length = self.learner, self.params.length_at(epoch)
         self.replay.set_limit(self._limit(length))
         if self.round is None:
@@ -223,7 +223,7 @@ class Imagination(Extra):
         self.newest = {name: newest.measure(name) for name in newest.names()}
         self.round = None
         if "fitted_at" not in stored:
-            return  # of an earlier version, which saved no run between the parts of a step
+            return  # from an earlier version, which never saved within a step
         self.fitted_at = stored.whole("fitted_at", least=-1)
         self.imagined_at = stored.whole("imagined_at", least=-1)
         if stored["round"] is not None:
@@ -241,14 +241,14 @@ class Imagination(Extra):
 
 
 def fit_claim(algorithm: Algorithm, capacity: int, key: str) -> Claim:
-    """What fits to `capacity` transitions take."""
+    """Memory of fits to `capacity` transitions."""
     assert isinstance(algorithm, ModelLearner)
     needed = Fitting.memory_needed(algorithm.dynamics, capacity)
     return Claim("a model's fit to data", capacity, needed, key)
 
 
 def _rollouts_claim(algorithm: Algorithm) -> Claim:
-    """A step of all rollouts: what it begins with, and what the model makes of it."""
+    """Memory of one step of all rollouts: inputs and predictions."""
     spaces, rows = algorithm.spaces, int(algorithm.params.rollout_batch_size)
     needed = 2 * 4 * rows * (2 * spaces.obs_dim + spaces.action_dim + 3)
     return Claim("a step of the rollouts", rows, needed, "algo_kwargs.rollout_batch_size")

@@ -1,8 +1,8 @@
 """Imitating demonstrations: collect, train the discriminator, relabel, improve the policy.
 
-The on-policy and the off-policy loop with one difference: what the policy learns to
-collect is what the discriminator says of its steps. The environment's reward is reported
-and reaches nothing that learns, not even a replay.
+The on-policy and the off-policy loop with one difference: the rewards come from the
+discriminator. The environment's reward is only reported; it is not even stored in the
+replay.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rl_training.experiment.seeding import derive_seed
 from rl_training.replay.imitation import ImitationBatch, Pairs
 from rl_training.replay.rollout import RolloutBatch
 from rl_training.replay.table import TransitionTable
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Extra, Report
 from rl_training.runtime.loops.data import raw_data, require_dataset
-from rl_training.runtime.loops.imitation_signs import StateSamples, TerminationBias
+from rl_training.runtime.loops.imitation_signs import StateSamples, SurvivalBiasWarning
 from rl_training.runtime.loops.memory import TransitionMemory
 from rl_training.runtime.loops.off_policy import (
     OffPolicyLoop,
@@ -42,14 +42,14 @@ from rl_training.runtime.loops.off_policy import (
     refuse_idle_learning,
 )
 from rl_training.runtime.loops.offline import DataFingerprint
-from rl_training.runtime.loops.on_policy import OnPolicyLoop, Taken
+from rl_training.runtime.loops.on_policy import OnPolicyLoop, RolloutSteps
 from rl_training.runtime.loops.online import Experience, step_budget
 from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
 
 
 class Demonstrations(Extra):
-    """What the policy should do, on the training device, and signs of how near it comes."""
+    """Demonstrations on the training device, and diagnostics of the imitation."""
 
     def __init__(
         self, config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
@@ -59,11 +59,11 @@ class Demonstrations(Extra):
         kept = demonstrations(dataset, p.demo_episodes, p.demo_subsample, seed)
         shown = dataset.terminations[dataset.episode_ends[: p.demo_episodes]]
         self.reach_an_end = bool(shown.mean() > 0.5)
-        """Whether most demonstrations terminate, so that terminating is no failure."""
-        self.bias = TerminationBias(p.reward_form, self.reach_an_end)
+        """Whether most demonstrations terminate, so that a termination is not a failure."""
+        self.bias = SurvivalBiasWarning(p.reward_form, self.reach_an_end)
         self.states = StateSamples(kept.observations, config.logs_media)
         self.rows = int(p.batch_size * p.discriminator_steps)
-        """Pairs of either side in one round of the discriminator."""
+        """Pairs of expert and of policy per round of the discriminator."""
         self.fingerprint = DataFingerprint(kept)
         self.notes = dataset.notes
         self._table = TransitionTable(
@@ -71,13 +71,13 @@ class Demonstrations(Extra):
         )
 
     def draw(self) -> Pairs:
-        """As many pairs as one round of the discriminator takes."""
+        """Sample the pairs for one round of the discriminator."""
         batch = self._table.sample(self.rows)
         return Pairs(batch.obs, batch.action)
 
     def see(self, obs: NDArray[Any], terminated: bool, notes: list[str]) -> None:
-        """Observations of the policy, and whether an episode among them has terminated."""
-        self.bias.look(terminated, notes)
+        """Record observations of the policy, and whether one of its episodes terminated."""
+        self.bias.check(terminated, notes)
         self.states.see(obs)
 
     def report(self, tick: int) -> Report:
@@ -88,8 +88,8 @@ class Demonstrations(Extra):
 
 
 class Discriminating(Extra):
-    """The discriminator beside an on-policy loop: after each rollout it learns to tell it from
-    the demonstrations, and then rewards its steps."""
+    """The discriminator of an on-policy loop: after each rollout it learns to separate it from
+    the demonstrations and then computes the rewards of its steps."""
 
     def __init__(self, algorithm: Algorithm, demos: Demonstrations) -> None:
         assert isinstance(algorithm, Imitator)
@@ -99,7 +99,7 @@ class Discriminating(Extra):
     def learn_beside(self, engine: Engine, rollouts: int, rollout_size: int) -> None:
         """Prepare for so many rollouts, executed as the updates of `engine` are."""
         self.samples = Samples(rollout_size, self.learning)
-        learner = OneAgent(self.learning, lambda _: self.draw())
+        learner = SingleLearner(self.learning, lambda _: self.draw())
         self.engine = Engine(learner, engine.mode, rollouts, engine.link)
 
     def draw(self) -> ImitationBatch:
@@ -110,15 +110,15 @@ class Discriminating(Extra):
         """A minibatch of the generator."""
         return ImitationBatch(experience=minibatch)
 
-    def learn(self, raw_obs: Tensor, taken: Taken) -> Metrics:
+    def learn(self, raw_obs: Tensor, taken: RolloutSteps) -> Metrics:
         """Train the discriminator on the steps of a rollout."""
         obs, terminated = raw_obs.flatten(0, 1), bool(taken.terminated.any())
         self.demos.see(obs.cpu().numpy(), terminated, self.engine.link.notes)
         self.samples.take(obs, taken.action.flatten(0, 1))
         return self.engine.run(1)
 
-    def rewards(self, taken: Taken) -> Tensor:
-        """(T, E) what the discriminator says of the steps that it has just learned from."""
+    def rewards(self, taken: RolloutSteps) -> Tensor:
+        """(T, E) rewards of the steps that the discriminator has just learned from."""
         every = self.samples.pairs
         return self._reward_of(every.obs, every.action).view(taken.value.shape)
 
@@ -133,8 +133,8 @@ class Discriminating(Extra):
 
 
 class ImitationMinibatches:
-    """What an update off-policy learns from: pairs of the whole replay for the discriminator, and
-    a minibatch for the generator, rewarded by the discriminator as it is then."""
+    """Batches of off-policy updates: pairs of the whole replay for the discriminator, and a
+    minibatch for the generator with rewards of the current discriminator."""
 
     def __init__(self, memory: TransitionMemory, demos: Demonstrations, batch_size: int) -> None:
         self.memory, self.demos, self.batch_size = memory, demos, batch_size
@@ -158,7 +158,7 @@ def build(
             return OnPolicyLoop(config, algorithm.generator, judge, demos.notes)
         return _off_policy(config, algorithm, algorithm.generator, demos)
     except ConfigError as error:
-        # the loops refuse knobs of the generator, which lie in a section of their own here
+        # the loops check the generator's knobs, which are in their own section here
         raise ConfigError(algorithm.own_knobs(str(error))) from None
 
 
@@ -175,7 +175,7 @@ def _off_policy(
 
     memory = TransitionMemory(config, generator, without_reward)
     minibatches = ImitationMinibatches(memory, demos, knobs.batch_size)
-    learner = OneAgent(imitator, lambda _: minibatches.draw())
+    learner = SingleLearner(imitator, lambda _: minibatches.draw())
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
     experience = Experience(config, generator, link.pause)
     actor = RandomThenPolicy(generator, experience, random_steps(config, knobs))
@@ -195,7 +195,7 @@ def _off_policy(
 
 
 class Samples:
-    """The pairs of the newest rollout, always in the same place."""
+    """The pairs of the last rollout, in fixed memory."""
 
     def __init__(self, size: int, algorithm: Algorithm) -> None:
         spaces, device = algorithm.spaces, algorithm.update_count.device

@@ -1,4 +1,4 @@
-"""Signs of how an imitation goes: where experts and policy are, and rewards that mislead."""
+"""Diagnostics of imitation: states of expert and policy, and misleading rewards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_training.runtime.loops import Report
 
 
 class StateSamples:
-    """Where experts and policy have been lately, component by component, for TensorBoard."""
+    """Recent states of expert and policy per component, as histograms for TensorBoard."""
 
     NEWEST = 2_048
     MOST_COMPONENTS = 32
@@ -22,7 +22,7 @@ class StateSamples:
         self._count = 0
 
     def see(self, obs: NDArray[np.float32]) -> None:
-        """Take in (B, O) observations of the policy; the oldest are forgotten."""
+        """Add (B, O) observations of the policy; the oldest are dropped."""
         if not self.active:
             return
         self._seen.append(obs[-self.NEWEST :, : self.MOST_COMPONENTS])
@@ -41,16 +41,16 @@ class StateSamples:
         }
 
 
-class TerminationBias:
-    """Warns once where episodes end early and the reward has one sign: then a constant reward
-    already teaches to stay alive, or to end soon, and no demonstration is needed, or helps."""
+class SurvivalBiasWarning:
+    """Warns once if episodes terminate early and the reward has one sign: then even a constant
+    reward teaches the policy to survive, or to terminate soon, without any demonstration."""
 
     def __init__(self, form: str, experts_reach_an_end: bool) -> None:
         self.form, self.success = form, experts_reach_an_end
         self.silent = form == "logit"
 
-    def look(self, terminated: bool, notes: list[str]) -> None:
-        """Add the warning to `notes` at the first episode that has terminated."""
+    def check(self, terminated: bool, notes: list[str]) -> None:
+        """Add the warning to `notes` at the first termination."""
         if self.silent or not terminated:
             return
         self.silent = True

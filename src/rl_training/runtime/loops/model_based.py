@@ -10,7 +10,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.roles import OfflineModelKnobs, OnlineModelKnobs
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.controls import crossed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops.data import training_data
@@ -43,7 +43,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     fit = fit_claim(algorithm, p.buffer_capacity, claim.key)
     imagination = Imagination(config, algorithm, p.model_interval, claim, fit)
     memory = TransitionMemory(config, algorithm)
-    learner = OneAgent(
+    learner = SingleLearner(
         algorithm, lambda _: imagination.mixed(memory.draw), memory.learned, memory.touched
     )
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
@@ -86,7 +86,7 @@ def build_offline(
     p.refuse_small_data(len(table), "dataset")
     fit = fit_claim(algorithm, len(table), "dataset")
     imagination = Imagination(config, algorithm, p.rollout_interval, fit)
-    learner = OneAgent(algorithm, lambda _: imagination.mixed(table.sample))
+    learner = SingleLearner(algorithm, lambda _: imagination.mixed(table.sample))
     engine = Engine(learner, config.engine, data.total)
     imagination.fit_beside(engine, len(table))
 

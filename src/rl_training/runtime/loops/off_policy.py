@@ -19,12 +19,12 @@ from rl_training.algorithms.roles import ReplayKnobs
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models.masks import random_allowed
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Extra, Report
 from rl_training.runtime.loops.memory import Memory, TransitionMemory
-from rl_training.runtime.loops.online import BegunStep, Experience, NewestMetrics, step_budget
+from rl_training.runtime.loops.online import Experience, NewestMetrics, UnfinishedStep, step_budget
 from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
 
@@ -89,7 +89,7 @@ class Pretraining:
 
 @dataclass(frozen=True)
 class OffPolicyParts:
-    """What an off-policy loop is made of."""
+    """The parts of an off-policy loop."""
 
     algorithm: Algorithm
     """Who acts."""
@@ -107,10 +107,10 @@ class OffPolicyParts:
 
 
 class OffPolicyLoop:
-    """The clock counts environment steps; every vector step takes `num_envs` of them, and is
-    complete once the updates that are due after it are made. An update of a pretraining is a
-    tick, too: `progress.updates` counts both kinds, and as those come first, the two need no
-    counters of their own."""
+    """The clock counts environment steps; every vector step takes `num_envs` of them and is
+    complete after the updates that are due. A pretraining update is also one tick:
+    `progress.updates` counts both kinds, and because pretraining comes first, one counter
+    suffices."""
 
     held_out = None
 
@@ -123,7 +123,7 @@ class OffPolicyLoop:
         self.pretraining_total = 0 if self.pretraining is None else self.pretraining.total
         self.total = self.horizon = total + self.pretraining_total
         self.unit = "pretraining updates and env steps" if self.pretraining_total else "env steps"
-        self.newest, self.step = NewestMetrics(), BegunStep()
+        self.newest, self.step = NewestMetrics(), UnfinishedStep()
 
     @property
     def pretrained(self) -> int:
@@ -169,7 +169,7 @@ class OffPolicyLoop:
         self.memory.store(self.experience.draw_and_step(self.actor.actions), fraction)
 
     def _learn(self) -> bool:
-        """Make the updates that are due, or some of them; whether that were all."""
+        """Run the due updates, or some of them; returns whether all are done."""
         now = self.progress.env_steps
         if self.parts_of_it.before_updates is not None:
             self.parts_of_it.before_updates(now)
@@ -215,7 +215,7 @@ class OffPolicyLoop:
 
 
 def random_steps(config: TrainConfig, knobs: ReplayKnobs) -> int:
-    """Environment steps with random actions; a policy that has learned before takes none."""
+    """Environment steps with random actions; none for a policy that is already trained."""
     return 0 if config.init_from is not None else knobs.learning_starts
 
 
@@ -225,7 +225,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     refuse_idle_learning(config, knobs)
     total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
     memory = TransitionMemory(config, algorithm)
-    learner = OneAgent(
+    learner = SingleLearner(
         algorithm, lambda _: memory.draw(knobs.batch_size), memory.learned, memory.touched
     )
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
@@ -237,7 +237,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
 
 
 def refuse_idle_learning(config: TrainConfig, params: ReplayKnobs) -> None:
-    """Refuse knobs with which a run could not learn from its replay."""
+    """Raise an error for knobs with which a run could not learn from its replay."""
     p, total, num_envs = params, step_budget(config), config.num_envs
     n_step = p.return_steps
     starts, key = p.learning_starts, "algo_kwargs.learning_starts"
@@ -249,7 +249,7 @@ def refuse_idle_learning(config: TrainConfig, params: ReplayKnobs) -> None:
     if starts < n_step * num_envs:
         raise ConfigError(
             f"{key}: {starts:,} is too small for {num_envs} environments and {n_step}-step "
-            "returns, nothing could be drawn at the first update; set at least "
+            "returns, nothing could be sampled at the first update; set at least "
             f"{n_step * num_envs:,}"
         )
     if starts > p.buffer_capacity:

@@ -1,4 +1,4 @@
-"""Learning from a fixed data set: draw, update, count."""
+"""Learning from a fixed data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
 from rl_training.replay.batch import Batch
 from rl_training.replay.table import TransitionTable
-from rl_training.runtime.agents import AgentStack, OneAgent
+from rl_training.runtime.agents import SingleLearner, VmapLearner
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.held_out import HeldOutData
@@ -29,14 +29,14 @@ from rl_training.runtime.profile import Part
 
 
 class OfflineData:
-    """A data set made ready for agents of one algorithm; their normalisers are told of it."""
+    """A data set prepared for agents of one algorithm; sets the normalisers' statistics."""
 
     def __init__(
         self, config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset
     ) -> None:
         options = config.dataset or DatasetConfig(kind="random")
         first = agents[0]
-        # Statistics that came with another run's policy stand in the checkpoint alone.
+        # Statistics taken from another run's policy are only in the checkpoint.
         carried = options.normalize_observations and config.init_from is not None
         by_data = options.normalize_observations and not carried
         self.table = TransitionTable(
@@ -111,10 +111,10 @@ def give_resample(agent: Algorithm, dataset: TransitionDataset, counts: NDArray[
 
 
 class OfflineLoop:
-    """The clock counts updates; an epoch is as many of them as read the data set once.
+    """The clock counts updates; an epoch has as many as one pass over the data set.
 
-    `before_updates` is work of its own at every `interval`-th update, the first included, given
-    the count; it is asked again where it was broken off.
+    `before_updates` is further work before every `interval`-th update, including the first, with
+    the count as its argument; it is called again if it was interrupted.
     """
 
     unit = "updates"
@@ -181,25 +181,24 @@ def build(
 ) -> OfflineLoop:
     """The loop of one agent."""
     data = OfflineData(config, [algorithm], training_data(config, algorithm, dataset))
-    learner = OneAgent(algorithm, data.draw, seed=config.seed)
+    learner = SingleLearner(algorithm, data.draw, seed=config.seed)
     return OfflineLoop(data, Engine(learner, config.engine, data.total))
 
 
 class LoopsInStep:
-    """The loops of several agents, one per seed of the config, around one engine that updates
-    all of them."""
+    """The loops of several agents, one per seed of the config, with one engine for all."""
 
     def __init__(
         self, config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset
     ) -> None:
         data = OfflineData(config, agents, dataset)
-        learner = AgentStack(agents, data.draw, config.seeds or ())
+        learner = VmapLearner(agents, data.draw, config.seeds or ())
         self.engine = Engine(learner, config.engine, data.total)
         self.link = self.engine.link
         self.loops = [OfflineLoop(data, self.engine) for _ in agents]
 
     def advance(self, ticks: int) -> list[Metrics]:
-        """Move all clocks on by `ticks`, or by less once the pause is due; metrics per loop."""
+        """Advance all clocks by `ticks`, or by less once the pause is due; metrics per loop."""
         metrics, done = self.engine.run_until_due(ticks)
         for loop in self.loops:
             loop.progress.updates += done
@@ -210,7 +209,7 @@ class LoopsInStep:
 
 
 class DataFingerprint:
-    """Remembers which data a run learned from, and refuses to go on with other data."""
+    """Stores a fingerprint of the data, and refuses to resume with other data."""
 
     def __init__(self, dataset: TransitionDataset) -> None:
         self.name = dataset.name

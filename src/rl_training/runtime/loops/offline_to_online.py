@@ -14,7 +14,7 @@ from rl_training.envs.collector import Step
 from rl_training.experiment.config import RewardProcessing, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.replay.batch import Batch, interleaved, normalized
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Extra
 from rl_training.runtime.loops.data import raw_data
@@ -34,12 +34,12 @@ from rl_training.runtime.signals import RunLink
 
 
 class PriorData(Extra):
-    """Data that a run begins with, and the processing of rewards that goes with them."""
+    """Prior data of a run and the processing of its rewards."""
 
     def __init__(
         self, config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset
     ) -> None:
-        """`dataset` has rewards that are not processed yet."""
+        """`dataset` has unprocessed rewards."""
         self.processing = RewardProcessing() if config.dataset is None else config.dataset.rewards
         self._episode_returns = dataset.episode_returns()
         processed = apply_reward_processing(dataset, self.processing)
@@ -50,7 +50,7 @@ class PriorData(Extra):
         return self.data.table.sample(rows)
 
     def processed(self, step: Step) -> Step:
-        """A step of the environment with its rewards as the data's are."""
+        """An environment step with rewards processed like the data's."""
         if self.processing == RewardProcessing():
             return step
         reward = process_rewards(step.reward, self._episode_returns, self.processing)
@@ -61,8 +61,8 @@ class PriorData(Extra):
 
 
 class MixedMinibatches:
-    """What one step of the algorithm learns from online: `updates_at_once` minibatches, each with
-    `offline_rows` of prior data."""
+    """Batches of the online phase: `updates_at_once` minibatches, each with `offline_rows` of
+    prior data."""
 
     def __init__(
         self, algorithm: Algorithm, memory: TransitionMemory, prior: PriorData | None
@@ -88,11 +88,11 @@ class MixedMinibatches:
 def build(
     config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset | None
 ) -> OffPolicyLoop:
-    """RLPD, and IQL, AWAC and CQL in runs that go on in the environment.
+    """The loop of RLPD, and of IQL, AWAC and CQL in runs that continue in the environment.
 
     A pretraining update takes one minibatch of prior data and is one step of the critics and of
-    the policy. A policy that has learned before, by pretraining or as another run's, acts from
-    the first environment step on.
+    the policy. A policy that is already trained, by pretraining or in another run, acts from the
+    first environment step on.
     """
     refuse_missing_data(config)
     knobs: PriorDataKnobs = algorithm.params
@@ -104,10 +104,10 @@ def build(
     pretraining = knobs.offline_pretrain_updates
     memory = TransitionMemory(config, algorithm, None if prior is None else prior.processed)
     mixed = MixedMinibatches(algorithm, memory, prior)
-    learner = OneAgent(algorithm, lambda _: mixed.draw(), memory.learned, memory.touched)
+    learner = SingleLearner(algorithm, lambda _: mixed.draw(), memory.learned, memory.touched)
     updates = pretraining + schedule.in_total(total)
     engine = Engine(learner, config.engine, updates, link)
-    on_data = OneAgent(algorithm, lambda _: mixed.draw_prior(knobs.batch_size))
+    on_data = SingleLearner(algorithm, lambda _: mixed.draw_prior(knobs.batch_size))
     before = Engine(on_data, engine.mode, pretraining, link)
     experience = Experience(config, algorithm, link.pause)
     first = 0 if pretraining else random_steps(config, knobs)
@@ -128,7 +128,7 @@ def build(
 
 
 def refuse_missing_data(config: TrainConfig) -> None:
-    """Refuse knobs that need prior data where there are none."""
+    """Raise an error for knobs that need prior data if there are none."""
     p = config.params
     if config.dataset is not None:
         return

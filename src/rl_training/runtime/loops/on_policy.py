@@ -1,4 +1,4 @@
-"""Learning from the current policy's experience: collect a rollout, update on it, forget it."""
+"""On-policy learning: collect a rollout, update on it, discard it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.experiment.state import Stored
 from rl_training.models import RewardScale
 from rl_training.replay.rollout import RolloutBatch, generalized_advantages
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Report
 from rl_training.runtime.loops.online import Experience, step_budget
@@ -26,22 +26,22 @@ from rl_training.runtime.randomness import TorchRandom
 from rl_training.runtime.signals import undone_if_interrupted
 
 
-class Taken(NamedTuple):
-    """The steps of a rollout, (T, E), with what the policy thought of them."""
+class RolloutSteps(NamedTuple):
+    """The steps of a rollout, (T, E), with the policy's log-probabilities and values."""
 
-    obs: Tensor  # (T, E, O) as the networks saw it
+    obs: Tensor  # (T, E, O) as given to the networks
     action: Tensor  # as drawn
     log_prob: Tensor
     value: Tensor
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
-    final_value: Tensor  # of the true final state where an episode was cut; else 0
+    final_value: Tensor  # value of the true final state of a truncated episode; else 0
 
 
 class Rollout:
-    """The steps that were taken since the last update, one by one: part of the checkpoint, so
-    that a run may end in the middle of a rollout."""
+    """The steps since the last update: part of the checkpoint, so that a run may end in the
+    middle of a rollout."""
 
     optional = True
 
@@ -50,15 +50,15 @@ class Rollout:
         self._obs_shape = spaces.obs_shape
         self._action_shape = () if spaces.is_discrete else (spaces.action_dim,)
         self.first_seen = False
-        """Whether the statistics have taken in the first observation of the run."""
-        self._steps: list[Taken] = []
+        """Whether the statistics include the first observation of the run."""
+        self._steps: list[RolloutSteps] = []
         self._raw: list[Tensor] = []
 
     def __len__(self) -> int:
         return len(self._steps)
 
-    def add(self, raw_obs: Tensor, step: Taken) -> None:
-        """One more step, (E, ...), and its observation as the environments returned it."""
+    def add(self, raw_obs: Tensor, step: RolloutSteps) -> None:
+        """Add one step, (E, ...), and its raw observation."""
         self._raw.append(raw_obs)
         self._steps.append(step)
 
@@ -70,9 +70,9 @@ class Rollout:
         self._raw.clear()
         self._steps.clear()
 
-    def taken(self) -> Taken:
+    def taken(self) -> RolloutSteps:
         columns = (torch.stack(column) for column in zip(*self._steps, strict=True))
-        return Taken(*(column.to(self.device) for column in columns))
+        return RolloutSteps(*(column.to(self.device) for column in columns))
 
     def raw_obs(self) -> Tensor:
         """(T, E, O) on the device."""
@@ -96,19 +96,19 @@ class Rollout:
         if not 0 < steps <= self.steps:
             raise columns.wrong("reward", f"that of 1 to {self.steps} steps")
         found = []
-        for name in ("raw_obs", *Taken._fields):
+        for name in ("raw_obs", *RolloutSteps._fields):
             dtype = torch.bool if name in ("terminated", "truncated") else torch.float32
             kind, shape = kinds.get(name, (dtype, ()))
             found.append(columns.tensor(name, kind, steps, self.num_envs, *shape))
         for raw, *step in zip(*found, strict=True):
-            self.add(raw.to(self.device), Taken(*(x.to(self.device) for x in step)))
+            self.add(raw.to(self.device), RolloutSteps(*(x.to(self.device) for x in step)))
 
 
 class Judge(Protocol):
-    """Rewards the steps of rollouts in the place of the environment, and learns from them."""
+    """Computes the rewards of rollouts instead of the environment, and learns from them."""
 
     learning: Algorithm
-    """Who learns from the minibatches."""
+    """The algorithm that learns from the minibatches."""
 
     def learn_beside(self, engine: Engine, rollouts: int, rollout_size: int) -> None:
         """Prepare for so many rollouts, executed as the updates of `engine` are."""
@@ -116,10 +116,10 @@ class Judge(Protocol):
     def batch(self, minibatch: RolloutBatch) -> Any:
         """What `learning` gets of a minibatch."""
 
-    def learn(self, raw_obs: Tensor, taken: Taken) -> Metrics:
-        """Learn from the steps of a rollout, before they are rewarded."""
+    def learn(self, raw_obs: Tensor, taken: RolloutSteps) -> Metrics:
+        """Learn from the steps of a rollout before their rewards are computed."""
 
-    def rewards(self, taken: Taken) -> Tensor:
+    def rewards(self, taken: RolloutSteps) -> Tensor:
         """(T, E) rewards of those steps."""
 
     def components(self) -> dict[str, Component]: ...
@@ -128,8 +128,7 @@ class Judge(Protocol):
 
 
 class OnPolicyLoop:
-    """The clock counts environment steps and moves by whole rollouts, once they are learned
-    from."""
+    """The clock counts environment steps and advances by whole rollouts after their updates."""
 
     unit = "env steps"
     held_out = None
@@ -156,8 +155,8 @@ class OnPolicyLoop:
         self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
         self.judge, self.data_notes = judge, data_notes
         self.learning = algorithm if judge is None else judge.learning
-        """Who learns from the minibatches."""
-        learner = OneAgent(self.learning, self._draw, touched=(self.minibatches.position,))
+        """The algorithm that learns from the minibatches."""
+        learner = SingleLearner(self.learning, self._draw, touched=(self.minibatches.position,))
         self.engine = Engine(learner, config.engine, updates)
         self.link = self.engine.link
         if judge is not None:
@@ -206,42 +205,42 @@ class OnPolicyLoop:
             self.actor_critic.follow_schedules(self.tick, self.horizon)
             self._collect()
             if self.rollout.is_full:
-                # Of learning only the whole can be kept: the steps are, and are learned from anew.
+                # Interrupted learning is undone: the steps are kept, and learning is repeated.
                 scale = ModuleState(self.reward_scale)
                 with undone_if_interrupted(self.learning, scale, self.progress, TorchRandom()):
                     metrics = self._learn(self.rollout.taken())
                 self.rollout.clear()
                 if self.learning.first_nonfinite():
-                    break  # such a policy cannot act
+                    break  # a diverged policy cannot act
             if self.link.pause.due():
                 break
         return metrics
 
     @torch.no_grad()
     def _collect(self) -> None:
-        """Steps to the end of the rollout, or until the pause is due."""
-        # the last observation of a rollout is the first of the next, and counts once
+        """Step to the end of the rollout, or until the pause is due."""
+        # the last observation of a rollout is the first of the next one and counts once
         first = self.progress.env_steps == 0 and not self.rollout.first_seen
         obs = self._seen(self.experience.obs, observe=first)
         self.rollout.first_seen = True
         while not self.rollout.is_full:
             step, (action, log_prob, value) = self._step(obs)
             final = torch.zeros_like(value)
-            if step.truncated.any():  # the state after a cut is not the next row's
+            if step.truncated.any():  # after a truncation the next state is not in the next row
                 final = self.actor_critic.value(self._seen(step.next_obs, observe=False))
             reward, terminated, truncated = (
                 torch.from_numpy(x) for x in (step.reward, step.terminated, step.truncated)
             )
             self.rollout.add(
                 torch.from_numpy(step.obs),
-                Taken(obs, action, log_prob, value, reward, terminated, truncated, final),
+                RolloutSteps(obs, action, log_prob, value, reward, terminated, truncated, final),
             )
             obs = self._seen(self.experience.obs, observe=True)
             if self.link.pause.due():
                 break
 
     def _step(self, obs: Tensor) -> tuple[Step, tuple[Tensor, Tensor, Tensor]]:
-        """One step with actions that are drawn now, and what `RolloutLearner.collect` says."""
+        """One step with newly sampled actions and the results of `RolloutLearner.collect`."""
         drawn: Any = ()
 
         def draw() -> Any:
@@ -254,7 +253,7 @@ class OnPolicyLoop:
     def _drawn(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         try:
             return self.actor_critic.collect(obs)
-        except RuntimeError:  # drawing refuses probabilities that are no numbers
+        except RuntimeError:  # sampling raises an error for NaN probabilities
             head = self.actor_critic.actor
             if not self.algorithm.spaces.is_discrete or bool(torch.isfinite(head(obs).exp()).all()):
                 raise
@@ -265,7 +264,7 @@ class OnPolicyLoop:
         )
 
     def _seen(self, raw: Any, observe: bool) -> Tensor:
-        """Observations as the networks see them, after their statistics took them in."""
+        """Update the statistics with observations and return them normalised."""
         obs = torch.from_numpy(raw).to(self.device, copy=True)
         if observe:
             self.algorithm.normalizer.observe(obs)
@@ -273,7 +272,7 @@ class OnPolicyLoop:
         return seen
 
     @torch.no_grad()
-    def _rollout(self, taken: Taken, reward: Tensor) -> RolloutBatch:
+    def _rollout(self, taken: RolloutSteps, reward: Tensor) -> RolloutBatch:
         """The steps with their advantages, flattened to (T * E) rows."""
         p = self.params
         terminated, truncated = taken.terminated, taken.truncated
@@ -297,8 +296,8 @@ class OnPolicyLoop:
         columns = (*fields, advantage, advantage + taken.value)
         return RolloutBatch(*(x.flatten(0, 1) for x in columns))
 
-    def _learn(self, taken: Taken) -> Metrics:
-        """Updates on a whole rollout; the newest metrics."""
+    def _learn(self, taken: RolloutSteps) -> Metrics:
+        """Update on a whole rollout; returns the latest metrics."""
         if self.judge is None:
             return self._improve(self._rollout(taken, taken.reward))
         verdict = self.judge.learn(self.rollout.raw_obs(), taken)
@@ -346,7 +345,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OnPolicyLoop:
 
 
 class Minibatches:
-    """A rollout in random order, piece by piece; device work of fixed shape and place."""
+    """Minibatches of a rollout in random order, in fixed memory and with fixed shapes."""
 
     def __init__(self, rollout_size: int, batch_size: int, device: torch.device) -> None:
         self._size, self._batch_size = rollout_size, batch_size
@@ -356,7 +355,7 @@ class Minibatches:
         self._rollout: RolloutBatch | None = None
 
     def take(self, rollout: RolloutBatch) -> None:
-        """The rollout to cut up, written over the last one."""
+        """Set the rollout, overwriting the last one."""
         if self._rollout is None:
             self._rollout = rollout
         else:
@@ -364,7 +363,7 @@ class Minibatches:
                 own.copy_(new)
 
     def shuffle(self) -> int:
-        """Begin a pass in a new order; the number of pieces in it."""
+        """Start a pass in a new random order; returns the number of minibatches."""
         self._order.copy_(torch.randperm(self._size, device=self._order.device))
         self.position.zero_()
         return self._size // self._batch_size
@@ -372,7 +371,7 @@ class Minibatches:
     def next(self) -> RolloutBatch:
         assert self._rollout is not None
         rows = self._order.index_select(0, self._within + self.position)
-        # round and round, for whoever asks for more than there is
+        # wraps around if more are requested than exist
         self.position.add_(self._batch_size).remainder_(self._size)
         return RolloutBatch(*(column.index_select(0, rows) for column in self._rollout))
 

@@ -1,4 +1,4 @@
-"""What every loop that acts in an environment shares: its budget, its environments, its counts."""
+"""Shared parts of loops that act in an environment: budget, environments, counters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rl_training.runtime.signals import Pause, StepInterrupted
 
 
 def step_budget(config: TrainConfig) -> int:
-    """The environment steps that a run may take."""
+    """The budget of environment steps."""
     if config.total_timesteps is None:
         raise ConfigError(
             f"total_timesteps: {config.algo} learns in the environment; give a budget of steps"
@@ -38,24 +38,24 @@ def step_budget(config: TrainConfig) -> int:
 
 
 UNKNOWN = -1
-"""In a checkpoint: a length or a success that is not known."""
+"""In a checkpoint: an unknown length or success."""
 
 
 class FinishedEpisode(NamedTuple):
-    """How a training episode went."""
+    """A finished training episode."""
 
     episode_return: float
     length: int
-    """UNKNOWN where an earlier version has saved the episode without it."""
+    """UNKNOWN if an earlier version saved the episode without it."""
     success: int
-    """1 or 0; UNKNOWN where the environment does not report it."""
+    """1 or 0; UNKNOWN if the environment does not report it."""
 
 
 class EpisodeStatistics:
-    """How training episodes went: those since the last report, and the newest ones."""
+    """Statistics of training episodes: those since the last report, and the latest ones."""
 
     SHOWN = 100
-    """Newest episodes over which the progress bar takes means."""
+    """Number of latest episodes in the progress bar's means."""
 
     def __init__(self) -> None:
         self.pending: list[FinishedEpisode] = []
@@ -79,7 +79,7 @@ class EpisodeStatistics:
         }
 
     def __str__(self) -> str:
-        """The newest episodes, for a progress bar; empty before the first has ended."""
+        """Summary of the latest episodes for a progress bar; empty before the first one."""
         if not self.newest:
             return ""
         means = _means(self.newest)
@@ -102,7 +102,7 @@ class EpisodeStatistics:
         returns = stored.numbers("pending")
         count = len(returns)
         lengths = successes = [UNKNOWN] * count
-        if "lengths" in stored:  # earlier versions have saved returns alone
+        if "lengths" in stored:  # earlier versions saved only returns
             lengths = stored.wholes("lengths", count, least=UNKNOWN)
             successes = stored.wholes("successes", count, least=UNKNOWN, most=1)
         self.pending = list(map(FinishedEpisode, returns, lengths, successes))
@@ -110,7 +110,7 @@ class EpisodeStatistics:
 
 
 def _means(episodes: Collection[FinishedEpisode]) -> dict[str, float]:
-    """Mean return and length, and the success rate, of what is known of them."""
+    """Mean return, mean length and success rate of the known values."""
     columns: dict[str, list[float]] = {
         "return_mean": [episode.episode_return for episode in episodes],
         "length_mean": [e.length for e in episodes if e.length != UNKNOWN],
@@ -133,8 +133,8 @@ class NewestMetrics:
         self.metrics = {name: metrics.tensor(name, torch.float32) for name in metrics.names()}
 
 
-class BegunStep:
-    """Whether environments have been stepped and the learning from it is not complete."""
+class UnfinishedStep:
+    """Whether environments were stepped but the updates after it are not complete."""
 
     optional = True
 
@@ -149,14 +149,14 @@ class BegunStep:
 
 
 class Experience:
-    """The training environments of a run, and the count of what happened in them.
+    """The training environments of a run and their counters.
 
-    Made last of a loop's parts, so that whatever else is refused leaves none open.
+    Created last of a loop's parts, so that an earlier error leaves no environment open.
 
-    **A step that fails or is broken off takes nothing with it.** After an `EnvironmentFailure`
-    or a `StepInterrupted` out of `draw_and_step` these counts, the episodes and torch's random
-    streams are as they were before, so that the loop can be saved, and a resume goes on from
-    there as if nothing had happened; no further step can be taken.
+    ***A failed or interrupted step changes nothing.** After an `EnvironmentFailure` or a
+    `StepInterrupted` from `draw_and_step` the counters, the episodes and torch's random state are
+    as before the step, so that the loop can be saved, and a resume continues from there as if
+    nothing had happened; no further step can be taken.
     """
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm, pause: Pause) -> None:
@@ -185,7 +185,7 @@ class Experience:
         return step
 
     def draw_and_step(self, draw_actions: Callable[[], NDArray[Any]]) -> Step:
-        """`step` with actions that are drawn now; where it fails, they have not been drawn."""
+        """`step` with newly sampled actions; if it fails, the random state is restored."""
         streams = [generator.get_state() for generator in self._generators]
         try:
             return self.step(draw_actions())
@@ -202,7 +202,7 @@ class Experience:
 
 
 def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
-    """A collector in the training environments, whose spaces must be those of the task."""
+    """A collector in the training environments, whose spaces must equal the task's."""
     key = "train_env_kwargs" if config.train_env_kwargs else "env_kwargs"
     try:
         collector = Collector(
@@ -215,7 +215,9 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
     except EnvironmentSetupError as error:
         if not config.train_env_kwargs:
             raise
-        env_spaces(config.environment, config.env_kwargs)  # raises where they are not to blame
+        env_spaces(
+            config.environment, config.env_kwargs
+        )  # raises if train_env_kwargs are not the cause
         _, _, what = str(error).partition(": ")
         raise EnvironmentSetupError(f"train_env_kwargs: {what}") from None
     try:

@@ -1,7 +1,7 @@
-"""Learning a model of the world from one's own experience, and acting with a memory of it.
+"""Learning a world model online, with a recurrent policy.
 
-The off-policy loop with an actor that carries its latent state from step to step, and a memory of
-streams, of which updates take sequences.
+The off-policy loop with an actor that carries a latent state from step to step, and a replay of
+streams from which updates sample sequences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
 from rl_training.models.carry import reset_rows
 from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
-from rl_training.runtime.agents import OneAgent
+from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.controls import Progress, crossed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Extra, Report
@@ -40,12 +40,12 @@ from rl_training.runtime.predictions import predictions
 from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
 
-FILMS = 20
-"""Predictions of the model that are shown in the course of a run."""
+VIDEOS = 20
+"""Number of prediction videos per run."""
 
 
 class StreamActor:
-    """The policy, from the first step on, with the latent state that the stream carries."""
+    """The policy, used from the first step on, with the stream's latent state."""
 
     def __init__(self, algorithm: Algorithm, experience: Experience, stream: Stream) -> None:
         self.algorithm, self.experience, self.stream = algorithm, experience, stream
@@ -58,11 +58,10 @@ class StreamActor:
 
 
 class StreamMemory:
-    """Streams of what every environment has shown: one entry per observation.
+    """Streams of all environments, with one entry per observation.
 
-    An episode of n steps has n + 1, the first without an action or a reward, the last without an
-    action after it. An entry is stored together with the latent state that the policy held in it,
-    so it is stored once the policy has acted on it.
+    An episode of n actions has n + 1 entries, the first without an action or a reward. An entry is
+    stored with the policy's latent state, so it is stored after the policy has acted on it.
     """
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
@@ -96,7 +95,7 @@ class StreamMemory:
         self.stream.restart(restarted)
 
     def store(self, step: Step, fraction: float) -> None:
-        """The entries that were acted on, and those with which episodes have ended."""
+        """Store the entries that were acted on, and the last entries of ended episodes."""
         context = self.learner.context(self.stream.took())
         self.replay.add(self.stream.moments(step.obs), self._every, context)
         ended = step.terminated | step.truncated
@@ -126,13 +125,13 @@ class StreamMemory:
 
 
 class ShownPredictions(Extra):
-    """How the model sees what comes, some times in the course of a run."""
+    """Reports open-loop predictions of the model a few times per run."""
 
     def __init__(
         self, config: TrainConfig, memory: StreamMemory, progress: Progress, total: int
     ) -> None:
         self.memory, self.progress = memory, progress
-        self._every = max(1, total // FILMS) if config.logs_media else 0
+        self._every = max(1, total // VIDEOS) if config.logs_media else 0
         self._seed = derive_seed(config.seed, "film")
 
     def report(self, tick: int) -> Report:
@@ -144,7 +143,7 @@ class ShownPredictions(Extra):
 
 
 class Stream:
-    """What every environment has shown last, and what the policy carries into it."""
+    """The latest observation of every environment and the policy's carry."""
 
     def __init__(self, carry: DreamerCarry, spaces: Spaces) -> None:
         num_envs = carry.deter.shape[0]
@@ -157,11 +156,11 @@ class Stream:
         self._next = carry
 
     def acted(self, carry: DreamerCarry) -> None:
-        """What the policy holds once the actions that it has chosen are taken."""
+        """The policy's carry after its chosen actions."""
         self._next = carry
 
     def took(self) -> DreamerCarry:
-        """The actions were taken; what the policy holds since."""
+        """Mark the actions as executed; returns the policy's carry since then."""
         self.carry = self._next
         return self.carry
 
@@ -170,13 +169,13 @@ class Stream:
         return StreamStep(obs, self.action, self.reward, self.first, none, none)
 
     def arrive(self, action: NDArray[Any], reward: NDArray[Any], first: NDArray[Any]) -> None:
-        """At the next moment, to which an action has led, or with which an episode begins."""
+        """Advance to the next observation, after an action or a reset."""
         self.action, self.reward, self.first = action, reward, first
         if first.any():
             self.carry = reset_rows(self.carry, torch.from_numpy(first))
 
     def restart(self, envs: NDArray[Any]) -> None:
-        """Begin episodes in environments (a boolean mask) whose episode was given up."""
+        """Restart episodes in environments (a boolean mask) whose episode was abandoned."""
         self.arrive(self.action, self.reward, self.first | envs)
 
     def training_state(self) -> dict[str, Any]:
@@ -205,7 +204,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     refuse_idle_learning(config, knobs)
     total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
     memory = StreamMemory(config, algorithm)
-    learner = OneAgent(algorithm, lambda _: memory.draw(), memory.learned, memory.touched)
+    learner = SingleLearner(algorithm, lambda _: memory.draw(), memory.learned, memory.touched)
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
     experience = Experience(config, algorithm, link.pause)
     actor = StreamActor(algorithm, experience, memory.stream)
@@ -217,9 +216,9 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
 
 
 def refuse_short_streams(config: TrainConfig, params: SequenceKnobs) -> None:
-    """Refuse knobs with which no stretch could be drawn when the first update is due."""
+    """Raise an error for knobs with which no sequence could be sampled at the first update."""
     num_envs, moments = config.num_envs, params.batch_length + 1
-    needed = f"sequences of {params.batch_length} moments and the one before them"
+    needed = f"sequences of {params.batch_length} steps and the step before them"
     if params.buffer_capacity // num_envs < moments:
         raise ConfigError(
             f"algo_kwargs.buffer_capacity: {params.buffer_capacity:,} is too small for "
