@@ -124,7 +124,7 @@ def test_train_env_kwargs_decide_what_is_learned(tmp_path: Path) -> None:
             DQN,
             {"n_step": 5, "num_envs": 3, "learning_starts": 14},
             "algo_kwargs.learning_starts: 14 is too small for 3 environments and 5-step returns, "
-            "nothing could be drawn at the first update; set at least 15",
+            "nothing could be sampled at the first update; set at least 15",
         ),
         (SAC, {"learning_starts": 0}, "algo_kwargs.learning_starts: 0 is too .* at least 1"),
         (SAC, {"learning_starts": 60}, "algo_kwargs.learning_starts: 60 random .* the 60 in total"),

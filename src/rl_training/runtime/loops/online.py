@@ -215,9 +215,8 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
     except EnvironmentSetupError as error:
         if not config.train_env_kwargs:
             raise
-        env_spaces(
-            config.environment, config.env_kwargs
-        )  # raises if train_env_kwargs are not the cause
+        # raises if train_env_kwargs are not the cause
+        env_spaces(config.environment, config.env_kwargs)
         _, _, what = str(error).partition(": ")
         raise EnvironmentSetupError(f"train_env_kwargs: {what}") from None
     try:

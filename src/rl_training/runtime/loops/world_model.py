@@ -97,7 +97,7 @@ class StreamMemory:
     def store(self, step: Step, fraction: float) -> None:
         """Store the entries that were acted on, and the last entries of ended episodes."""
         context = self.learner.context(self.stream.took())
-        self.replay.add(self.stream.moments(step.obs), self._every, context)
+        self.replay.add(self.stream.step(step.obs), self._every, context)
         ended = step.terminated | step.truncated
         due = np.flatnonzero(ended)
         if len(due):
@@ -164,7 +164,7 @@ class Stream:
         self.carry = self._next
         return self.carry
 
-    def moments(self, obs: NDArray[Any]) -> StreamStep:
+    def step(self, obs: NDArray[Any]) -> StreamStep:
         none = np.zeros(len(self.first), np.bool_)
         return StreamStep(obs, self.action, self.reward, self.first, none, none)
 
