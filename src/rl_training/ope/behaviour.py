@@ -24,7 +24,7 @@ from rl_training.experiment.errors import DataError
 from rl_training.models import BoxPolicy, CategoricalPolicy
 from rl_training.ope.episodes import Floats
 from rl_training.replay.table import observation_statistics
-from rl_training.runtime.agents import AgentStack
+from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops.offline import OfflineData, give_resample
@@ -168,7 +168,7 @@ def estimated_behaviour(
         rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(owner)), aside), lengths))
         checked.append(rng.permutation(rows)[:5_000])
     engine = Engine(
-        AgentStack(agents, data.draw, [seed + i for i in range(folds)]), "eager", updates
+        VmapLearner(agents, data.draw, [seed + i for i in range(folds)]), "eager", updates
     )
     best = [np.inf] * folds
     kept = [{k: v.clone() for k, v in agent.state_dict().items()} for agent in agents]

@@ -25,7 +25,7 @@ from rl_training.ope.estimators import Values
 from rl_training.ope.intervals import Estimate, bootstrap
 from rl_training.ope.support import UNUSUAL, Support, fit_support
 from rl_training.replay.table import observation_statistics
-from rl_training.runtime.agents import AgentStack
+from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops.offline import OfflineData, give_resample
@@ -459,7 +459,7 @@ def _fit(
     counts, half = _counts(dataset, options)
     for agent, own in zip(agents, counts, strict=True):
         give_resample(agent, dataset, own)
-    engine = Engine(AgentStack(agents, data.draw, seeds), "auto", options.updates)
+    engine = Engine(VmapLearner(agents, data.draw, seeds), "auto", options.updates)
     done = 0
     while done < options.updates:
         _, more = engine.run_until_due(min(200, options.updates - done))
