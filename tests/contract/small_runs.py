@@ -116,7 +116,7 @@ def small_config(
         rewards = {"rewards": REWARDS} if algorithm_class(algo).needs_rewards else {}
         values |= {"dataset": {**data_section(kind), **rewards}}
     values |= {"total_timesteps": 64} if family.needs_env else {"total_updates": 10}
-    if algo == "fqe":
+    if algo == "fqe" and "env_id" not in changes:
         values |= {"init_from": small_policy(kind)}
     return TrainConfig(**{**values, **changes, "algo_kwargs": knobs})
 
