@@ -1,4 +1,4 @@
-"""What every algorithm is: networks, named optimisers, an update and an act."""
+"""The base class of algorithms: networks, named optimisers, `update` and `act`."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ from rl_training.models import (
 from rl_training.replay.batch import Batch
 
 Networks = dict[str, nn.Module | nn.Parameter]
-"""What an algorithm has learned, by what it is."""
+"""Learned networks and parameters by name."""
 
 P = TypeVar("P", bound=AnyParams, default=Any)
 """The knobs of an algorithm."""
 B = TypeVar("B", default=Any)
-"""The batches that it learns from: those that its loop gives."""
+"""The batches that it learns from, as its loop makes them."""
 
 RandomRows = Callable[[torch.Generator | None, int], Tensor]
-"""(generator, n) to n rows of random numbers on the device; without a generator, its default."""
+"""Maps (generator, n) to n rows of random numbers on the device; None is the default generator."""
 
 
 class DrawnAhead(Protocol):
-    """Random numbers that were drawn before the update that takes them."""
+    """Random numbers that were sampled before the update that uses them."""
 
     def take(self, rows: RandomRows) -> Tensor: ...
 
 
 class Act(NamedTuple):
-    """Actions in inner units, and what a recurrent policy carries to the next step."""
+    """Actions in inner units, and the carry of a recurrent policy."""
 
     action: Tensor
     carry: Carry = ()
@@ -82,11 +82,11 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     Params: ClassVar[type[AnyParams]]
     loop: ClassVar[str]
-    """How a run learns: the name of one of `loops.LOOPS`."""
+    """The name of its loop, one of `loops.LOOPS`."""
     online_loop: ClassVar[str | None] = None
-    """How a run with `total_timesteps` learns, where that is another way."""
+    """The loop of a run with `total_timesteps`, if it is another one."""
     offline_loop: ClassVar[str | None] = None
-    """How a run with a `dataset` learns, where `loop` learns in the environment."""
+    """The loop of a run with a `dataset`, if `loop` learns in the environment."""
     paper: ClassVar[str]
     summary: ClassVar[str]
     """One line for `rl-training list`."""
@@ -95,30 +95,30 @@ class Algorithm(nn.Module, Generic[P, B]):
     takes_masks: ClassVar[bool] = True
     """Whether it keeps to the actions that a mask in the observations allows."""
     box_knobs: ClassVar[tuple[str, ...]] = ()
-    """Knobs that mean nothing where actions are Discrete."""
+    """Knobs that have no meaning for Discrete actions."""
     needs_returns: ClassVar[bool] = False
     needs_next_actions: ClassVar[bool] = False
-    """Whether batches of a data set hold the action that the data took next."""
+    """Whether batches of a data set hold the next action of the data."""
     needs_rewards: ClassVar[bool] = True
-    """Whether data of a run have to have rewards."""
+    """Whether the data of a run must have rewards."""
     recurrent: ClassVar[bool] = False
-    """Whether the policy keeps something from step to step, a carry."""
+    """Whether the policy has a carry from step to step."""
     slow_to_compile: ClassVar[bool] = False
-    """Whether an update has so many operations that compiling it is no default."""
+    """Whether an update has so many operations that it is not compiled by default."""
     losses: ClassVar[tuple[str, ...]] = ()
     """Metrics of `update` that are watched for NaN and infinity."""
     pieces: ClassVar[tuple[str, ...]] = ()
-    """Methods that are compiled one by one, where an update repeats them; else it is compiled
-    whole."""
+    """Methods that are compiled separately because an update repeats them; without any, the
+    whole update is compiled."""
     softer_weights: ClassVar[str] = ""
-    """What to do where the advantage weights collapse; algorithms that log `weight_metrics`."""
+    """Advice if the advantage weights collapse; for algorithms that log `weight_metrics`."""
     outside_update: ClassVar[tuple[str, ...]] = ()
-    """Optimisers that `update` does not step, because the loop trains what they are for."""
+    """Optimisers that `update` does not step, because the loop does."""
 
     update_count: Tensor
     nonfinite_at: Tensor
     last_td_errors: Tensor
-    """(B,) of the newest update, for prioritised replay; only value-based algorithms have it."""
+    """(B,) of the last update, for prioritised replay; only in value-based algorithms."""
 
     def __init__(self, spaces: Spaces, params: P, normalize_observations: bool = False) -> None:
         super().__init__()
@@ -159,9 +159,9 @@ class Algorithm(nn.Module, Generic[P, B]):
         self.averaged_policy: Policy | None = None
         self.optimizers: dict[str, Optimizer] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
-        # Set while a run makes updates, and at no other time: see `runtime.agents`.
+        # Set only while a run makes updates: see `runtime.agents`.
         self.drawn_ahead: DrawnAhead | None = None
-        # Share of the budget spent; online loops set it before acting, for schedules.
+        # Fraction of the budget spent; online loops set it before acting, for schedules.
         self.fraction = 0.0
         # First update at which each loss was not finite, -1 while all were: read by the
         # trainer at its ticks, so that no update has to wait for the host.
@@ -182,8 +182,8 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     @classmethod
     def loop_of(cls, config: TrainConfig) -> str:
-        """The loop of a run: where there are two, a budget of environment steps decides, or a
-        data set."""
+        """The loop of a run: if there are two, a budget of environment steps or a data set
+        decides."""
         if cls.offline_loop is not None and config.dataset is not None:
             return cls.offline_loop
         online = cls.online_loop
@@ -191,7 +191,7 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
-        """Refuse what runs of this algorithm cannot have; subclasses add what is their own."""
+        """Refuse configurations that do not fit the algorithm; subclasses add their own checks."""
         check_keys(cls, config)
 
     @classmethod
@@ -272,7 +272,7 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     @property
     def gamma(self) -> float:
-        """Discount of the task; 1 for algorithms that look at no return."""
+        """Discount of the task; 1 for algorithms that use no returns."""
         return self.params.discount
 
     @property
@@ -291,8 +291,8 @@ class Algorithm(nn.Module, Generic[P, B]):
         return {"policy": self.policy}
 
     def other_networks(self) -> Networks:
-        """What else another run may start with, by what it is: the same name in two algorithms
-        says that one can go on where the other ended, given the same rewards and discount."""
+        """Further networks that another run may start with, by name: the same name in two
+        algorithms means that they are interchangeable, given the same rewards and discount."""
         return {}
 
     def own_knobs(self, text: str) -> str:
@@ -304,7 +304,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         """Learn from one batch; the metrics are detached 0-d tensors on the device."""
 
     def step(self, batch: B) -> Metrics:
-        """Count, update, and note the first loss that is not finite."""
+        """Count, update, and record the first loss that is not finite."""
         self.update_count += 1
         metrics = self.update(batch)
         if self.averaged_policy is not None:
@@ -337,28 +337,28 @@ class Algorithm(nn.Module, Generic[P, B]):
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         """Inner actions for a batch of raw observations.
 
-        `carry` is what the step before returned; without one every row begins an episode.
+        `carry` is what the previous step returned; without one every row starts an episode.
         """
         obs = self.network_input(obs)
         policy = self.acting_policy
         return Act(policy.sample(obs) if explore else policy.mode(obs))
 
     def network_input(self, obs: Tensor) -> Tensor:
-        """Raw observations as the policy's network sees them."""
+        """Raw observations as the policy's network gets them."""
         return self.normalizer(obs) if self.normalizer.active else obs
 
     def initial_carry(self, rows: int) -> Carry:
-        """What the policy carries into the first step of an episode."""
+        """The carry at a reset."""
         return ()
 
     def with_action(self, carry: Carry, action: Tensor) -> Carry:
-        """The carry where inner actions were taken that may differ from the policy's own."""
+        """The carry after executing `action` in place of the policy's."""
         return carry
 
     # --- what it has learned ------------------------------------------------------------------
     #
-    # Of observations as the networks see them and of inner actions, without gradients. None where
-    # an algorithm has nothing of the kind; one whose networks have other names overrides these.
+    # For normalised observations and inner actions, without gradients. None if an algorithm has
+    # nothing of the kind; one whose networks have other names overrides these.
 
     def action_values(self, obs: Tensor, action: Tensor) -> Tensor | None:
         """(B,) expected returns of given actions: the smallest of the critics' values."""
@@ -376,7 +376,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         return None if values is None else values.view(rows, count)
 
     def state_values(self, obs: Tensor) -> Tensor | None:
-        """(B,) expected returns of states, or of the policy's likeliest actions in them."""
+        """(B,) expected returns of states, or of the policy's most likely actions in them."""
         value = self.other_networks().get("value")
         if not isinstance(value, nn.Module):
             return self.action_values(obs, self.acting_policy.mode(obs))
@@ -436,7 +436,7 @@ class Algorithm(nn.Module, Generic[P, B]):
     # --- randomness ---------------------------------------------------------------------------
 
     def random(self, rows: RandomRows) -> Tensor:
-        """One row of random numbers: the next of those drawn ahead, where a run does so."""
+        """One row of random numbers: the next of those sampled ahead, if there are any."""
         return rows(None, 1)[0] if self.drawn_ahead is None else self.drawn_ahead.take(rows)
 
     def normal(self, *shape: int) -> Tensor:
@@ -484,7 +484,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         return {key: value.detach() for key, value in metrics.items()}
 
     def is_due(self, interval: int) -> Tensor | None:
-        """The mask of a step that is taken at the first of every `interval` updates."""
+        """The mask of a step that is taken in the first of every `interval` updates."""
         return None if interval == 1 else (self.update_count - 1) % interval == 0
 
     def _gradients(
@@ -502,7 +502,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         return gradients, metrics
 
     def state_tensors(self) -> list[Tensor]:
-        """Everything an update writes to."""
+        """All tensors that an update writes to."""
         optimizers = self.optimizers.values()
         own = [*self.parameters(), *self.buffers()]
         return own + [x for optimizer in optimizers for x in optimizer.tensors()]
@@ -523,7 +523,7 @@ class Algorithm(nn.Module, Generic[P, B]):
     # --- state --------------------------------------------------------------------------------
 
     def training_state(self) -> dict[str, Any]:
-        """Everything that has to return for training to go on exactly."""
+        """The complete state for an exact resume."""
         return {
             "modules": self.state_dict(),
             "optimizers": {name: opt.training_state() for name, opt in self.optimizers.items()},
@@ -554,7 +554,7 @@ class Algorithm(nn.Module, Generic[P, B]):
 
 
 def load_module(module: nn.Module, stored: Stored) -> None:
-    """Copy stored weights and buffers over a module's, after a look at every one.
+    """Copy stored weights and buffers into a module after checking every one.
 
     `load_state_dict` alone would convert whatever numbers it finds.
     """

@@ -16,7 +16,7 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class Optimizer:
-    """One list of parameters with two moving averages each, and how a gradient moves them.
+    """A list of parameters with two moments each, and their update by a gradient.
 
     The learning rate is a tensor, so that a schedule changes it in place, also inside a
     captured graph.
@@ -34,22 +34,22 @@ class Optimizer:
     def step(self, gradients: Sequence[Tensor], due: Tensor | None = None) -> None:
         """One step against `gradients`, in the order of the parameters.
 
-        `due` is a 0-d mask: where it is False or 0, nothing changes, the step count included.
+        `due` is a 0-d mask: if it is False or 0, nothing changes, including the step count.
         """
         raise NotImplementedError
 
     @torch.no_grad()
     def start_over(self) -> None:
-        """Forget all gradients so far, as before the first step; parameters and rate stay."""
+        """Reset the moments and the step count; parameters and learning rate stay."""
         for tensor in (*self.exp_avg, *self.exp_avg_sq, self.steps):
             tensor.zero_()
 
     def tensors(self) -> list[Tensor]:
-        """Everything a step or a schedule writes to, beside the parameters."""
+        """All tensors that a step or a schedule writes to, except the parameters."""
         return [*self.exp_avg, *self.exp_avg_sq, self.steps, self.lr]
 
     def replace_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Work on other tensors from now on, in the order of `tensors()`."""
+        """Use other tensors from now on, in the order of `tensors()`."""
         count = len(self.parameters)
         self.exp_avg, self.exp_avg_sq = list(tensors[:count]), list(tensors[count : 2 * count])
         self.steps, self.lr = tensors[2 * count :]
@@ -176,7 +176,7 @@ class LaProp(Optimizer):
 
     EPS = 1e-20
     LEAST_NORM = 1e-3
-    LEAST_ROOT = 4e-18  # of smaller gradients the CPU takes the squares for 0, see `run_scope`
+    LEAST_ROOT = 4e-18  # floor of sqrt(v): with denormals flushed, smaller squares underflow
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, clip: float, warmup: int

@@ -33,11 +33,11 @@ class ValueParams(OffPolicyParams):
     train_frequency: Count = 4
     """Environment steps between two rounds of updates."""
     gradient_updates_per_step: Positive = 0.5
-    """Updates per environment step; fractions are kept exactly over time."""
+    """Updates per environment step; fractions are exact over time."""
     lr: Positive = 5e-4
     """Learning rate of the value network."""
     adam_eps: Positive = 1e-8
-    """Number that Adam adds to its denominator; larger slows weights whose gradients are small."""
+    """Epsilon of Adam; larger values slow down weights with small gradients."""
     kappa: Positive = 1.0
     """Size of a TD error from which the Huber loss is linear."""
     target_update_interval: Count = 100
@@ -45,7 +45,7 @@ class ValueParams(OffPolicyParams):
     double: bool = False
     """Choose the next action by the online network and rate it by the target network."""
     dueling: bool = False
-    """Add up a state value and advantages, each from a stream of its own."""
+    """Sum a state value and advantages from two separate streams."""
     n_step: Count = 1
     """Rewards that are summed before the target bootstraps."""
     prioritized: bool = False
@@ -55,11 +55,11 @@ class ValueParams(OffPolicyParams):
     priority_beta: Fraction = 0.4
     """Share of the sampling bias that is corrected at the start; it rises to 1 over the run."""
     epsilon_start: Fraction = 1.0
-    """Share of random actions at the start."""
+    """Initial fraction of random actions."""
     epsilon_end: Fraction = 0.05
-    """Share of random actions once it has fallen."""
+    """Final fraction of random actions."""
     epsilon_fraction: Rate = 0.1
-    """Share of the budget over which the share of random actions falls, linearly."""
+    """Fraction of the budget over which the fraction of random actions falls linearly."""
 
     @property
     def return_steps(self) -> int:

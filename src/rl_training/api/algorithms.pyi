@@ -1326,7 +1326,7 @@ class DQN(ManagedAlgorithm):
         train_frequency = 4
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
-            Updates per environment step; fractions are kept exactly over time.
+            Updates per environment step; fractions are exact over time.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 64
@@ -1344,7 +1344,7 @@ class DQN(ManagedAlgorithm):
         lr = 0.0005
             Learning rate of the value network.
         adam_eps = 1e-08
-            Number that Adam adds to its denominator; larger slows weights whose gradients are small.
+            Epsilon of Adam; larger values slow down weights with small gradients.
         kappa = 1.0
             Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
@@ -1352,7 +1352,7 @@ class DQN(ManagedAlgorithm):
         double = False
             Choose the next action by the online network and rate it by the target network.
         dueling = False
-            Add up a state value and advantages, each from a stream of its own.
+            Sum a state value and advantages from two separate streams.
         n_step = 1
             Rewards that are summed before the target bootstraps.
         prioritized = False
@@ -1362,11 +1362,11 @@ class DQN(ManagedAlgorithm):
         priority_beta = 0.4
             Share of the sampling bias that is corrected at the start; it rises to 1 over the run.
         epsilon_start = 1.0
-            Share of random actions at the start.
+            Initial fraction of random actions.
         epsilon_end = 0.05
-            Share of random actions once it has fallen.
+            Final fraction of random actions.
         epsilon_fraction = 0.1
-            Share of the budget over which the share of random actions falls, linearly.
+            Fraction of the budget over which the fraction of random actions falls linearly.
     """
 
     algo: ClassVar[str]
@@ -1418,7 +1418,7 @@ class QRDQN(ManagedAlgorithm):
         train_frequency = 4
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
-            Updates per environment step; fractions are kept exactly over time.
+            Updates per environment step; fractions are exact over time.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 64
@@ -1436,7 +1436,7 @@ class QRDQN(ManagedAlgorithm):
         lr = 0.0005
             Learning rate of the value network.
         adam_eps = 1e-08
-            Number that Adam adds to its denominator; larger slows weights whose gradients are small.
+            Epsilon of Adam; larger values slow down weights with small gradients.
         kappa = 1.0
             Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
@@ -1444,7 +1444,7 @@ class QRDQN(ManagedAlgorithm):
         double = False
             Choose the next action by the online network and rate it by the target network.
         dueling = False
-            Add up a state value and advantages, each from a stream of its own.
+            Sum a state value and advantages from two separate streams.
         n_step = 1
             Rewards that are summed before the target bootstraps.
         prioritized = False
@@ -1454,11 +1454,11 @@ class QRDQN(ManagedAlgorithm):
         priority_beta = 0.4
             Share of the sampling bias that is corrected at the start; it rises to 1 over the run.
         epsilon_start = 1.0
-            Share of random actions at the start.
+            Initial fraction of random actions.
         epsilon_end = 0.05
-            Share of random actions once it has fallen.
+            Final fraction of random actions.
         epsilon_fraction = 0.1
-            Share of the budget over which the share of random actions falls, linearly.
+            Fraction of the budget over which the fraction of random actions falls linearly.
         num_quantiles = 200
             Quantiles of the return per action.
     """
@@ -1513,7 +1513,7 @@ class IQN(ManagedAlgorithm):
         train_frequency = 4
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
-            Updates per environment step; fractions are kept exactly over time.
+            Updates per environment step; fractions are exact over time.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 64
@@ -1531,7 +1531,7 @@ class IQN(ManagedAlgorithm):
         lr = 0.0005
             Learning rate of the value network.
         adam_eps = 1e-08
-            Number that Adam adds to its denominator; larger slows weights whose gradients are small.
+            Epsilon of Adam; larger values slow down weights with small gradients.
         kappa = 1.0
             Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
@@ -1539,7 +1539,7 @@ class IQN(ManagedAlgorithm):
         double = False
             Choose the next action by the online network and rate it by the target network.
         dueling = False
-            Add up a state value and advantages, each from a stream of its own.
+            Sum a state value and advantages from two separate streams.
         n_step = 1
             Rewards that are summed before the target bootstraps.
         prioritized = False
@@ -1549,11 +1549,11 @@ class IQN(ManagedAlgorithm):
         priority_beta = 0.4
             Share of the sampling bias that is corrected at the start; it rises to 1 over the run.
         epsilon_start = 1.0
-            Share of random actions at the start.
+            Initial fraction of random actions.
         epsilon_end = 0.05
-            Share of random actions once it has fallen.
+            Final fraction of random actions.
         epsilon_fraction = 0.1
-            Share of the budget over which the share of random actions falls, linearly.
+            Fraction of the budget over which the fraction of random actions falls linearly.
         num_quantiles = 64
             Fractions sampled per state at which quantiles are learned.
         num_target_quantiles = 64
@@ -1617,7 +1617,7 @@ class FQF(ManagedAlgorithm):
         train_frequency = 4
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 0.5
-            Updates per environment step; fractions are kept exactly over time.
+            Updates per environment step; fractions are exact over time.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 64
@@ -1635,7 +1635,7 @@ class FQF(ManagedAlgorithm):
         lr = 0.0005
             Learning rate of the value network.
         adam_eps = 1e-08
-            Number that Adam adds to its denominator; larger slows weights whose gradients are small.
+            Epsilon of Adam; larger values slow down weights with small gradients.
         kappa = 1.0
             Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
@@ -1643,7 +1643,7 @@ class FQF(ManagedAlgorithm):
         double = False
             Choose the next action by the online network and rate it by the target network.
         dueling = False
-            Add up a state value and advantages, each from a stream of its own.
+            Sum a state value and advantages from two separate streams.
         n_step = 1
             Rewards that are summed before the target bootstraps.
         prioritized = False
@@ -1653,11 +1653,11 @@ class FQF(ManagedAlgorithm):
         priority_beta = 0.4
             Share of the sampling bias that is corrected at the start; it rises to 1 over the run.
         epsilon_start = 1.0
-            Share of random actions at the start.
+            Initial fraction of random actions.
         epsilon_end = 0.05
-            Share of random actions once it has fallen.
+            Final fraction of random actions.
         epsilon_fraction = 0.1
-            Share of the budget over which the share of random actions falls, linearly.
+            Fraction of the budget over which the fraction of random actions falls linearly.
         num_fractions = 32
             Fractions proposed per state.
         num_cosines = 64
