@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import rl_training
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
 from rl_training.ope.behaviour import estimated_behaviour, recorded_behaviour
-from rl_training.ope.evaluate import Options
 from rl_training.ope.support import Abstaining, fit_support
 
 from ..algorithms.test_fqe import chain, exact, policy_with
@@ -196,5 +194,17 @@ def test_refusals_are_one_sentence(tmp_path: Path) -> None:
     )
     assert set(trained.estimates) == {"fqe"}
     assert any("left out" in note for note in trained.notes)
-    assert Options().check() is None
-    assert torch.is_grad_enabled()
+
+
+def test_rows_that_trained_the_policy_are_counted_and_warned_of(tmp_path: Path) -> None:
+    for name, seed in (("own", 0), ("other", 1)):
+        np.savez(tmp_path / f"{name}.npz", **box_log(6, seed))
+    spaces: dict[str, Any] = {"actions": {"kind": "box", "low": -1.0, "high": 1.0}}
+    agent = rl_training.BC(
+        dataset=tmp_path / "own.npz", spaces=spaces, hidden_sizes=[8], loss="mse", device="cpu"
+    )
+    quick: dict[str, Any] = {"updates": 3, "replicates": 2, "hidden_sizes": (8,), "gamma": 0.9}
+    for name, share in (("own", 1.0), ("other", 0.0)):
+        found = agent.estimate(tmp_path / f"{name}.npz", progress=False, **quick)
+        assert found.to_dict()["rows_trained_on"] == share
+        assert any("was trained on, so" in note for note in found.notes) == (share > 0.0)
