@@ -5,7 +5,7 @@ Nair, Gupta, Dalal and Levine 2020, arXiv:2006.09359.
 Kept: a TD critic on policy actions, A = Q(s, a) - Q(s, a') with one fresh policy
 action, minimum of twin critics, weighted likelihood. `weight_type: exp` is the capped
 exponential of the paper's objective; `softmax` is the authors' released form, which
-shares the batch's total weight out by a softmax; one learned deviation for all states.
+shares the batch's total weight out by a softmax; one learned std for all states.
 Left: the policy's weight decay.
 """
 

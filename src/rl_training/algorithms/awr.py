@@ -6,7 +6,7 @@ Kept: value regression on returns, advantages standardised over the data (by mov
 averages, since a pass over the whole set per update is not affordable), weights
 exp(A / beta) capped at 20, returns that continue with V at a time limit, evaluation by
 the mode. Left: the paper's online loop with a replay of 50k steps, TD(lambda) (returns
-here are lambda = 1), momentum SGD, the fixed action deviation and the action-bound
+here are lambda = 1), momentum SGD, the fixed action std and the action-bound
 penalty (the mean is bounded instead). An update takes its advantages from the value
 network as the previous update left it, which is the paper's critic-first order.
 """
@@ -44,7 +44,7 @@ class AWRParams(CloningParams, DiscountedParams, ActorCriticParams):
     normalize_advantages: bool = True
     """Standardise advantages, so that the temperature means the same on every reward scale."""
     advantage_norm_rate: Rate = 0.01
-    """How fast the moving mean and deviation of the advantages follow the batches."""
+    """Rate of the moving mean and standard deviation of the advantages."""
     policy_lr: Positive = 3e-4
     """Learning rate of the policy."""
     value_lr: Positive = 1e-3

@@ -1,4 +1,4 @@
-"""Behaviour cloning: do what the data did.
+"""Behaviour cloning: imitate the actions of the data.
 
 Pomerleau, "ALVINN", 1989; the baseline that every offline method has to beat.
 

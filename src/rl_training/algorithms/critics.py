@@ -52,7 +52,7 @@ def policy_choice(policy: Policy, obs: Tensor, noise: Tensor | None) -> tuple[Te
 
 
 def mode_choice(policy: Policy, obs: Tensor) -> Tensor:
-    """The likeliest action as `policy_choice` gives one: all of the probability is on it."""
+    """The most likely action in the format of `policy_choice`, with probability 1."""
     if not isinstance(policy, CategoricalPolicy):
         return policy.mode(obs)
     log_probs: Tensor = policy(obs)

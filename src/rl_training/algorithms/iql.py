@@ -4,7 +4,7 @@ Kostrikov, Nair and Levine 2021, arXiv:2110.06169.
 
 Kept from the authors' code: expectile value on the target critics' minimum, weights
 exp(beta * A) capped at 100 (beta multiplies), orthogonal initialisation, one learned
-deviation for all states around a mean inside the box. Changed: the three losses are taken
+std for all states around a mean inside the box. Changed: the three losses are taken
 at the same networks, in one pass, where the authors' policy and critics see the value
 network one step later. The authors' cosine decay of the policy's learning rate alone is
 `lr_schedule: {kind: cosine, optimizers: [policy]}`.

@@ -4,14 +4,14 @@ Ball, Smith, Kostrikov and Levine 2023, arXiv:2302.02948.
 
 Kept: soft actor-critic on minibatches of which a fixed share is prior data; an ensemble of
 critics with LayerNorm (Dense, LayerNorm, ReLU; none in the policy) whose target is the
-minimum over a few of them, drawn anew for every update; many critic updates per
+minimum over a few of them, sampled for every update; many critic updates per
 environment step, each followed by a soft target update, then one step of the policy, on
 the mean of all critics, and of the temperature, on the last minibatch; target entropy
 -|A|/2; entropy in the target can be switched off.
 
-Deviates: the critics' loss is summed over the ensemble (a factor that Adam cancels), the
+Changed: the critics' loss is summed over the ensemble (a factor that Adam cancels), the
 temperature's loss is log T * (H - target), where the authors' is T * (H - target) with the same
-parameter log T, layers start as PyTorch's do and log-deviations stay in [-5, 2], all as
+parameter log T, layers start as PyTorch's do and log stds stay in [-5, 2], all as
 in this package's SAC, to which RLPD reduces exactly with two critics, both in the target
 and their minimum for the policy, without LayerNorm, at one update per step and a fixed
 temperature.
@@ -56,7 +56,7 @@ class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
     num_critics: Count = 10
     """Critics in the ensemble."""
     num_min_critics: Count = 2
-    """Critics whose minimum is the target, drawn anew for every update."""
+    """Critics whose minimum is the target, sampled for every update."""
     layer_norm: bool = True
     """Standardise every hidden layer of the critics before its ReLU."""
     policy_objective: Literal["mean", "min"] = "mean"
@@ -80,7 +80,7 @@ class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
         have = info.data.get("num_critics", chosen)  # absent where it was refused itself
         if chosen > have:
             raise ValueError(
-                f"{chosen} critics cannot be drawn from the {have} of num_critics; set at most "
+                f"{chosen} critics cannot be chosen from the {have} of num_critics; set at most "
                 f"{have}, or raise num_critics"
             )
         return chosen

@@ -179,7 +179,7 @@ class AWR(ManagedAlgorithm):
         normalize_advantages = True
             Standardise advantages, so that the temperature means the same on every reward scale.
         advantage_norm_rate = 0.01
-            How fast the moving mean and deviation of the advantages follow the batches.
+            Rate of the moving mean and standard deviation of the advantages.
         policy_lr = 0.0003
             Learning rate of the policy.
         value_lr = 0.001
@@ -995,7 +995,7 @@ class RLPD(ManagedAlgorithm):
         num_critics = 10
             Critics in the ensemble.
         num_min_critics = 2
-            Critics whose minimum is the target, drawn anew for every update.
+            Critics whose minimum is the target, sampled for every update.
         policy_objective = 'mean'
             What the policy climbs: the critics' mean, or their minimum as in SAC.
         fixed_temperature = None
