@@ -361,8 +361,8 @@ def test_refused_before_a_folder_exists(
         ({"offline_batch_ratio": -0.5}, "offline_batch_ratio: expected a value greater than or"),
         (
             {"num_critics": 3, "num_min_critics": 4},
-            "algo_kwargs.num_min_critics: 4 critics cannot be chosen from the 3 of num_critics; set "
-            "at most 3",
+            "algo_kwargs.num_min_critics: 4 critics cannot be chosen from the 3 of num_critics; "
+            "set at most 3",
         ),
         (
             {"batch_size": 1},
