@@ -52,7 +52,7 @@ class TransitionDataset:
     parts: tuple[tuple[int, float], ...] = ()
     """(number of rows, weight) of each part of a mix, in row order; one part otherwise."""
     notes: tuple[str, ...] = ()
-    """What a loader had to assume or mend, one sentence each."""
+    """Assumptions and corrections of the loader, one sentence each."""
     has_whole_episode: bool = True
     """False where a source marked no episode end at all, so its returns mean nothing."""
     env_id: str | None = None

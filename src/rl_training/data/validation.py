@@ -1,7 +1,7 @@
 """From arrays as a source gives them to a data set that can be trained on.
 
 Every refusal is one sentence that names the source, the array under the name it has
-there, the first offending row where there is one, and how to mend it.
+there, the first offending row where there is one, and how to fix it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _says_masks(env_id: str, given: tuple[tuple[str, str], ...]) -> bool:
     # an environment that draws from the process' own generators must not notice
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        with suppress(*FOREIGN_ERRORS):  # told when the environment itself is used
+        with suppress(*FOREIGN_ERRORS):  # reported when the environment itself is used
             env = gym.make(env_id, **_Probe.kwargs)
             try:
                 return KEY in env.reset(seed=0)[1]

@@ -1,4 +1,4 @@
-"""How a world model sees what comes: truth, what it expects, and the difference, as a film."""
+"""Open-loop predictions of a world model next to the truth, as a video."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rl_training.replay.sequences import SequenceReplay
 
 SEGMENTS = 6
 SHOWN = 5
-"""Moments that the model sees; of the others it is told the actions alone."""
+"""Observed steps; for the others the model gets only the actions."""
 LEAST_HEIGHT = 48
-"""Of a picture in a film, in pixels: smaller ones are magnified."""
+"""Minimum height of an image in the video in pixels; smaller ones are magnified."""
 
 
 def predictions(
     algorithm: SequenceLearner, replay: SequenceReplay, length: int, seed: int
 ) -> dict[str, float | Video]:
-    """The squared error of stretches that are stored, per number seen, and a film of images.
+    """The mean squared error on stored segments, and for images a video.
 
-    `length` is that of the sequences that updates learn from; shorter ones are taken where the
-    replay has none of it yet.
+    `length` is that of the sequences of updates; shorter segments are used while the replay has
+    none of that length.
 
-    The film's rows are truth, model and error; a frame at its left ends while the model is still
-    shown the truth. Random streams are left as they were.
+    The rows of the video are truth, model and error; the colour of its border shows whether the
+    model observes the truth. The global generators keep their state.
     """
     steps = min(length, replay.shortest - 1)
     with untouched_randomness():
@@ -50,13 +50,13 @@ def prediction_video(truth: Tensor, expected: Tensor, shown: int) -> Video:
     """(B, T, C, H, W) numbers in [0, 1] side by side: truth, model and error from top to bottom."""
     error = (expected - truth + 1.0) / 2.0
     rows = torch.stack([truth, expected, error])  # (3, B, T, C, H, W)
-    if rows.shape[3] != 3:  # neither frames on top of one another nor a single channel has colours
+    if rows.shape[3] != 3:  # neither stacked frames nor a single channel are colours
         rows = rows[:, :, :, -1:].expand(-1, -1, -1, 3, -1, -1)
     scale = max(1, LEAST_HEIGHT // rows.shape[-2])
     rows = rows.repeat_interleave(scale, -1).repeat_interleave(scale, -2)
     rows = F.pad(rows, (1, 1, 1, 1))
     kinds, _, steps, channels, height, _ = rows.shape
     frames = rows.permute(2, 0, 4, 1, 5, 3).reshape(steps, kinds * height, -1, channels).clone()
-    # green while it sees, red while it dreams
+    # green while it observes, red while it predicts
     frames[:shown, :, :2, 1], frames[shown:, :, :2, 0] = 1.0, 1.0
     return Video((frames.clamp(0.0, 1.0) * 255).round().numpy().astype(np.uint8))
