@@ -50,7 +50,7 @@ def as_network(process: Process, policy: Array, data: dict[str, NDArray[Any]], s
     for _ in range(600):
         loss = F.kl_div(net(features), wanted, reduction="batchmean")
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     return agent
 
