@@ -27,8 +27,8 @@ REFERENCES, CALIBRATED = 20_000, 4_000
 """Logged rows that Box actions are compared with, and rows by which distances become quantiles."""
 AT_ONCE = 1_024
 ACTION_WEIGHT = 1.0
-"""How much an action counts against an observation as many standard deviations away. On mixed
-Hopper data 1 found most random actions: 76 % were below the 5 % quantile, 62 % with 3."""
+"""How much an action counts against an observation as many standard deviations away. With 1, 76 %
+of random actions were below the 5 % quantile on mixed Hopper data (one split)."""
 UNUSUAL = 0.05
 """Quantile below which an action counts as one that the data do not support."""
 
