@@ -750,7 +750,7 @@ def test_inspect_reports_every_array_and_then_refuses(cli: Command, tmp_path: Pa
 
 DATA_COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["inspect", "pendulum-mixd"], ("did you mean 'pendulum-mixed'",)),
-    (["inspect", "data.csv"], ("'data.csv'", ".npz")),
+    (["inspect", "data.xyz"], ("'data.xyz'", ".npz")),
     (["inspect", ""], ("data set ''",)),
     (["inspect", "random"], ("environment",)),
     (["inspect", "pendulum-expert", "--env", "CartPole-v1"], ("Pendulum-v1", "CartPole-v1")),
@@ -759,7 +759,7 @@ DATA_COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["make", "random", "--env", "Nope-v1", "--out", "{tmp}/new.npz"], ("'Nope-v1'",)),
     (["make", "pendulum", "--out", "{tmp}/new.npz"], ("'pendulum'", "pendulum-mixed")),
     (["make", "pendulum-expert", "--steps", "9", "--out", "{tmp}/new.npz"], ("--steps",)),
-    (["make", "pendulum-expert", "--out", "{tmp}/new.csv"], ("new.csv", ".npz")),
+    (["make", "pendulum-expert", "--out", "{tmp}/new.xyz"], ("new.xyz", ".npz")),
     (["make", "pendulum-expert", "--out", "{tmp}/there.npz"], ("exists already", "--overwrite")),
     (["make", "pendulum-expert", "--out", "{tmp}/folder.npz"], ("is a folder",)),
     (["make", "pendulum-expert", "--out", "{tmp}/there.npz/x.npz"], ("cannot be written",)),
@@ -790,7 +790,7 @@ COLLECT_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
     (["-n", "1", "--noise", "inf"], ("noise:", "0 or more, got inf")),
     (["-n", "1", "--stochastic"], ("--stochastic", "use epsilon")),
     (["-n", "1", "--checkpoint", "best"], ("is one checkpoint already",)),
-    (["-n", "1", "--out", "{tmp}/new.csv"], ("new.csv", ".npz")),
+    (["-n", "1", "--out", "{tmp}/new.xyz"], ("new.xyz", ".npz")),
     (["-n", "1", "--out", "{tmp}/there.npz"], ("exists already", "--overwrite")),
     (["-n", "1", "--out", "{tmp}/folder.npz"], ("is a folder",)),
     (["-n", "1", "--out", "{tmp}/there.npz/new.npz"], ("cannot be written",)),

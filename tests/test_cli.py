@@ -43,6 +43,8 @@ COMMANDS = (
     ("data", "convert"),
     ("export",),
     ("serve",),
+    ("ope",),
+    ("select",),
     ("doctor",),
 )
 
@@ -305,7 +307,7 @@ def test_collect_then_train_offline(cli: Command, tmp_path: Path) -> None:
     assert "note: the last episode has no end" in cut.out
     assert len(load_transition_dataset(out)) == 50
 
-    command = ["train", "bc/pendulum", *QUICK, "env_id=CartPole-v1", *folder]
+    command = ["train", "bc", *QUICK, "env_id=CartPole-v1", *folder]
     trained = cli(*command, f"dataset={{kind: npz, path: '{out}'}}")
     assert trained.code == 0, trained.err
 

@@ -40,7 +40,7 @@ def test_awr_recovers_the_expert(options: dict[str, object]) -> None:
 def test_the_readmes_first_example_returns_what_it_says(tmp_path: Path) -> None:
     """Better than its data by far, and near the figure that stands beside it."""
     (code,) = (code for language, code in EXAMPLES if language == "python")
-    (data,) = re.findall(r": (-\d+) on average", code)
+    (data,) = re.findall(r"mean return (-\d+)", code)
     stated = [float(number) for number in re.findall(r"# about (-\d+)", code)]
     printed = [
         float(x)

@@ -103,7 +103,7 @@ def test_rejects(key, value):
 
 def test_one_member_cannot_disagree():
     one = {"num_members": 1, "num_elites": 1}
-    with pytest.raises(ConfigError, match=r"^penalty: one member has none .* learned_std"):
+    with pytest.raises(ConfigError, match=r"^penalty: one member cannot disagree .* learned_std"):
         MOPOParams.parse(one)
     assert MOPOParams.parse({**one, "penalty": "learned_std"}).num_members == 1
 

@@ -127,7 +127,9 @@ def allowed(kind: str, target: str, source: str) -> bool:
 def test_the_first_policy_is_the_given_one_or_refused(kind: str) -> None:
     """Over all pairs of algorithms."""
     kinds, env_id = (BOX, "Pendulum-v1") if kind == "box" else (DISCRETE, "CartPole-v1")
-    assert {algo for algo, _ in kinds.values()} == {n for n, k in cases() if k == kind}
+    assert {algo for algo, _ in kinds.values()} == {n for n, k in cases() if k == kind} - {
+        "fqe"
+    }  # it rates a policy
     obs = torch.randn(64, 3 if kind == "box" else 4, generator=torch.Generator().manual_seed(0))
     sources = {
         name: moved(learner_of(algo, env_id, knobs), 0.3 if kind == "box" else 1.0)

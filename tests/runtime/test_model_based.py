@@ -28,7 +28,7 @@ from rl_training.experiment import memory
 from rl_training.experiment.console import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
-from rl_training.runtime.loops import model_based
+from rl_training.runtime.loops import imagination
 
 from ..contract.small_runs import small_config
 
@@ -63,9 +63,9 @@ class Notes:
         self.rounds: list[tuple[int, int, int]] = []
         fit, imagine = loop.extras[0].fit, loop.extras[0].imagine
 
-        def noted_fit(data: Any, tell: Any) -> None:
+        def noted_fit(data: Any) -> None:
             self.fits.append((loop.position, len(data.reward)))
-            fit(data, tell)
+            fit(data)
 
         def noted_imagine(starts: Callable[[], Tensor], epoch: int) -> None:
             obs = starts()
@@ -196,7 +196,7 @@ def test_normalised_data_end_where_raw_ones_do(monkeypatch: pytest.MonkeyPatch) 
         asked.append(next_obs)
         return next_obs[:, 0] > 2.0
 
-    monkeypatch.setattr(model_based, "termination_for", lambda *_: noting)
+    monkeypatch.setattr(imagination, "termination_for", lambda *_: noting)
     loop = loop_of("mopo", config.replace(dataset=section))
     loop.extras[0].ends(loop.data.table.everything().next_obs)
     raw = load_transition_dataset(section, env_id="Pendulum-v1").next_observations
@@ -338,7 +338,7 @@ HERE = "tests.runtime.test_model_based"
         ),
         (
             {"termination": f"{HERE}:squeezed"},
-            r"^algo_kwargs.termination: '.*:squeezed' must give .* for each of 1 .* shape \(\)",
+            r"^algo_kwargs.termination: '.*:squeezed' must return .* for each of 1 .* shape \(\)",
         ),
         ({"termination": "hoppper"}, r"^algo_kwargs.termination: 'hoppper' is not known \(did"),
         (

@@ -23,7 +23,15 @@ from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.callbacks import StepEvent
 
-from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, TASKS, default_kind, known_knobs, runs
+from ..contract.small_runs import (
+    LOOP_KNOBS,
+    SMALL_SAC,
+    TASKS,
+    default_kind,
+    known_knobs,
+    runs,
+    small_policy,
+)
 from ..contract.test_updates import assert_same_state
 
 # Every job is a process of its own, forked from a clean server that has only imported
@@ -95,6 +103,8 @@ def config_for(algo: str, folder: Path, loop: str | None = None, **changes: Any)
         values["algo_kwargs"] |= {"demo_subsample": 3, "spectral_norm": True, "ppo": ppo | moving}
     if family.name == "on_policy":
         values["algo_kwargs"] |= {"rollout_length": 4, "batch_size": 6, "normalize_rewards": True}
+    if algo == "fqe":
+        values |= {"init_from": small_policy(kind)}
     values["algo_kwargs"] = known_knobs(algo, values["algo_kwargs"])
     return {**values, **changes}
 

@@ -42,7 +42,10 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
         if spaces.is_image:  # other numbers would be cut to bytes
             raise EnvironmentSetupError(f"{asked}: images must be uint8, got {obs.dtype}")
         if obs.dtype.kind not in "fiub":  # of complex numbers a part would be lost
-            raise DataError(f"{asked}: observations must be numbers, got {obs.dtype}")
+            raise DataError(
+                f"{asked}: observations must be a list of numbers, as JSON on the command line, "
+                f"got {obs.dtype}"
+            )
         with np.errstate(over="ignore"):  # refused below
             obs = obs.astype(np.float32)
     if obs.shape != shape and obs.shape[1:] != shape:
