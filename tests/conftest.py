@@ -22,6 +22,14 @@ QUICK = (
 """Overrides that make a packaged config a run of a fraction of a second."""
 
 
+LONG = ("test_learning.py", "test_examples.py", "test_knobs.py", "test_every_algorithm.py")
+"""Files whose tests take long. They run first, so that no process is left with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 @pytest.fixture
 def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates on the CPU as they are executed on other devices."""
