@@ -15,8 +15,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train AWR on scripted data beside behaviour cloning (about 2 minutes)
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## run every test; three processes keep two cores busy, because many tests wait
-	$(BIN)/python -m pytest -n 3
+test: $(STAMP)  ## run every test; four processes keep two cores busy, because many tests wait
+	$(BIN)/python -m pytest -n 4
 
 lint: $(STAMP)  ## ruff and the strict type checker
 	$(BIN)/ruff check .

@@ -43,7 +43,7 @@ SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("MLP alone: return", "Fourier features: return", "networks: __main__:fourier_networks"),
     ),
     "offline_to_online.py": (
-        ("--timesteps", "1500", "--total-updates", "20"),
+        ("--timesteps", "700", "--total-updates", "20"),
         ("SAC, simulator alone", "RLPD", "rl-training train rlpd/pendulum", "the data"),
     ),
     "collect_then_offline.py": (

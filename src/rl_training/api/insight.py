@@ -43,8 +43,8 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
             raise EnvironmentSetupError(f"{asked}: images must be uint8, got {obs.dtype}")
         if obs.dtype.kind not in "fiub":  # of complex numbers a part would be lost
             raise DataError(
-                f"{asked}: observations must be a list of numbers, as JSON on the command line, "
-                f"got {obs.dtype}"
+                f"{asked}: observations must be numbers, got {obs.dtype}; give a list of them, as "
+                "JSON on the command line"
             )
         with np.errstate(over="ignore"):  # refused below
             obs = obs.astype(np.float32)
