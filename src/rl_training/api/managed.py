@@ -502,7 +502,7 @@ class ManagedAlgorithm:
     ) -> TransitionDataset:
         """Transitions of whole `episodes`, or of exactly `steps` steps, in the task's environment.
 
-        Box actions get Gaussian `noise` of that deviation in [-1, 1] and are clipped; with
+        Box actions get Gaussian `noise` of that standard deviation in [-1, 1] and are clipped; with
         probability `epsilon` an action is uniformly random instead. Episode i is decided by
         (seed, i) alone. `on_step` gets each reward, and whether the episode ended with it.
         """

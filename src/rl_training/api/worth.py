@@ -91,14 +91,14 @@ class _Progress:
         self.title = ""
 
     def fit(self, title: str) -> Any:
-        def told(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             if self.title != title:
                 self.stop()
                 self.title = title
                 self.console.start(title, total, 0, "updates")
             self.console.advance(done)
 
-        return told
+        return show
 
     def stop(self) -> None:
         if self.title:

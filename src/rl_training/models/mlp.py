@@ -174,7 +174,7 @@ def _to_initialize(module: nn.Module) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def truncated_normal_init_(net: EnsembleMLP) -> None:
-    """Weights normal with deviation 1 / (2 sqrt(fan in)), cut off at two deviations; no biases."""
+    """Weights from a normal of std 1 / (2 sqrt(fan in)), cut off at two std; biases are 0."""
     for weight, bias in zip(net.weights, net.biases, strict=True):
         std = 0.5 / math.sqrt(weight.shape[1])
         nn.init.trunc_normal_(weight, std=std, a=-2.0 * std, b=2.0 * std)

@@ -17,7 +17,7 @@ from rl_training.models.mlp import MLP
 from rl_training.models.questions import Question
 
 Distribution = tuple[Tensor, Tensor]
-"""Mean and logarithm of the deviation."""
+"""Mean and logarithm of the standard deviation."""
 ActionDistribution = Literal["gaussian", "tanh_gaussian"]
 """Kinds of policies over Box actions: `BoundedGaussianPolicy` and `TanhGaussianPolicy`."""
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
@@ -182,7 +182,7 @@ class BoxPolicy(MeanPolicy):
         return Question(self.net, obs, self._distribution)
 
     def forward(self, obs: Tensor) -> Distribution:
-        """Mean and log-deviation of the Gaussian."""
+        """Mean and logarithm of the standard deviation of the Gaussian."""
         return self.ask(obs).answer()
 
     def _distribution(self, out: Tensor) -> Distribution:

@@ -38,7 +38,7 @@ SMALLEST = 1e-3
 """Share of a uniform policy that is mixed into estimated probabilities, so that none is 0."""
 SUM_TOLERANCE = 1e-3
 
-Told = Callable[[int, int], None]
+OnUpdate = Callable[[int, int], None]
 """Called with updates done and in total."""
 
 
@@ -124,7 +124,7 @@ def estimated_behaviour(
     hidden_sizes: Sequence[int] = (128, 128),
     seed: int = 0,
     device: str = "cpu",
-    on_update: Told | None = None,
+    on_update: OnUpdate | None = None,
 ) -> Behaviour:
     """By clones of folds of episodes, or of groups of them, each asked about the others.
 

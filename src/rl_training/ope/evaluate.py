@@ -19,7 +19,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, DataError, did_you_mean
 from rl_training.models import CategoricalPolicy
 from rl_training.ope import estimators as weighted
-from rl_training.ope.behaviour import Behaviour, Told, estimated_behaviour
+from rl_training.ope.behaviour import Behaviour, OnUpdate, estimated_behaviour
 from rl_training.ope.episodes import Floats, WeightedEpisodes, padded
 from rl_training.ope.estimators import Values
 from rl_training.ope.intervals import Estimate, bootstrap
@@ -159,7 +159,7 @@ def prepare_log(
     *,
     seed: int = 0,
     device: str = "cpu",
-    on_update: Told | None = None,
+    on_update: OnUpdate | None = None,
 ) -> Log:
     """Estimate what acted, where the log does not say it, and what it supports."""
     dataset.require_rewards()
@@ -177,7 +177,7 @@ def evaluate(
     algorithm: Algorithm,
     log: Log,
     options: Options,
-    on_update: Told | None = None,
+    on_update: OnUpdate | None = None,
 ) -> Evaluation:
     """The policy of a run with this config, judged on a log."""
     options.check()
@@ -421,7 +421,7 @@ def _fit(
     algorithm: Algorithm,
     dataset: TransitionDataset,
     options: Options,
-    on_update: Told | None,
+    on_update: OnUpdate | None,
 ) -> _Fitted:
     normalise = algorithm.normalizer.active or reads_observations(algorithm.acting_policy)
     count = 3 + options.replicates

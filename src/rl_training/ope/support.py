@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rl_training.data.dataset import TransitionDataset
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, DataError
-from rl_training.ope.behaviour import Behaviour, Clone, Told, estimated_behaviour
+from rl_training.ope.behaviour import Behaviour, Clone, OnUpdate, estimated_behaviour
 from rl_training.ope.episodes import Floats
 from rl_training.replay.table import observation_statistics
 
@@ -113,7 +113,7 @@ def fit_support(
     *,
     seed: int = 0,
     device: str = "cpu",
-    on_update: Told | None = None,
+    on_update: OnUpdate | None = None,
 ) -> Support:
     """From a log; the clones of `behaviour` are taken where it has some."""
     if behaviour is None or behaviour.clone is None:

@@ -14,7 +14,7 @@ from rl_training.experiment.tracking import versions
 
 
 def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, Any]:
-    """What every checkpoint says about itself, whoever writes it."""
+    """The description of itself that every checkpoint holds."""
     return {
         "algo": config.algo,
         "config": config.to_dict(),
