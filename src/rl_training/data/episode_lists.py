@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES, GROUPS
+from rl_training.data.keys import ALIASES
 from rl_training.data.readers import read_arrays
-from rl_training.data.validation import ALIASES, RawTransitions
+from rl_training.data.validation import RawTransitions
 from rl_training.experiment.errors import DataError
 
 FLAGS = ("terminations", "truncations")

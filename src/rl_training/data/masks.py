@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.validation import MASK, NEXT_MASK, RawTransitions, check_lengths
+from rl_training.data.keys import MASK, NEXT_MASK
+from rl_training.data.validation import RawTransitions, check_lengths
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.files import damage, optional_module
+from rl_training.data.keys import select_keys, with_both_flags
 from rl_training.data.table_files import SUFFIXES, file_columns
-from rl_training.data.validation import RawTransitions, select_keys, with_both_flags
+from rl_training.data.validation import RawTransitions
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     DataError,

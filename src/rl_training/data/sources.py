@@ -11,6 +11,7 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.data.episode_lists import holds_episodes, read_episodes
 from rl_training.data.episodes import chosen_episodes
 from rl_training.data.inference import spaces_without_environment
+from rl_training.data.keys import ALIASES
 from rl_training.data.masks import check_masks, with_masks
 from rl_training.data.readers import (
     HDF5_SUFFIXES,
@@ -23,11 +24,7 @@ from rl_training.data.rewards import apply_reward_processing
 from rl_training.data.scripted import SCRIPTED, recipe_for, scripted_arrays
 from rl_training.data.table_files import SUFFIXES, is_frame
 from rl_training.data.tables import read_frame, read_table
-from rl_training.data.validation import (
-    ALIASES,
-    RawTransitions,
-    build_dataset,
-)
+from rl_training.data.validation import RawTransitions, build_dataset
 from rl_training.envs.contract import close_env
 from rl_training.envs.episodes import roll_out, uniform_controller
 from rl_training.envs.make import env_spaces, make_env, spaces_of

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES, GROUPS
-from rl_training.data.table_files import arrow, open_files, open_frame, table_files
-from rl_training.data.validation import ALIASES, DONES, RawTransitions
+from rl_training.data.keys import ALIASES, DONES
+from rl_training.data.table_columns import Columns
+from rl_training.data.table_files import open_files, open_frame, table_files
+from rl_training.data.validation import RawTransitions
 from rl_training.envs.layout import Layout, Part
 from rl_training.experiment.config import DataSource, SpacesConfig, TableColumns
 from rl_training.experiment.errors import DataError, did_you_mean
-
-MOST_CATEGORIES = 10_000
-"""More different texts than these are free text or keys, which no policy can learn from."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +180,9 @@ class _Reader:
     # --- the whole ----------------------------------------------------------------------------
 
     def read(self, table: Any, rows_of_files: Sequence[int]) -> RawTransitions:
-        self.table = table.select(self.wanted(table.column_names))
-        if not self.table.num_rows:
+        table = table.select(self.wanted(table.column_names))
+        self.at = Columns(table, self.label, self.source.categories)
+        if not table.num_rows:
             raise DataError(f"{self.label}: the table has no rows; give at least one")
         self.notes: list[str] = []
         order, ends = self._sorted(rows_of_files)
@@ -193,10 +193,10 @@ class _Reader:
             arrays["next_observations"] = self._following(layout)
         arrays["actions"] = self._actions()
         if "rewards" in self.columns:
-            arrays["rewards"] = self._numbers(self.columns["rewards"][0])
+            arrays["rewards"] = self.at.numbers(self.columns["rewards"][0])
         arrays |= self._flags(order, ends)
         if GROUPS in self.columns:
-            arrays[GROUPS] = self._labels_or_numbers(self.columns[GROUPS][0])
+            arrays[GROUPS] = self.at.labels_or_numbers(self.columns[GROUPS][0])
         if order is not None:
             arrays = {
                 name: array if name in ("terminations", "truncations") else array[order]
@@ -225,11 +225,11 @@ class _Reader:
                     "that says which episode they belong to with dataset.episode"
                 )
             return None, None
-        values = self._labels_or_numbers(self.episode)
+        values = self.at.labels_or_numbers(self.episode)
         rank = _ranks(values)
         order = None
         if self.order is not None:
-            when = self._numbers(self.order)
+            when = self.at.numbers(self.order)
             step = np.diff(rank)
             in_order = bool(((step > 0) | ((step == 0) & (np.diff(when) > 0))).all())
             if in_order:
@@ -268,16 +268,16 @@ class _Reader:
         self, order: NDArray[np.int64] | None, ends: NDArray[np.int64] | None
     ) -> dict[str, NDArray[Any]]:
         """Terminations and truncations, in time order."""
-        count, meaning = self.table.num_rows, self.source.dones
+        count, meaning = self.at.table.num_rows, self.source.dones
         flags = {name: np.zeros(count, np.bool_) for name in ("terminations", "truncations")}
         known = [name for name in flags if name in self.columns]
         for name in known:
-            flags[name] = self._numbers(self.columns[name][0])
+            flags[name] = self.at.numbers(self.columns[name][0])
         if not known:
             done = np.zeros(count, np.bool_)
             if "dones" in self.columns:
                 column = self.columns["dones"][0]
-                done, what = self._numbers(column), f"column '{column}'"
+                done, what = self.at.numbers(column), f"column '{column}'"
             elif ends is not None:
                 order_back = np.arange(count) if order is None else order
                 done[order_back[ends]] = True
@@ -305,117 +305,19 @@ class _Reader:
                 )
         return {name: np.asarray(array) for name, array in flags.items()}
 
-    # --- one column ---------------------------------------------------------------------------
-
-    def _column(self, name: str) -> Any:
-        column = self.table.column(name)
-        if column.null_count:
-            row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-            raise DataError(
-                f"{self.label}: column '{name}' has no value in row {row}; fill it in, or leave "
-                "out the rows of that episode"
-            )
-        return column
-
-    def _is_category(self, name: str, column: Any) -> bool:
-        types = arrow().types
-        kind = column.type
-        if types.is_dictionary(kind):
-            kind = kind.value_type
-        text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-        return bool(text) or name in self.source.categories
+    # --- observations and actions ---------------------------------------------------------------
 
     def _part(self, name: str) -> tuple[Part, NDArray[np.float32]]:
         """A column of an observation, and its (N, width) numbers."""
-        column = self._column(name)
-        if not self._is_category(name, column):
-            values = self._numbers(name)
+        if not self.at.is_category(name):
+            values = self.at.numbers(name)
             part = Part((name,), values.shape[1:])
             with np.errstate(over="ignore"):
                 return part, values.reshape(len(values), -1).astype(np.float32)
-        labels, codes = self._codes(name, column, self.known_labels.get(name))
+        labels, codes = self.at.codes(name, self.known_labels.get(name))
         plain = Part((name,), (), (len(labels),), (0,))
         self.known_labels[name] = labels
         return Part((name,), (), plain.choices, (), labels), plain.encode(codes, self.label)
-
-    def _codes(
-        self, name: str, column: Any, known: Sequence[str] | None
-    ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-        """Categories in the order of their names, or those `known`, and each row's number."""
-        types = arrow().types
-        encoded = column if types.is_dictionary(column.type) else column.dictionary_encode()
-        encoded = encoded.unify_dictionaries().combine_chunks()
-        if isinstance(encoded, arrow().ChunkedArray):
-            encoded = encoded.chunk(0)
-        found = [str(value) for value in encoded.dictionary.to_pylist()]
-        if len(found) > MOST_CATEGORIES:
-            raise DataError(
-                f"{self.label}: column '{name}' holds {len(found):,} different texts, too many for "
-                "categories; leave it out, or sort them into fewer"
-            )
-        indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        used = sorted({found[i] for i in np.unique(indices)})
-        labels = tuple(known) if known else tuple(used)
-        unseen = [label for label in used if label not in labels]
-        if unseen:
-            row = int(np.flatnonzero(indices == found.index(unseen[0]))[0])
-            raise DataError(
-                f"{self.label}: column '{name}' has the category '{unseen[0]}' in row {row}, which "
-                f"dataset.spaces does not have{did_you_mean(unseen[0], labels)}; correct it, or "
-                "start a new run"
-            )
-        position = {label: i for i, label in enumerate(labels)}
-        return labels, np.asarray([position.get(label, 0) for label in found])[indices]
-
-    def _numbers(self, name: str) -> NDArray[Any]:
-        """(N,) numbers of a column, or (N, width) of one that holds lists."""
-        pa, column = arrow(), self._column(name)
-        types, kind = pa.types, column.type
-        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-            return self._lists(name, column)
-        if types.is_decimal(kind):
-            column = column.cast(pa.float64())
-        elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            advice = "leave it out, or store numbers"
-            if types.is_binary(kind) or types.is_large_binary(kind):
-                advice = "store it uncompressed, as lists of numbers"
-            raise DataError(
-                f"{self.label}: column '{name}' holds {kind}, expected numbers; {advice}"
-            )
-        values: NDArray[Any] = column.to_numpy()
-        return values
-
-    def _lists(self, name: str, column: Any) -> NDArray[Any]:
-        whole = column.combine_chunks()
-        if isinstance(whole, arrow().ChunkedArray):
-            whole = whole.chunk(0)
-        types = arrow().types
-        inner = whole.type.value_type
-        if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
-            raise DataError(
-                f"{self.label}: column '{name}' holds lists of {inner}, expected lists of numbers; "
-                "flatten it"
-            )
-        if types.is_fixed_size_list(whole.type):
-            lengths = np.full(len(whole), whole.type.list_size)
-        else:
-            lengths = np.diff(whole.offsets.to_numpy())
-        ragged = np.flatnonzero(lengths != lengths[0])
-        if ragged.size:
-            raise DataError(
-                f"{self.label}: column '{name}' holds {lengths[ragged[0]]} numbers in row "
-                f"{ragged[0]} and {lengths[0]} in row 0; make all rows equally long"
-            )
-        flat = whole.flatten()
-        if flat.null_count:
-            row = int(
-                np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False))[0] // lengths[0]
-            )
-            raise DataError(
-                f"{self.label}: column '{name}' lacks a number in row {row}; fill it in"
-            )
-        values: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
-        return values
 
     def _following(self, layout: Layout) -> NDArray[np.float32]:
         columns = self.columns["next_observations"]
@@ -427,11 +329,11 @@ class _Reader:
         found = []
         for name, part in zip(columns, layout.parts, strict=True):
             if part.labels:
-                _, codes = self._codes(name, self._column(name), part.labels)
+                _, codes = self.at.codes(name, part.labels)
                 plain = Part(part.path, (), part.choices, (0,))
                 found.append(plain.encode(codes, self.label))
             else:
-                values = self._numbers(name)
+                values = self.at.numbers(name)
                 if values.shape[1:] != part.shape:
                     raise DataError(
                         f"{self.label}: column '{name}' holds numbers of the shape "
@@ -444,35 +346,10 @@ class _Reader:
         columns = self.columns["actions"]
         if len(columns) == 1:
             name = columns[0]
-            column = self._column(name)
-            if self._is_category(name, column):
-                self.action_labels, codes = self._codes(name, column, self.action_labels or None)
+            if self.at.is_category(name):
+                self.action_labels, codes = self.at.codes(name, self.action_labels or None)
                 return codes
-            values = self._numbers(name)
+            values = self.at.numbers(name)
             # one column of numbers with a fraction is a Box action of one component
             return values[:, None] if values.ndim == 1 and values.dtype.kind == "f" else values
-        return np.stack([self._scalar(name).astype(np.float32) for name in columns], 1)
-
-    def _scalar(self, name: str) -> NDArray[Any]:
-        values = self._numbers(name)
-        if values.ndim != 1:
-            raise DataError(
-                f"{self.label}: column '{name}' holds lists and is one of several; name it alone"
-            )
-        return values
-
-    def _labels_or_numbers(self, name: str) -> NDArray[Any]:
-        """A column that says which or whose, as whole numbers or text."""
-        column = self._column(name)
-        if self._is_category(name, column):
-            labels, codes = self._codes_of_any(column)
-            return np.asarray(labels)[codes]
-        values = self._scalar(name)
-        return values.astype(np.int64) if values.dtype.kind == "b" else values
-
-    def _codes_of_any(self, column: Any) -> tuple[list[str], NDArray[np.int64]]:
-        encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-        if isinstance(encoded, arrow().ChunkedArray):
-            encoded = encoded.chunk(0)
-        labels = [str(value) for value in encoded.dictionary.to_pylist()]
-        return labels, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return np.stack([self.at.scalar(name).astype(np.float32) for name in columns], 1)
