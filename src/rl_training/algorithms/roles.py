@@ -2,12 +2,14 @@
 
 Structural: an algorithm plays a role by having its members, whatever it derives from. Members
 that a role declares as methods or properties are looked for on the class, when a configuration
-names the algorithm; the others on the object, when its loop is built.
+names the algorithm; the others on the object, when its loop is built (`LoopFamily.refuse_unfit`).
+A loop then casts: from Python 3.12 on `isinstance` with a protocol overlooks the submodules of an
+`nn.Module`, so no role is checkable at run time.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -112,7 +114,6 @@ class ImitationKnobs(BatchKnobs, Protocol):
     def discriminator_steps(self) -> int: ...
 
 
-@runtime_checkable
 class Role(Protocol):
     """What any loop needs."""
 
@@ -121,7 +122,6 @@ class Role(Protocol):
     def update(self, batch: Any) -> dict[str, Tensor]: ...
 
 
-@runtime_checkable
 class RolloutLearner(Role, Protocol):
     """Learns from rollouts of its own policy."""
 
@@ -137,7 +137,6 @@ class RolloutLearner(Role, Protocol):
         """Set what changes over the run."""
 
 
-@runtime_checkable
 class ModelLearner(Role, Protocol):
     """Learns from what its model of the environment imagines; the loop fits the model."""
 
@@ -151,7 +150,6 @@ class ModelLearner(Role, Protocol):
         """What imagined steps are worth, (B,)."""
 
 
-@runtime_checkable
 class SequenceLearner(Role, Protocol):
     """Learns from sequences, and acts with a latent state that the replay keeps, too."""
 
@@ -165,7 +163,6 @@ class SequenceLearner(Role, Protocol):
     def open_loop(self, batch: SequenceBatch, shown: int) -> OpenLoop: ...
 
 
-@runtime_checkable
 class Imitator(Role, Protocol):
     """Rewards an inner algorithm, the generator, for what looks like demonstrations."""
 

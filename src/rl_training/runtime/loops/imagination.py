@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -57,8 +57,7 @@ class Imagination(Extra):
     def __init__(
         self, config: TrainConfig, algorithm: Algorithm, interval: int, *beside: Claim
     ) -> None:
-        assert isinstance(algorithm, ModelLearner)
-        self.learner: ModelLearner = algorithm
+        self.learner = cast(ModelLearner, algorithm)
         self.algorithm: Algorithm = algorithm
         self.params: ModelKnobs = algorithm.params
         p = self.params
@@ -242,8 +241,7 @@ class Imagination(Extra):
 
 def fit_claim(algorithm: Algorithm, capacity: int, key: str) -> Claim:
     """Memory of fits to `capacity` transitions."""
-    assert isinstance(algorithm, ModelLearner)
-    needed = Fitting.memory_needed(algorithm.dynamics, capacity)
+    needed = Fitting.memory_needed(cast(ModelLearner, algorithm).dynamics, capacity)
     return Claim("a model's fit to data", capacity, needed, key)
 
 

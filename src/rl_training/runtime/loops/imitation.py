@@ -7,7 +7,7 @@ replay.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -92,9 +92,8 @@ class Discriminating(Extra):
     the demonstrations and then computes the rewards of its steps."""
 
     def __init__(self, algorithm: Algorithm, demos: Demonstrations) -> None:
-        assert isinstance(algorithm, Imitator)
         self.learning: Algorithm = algorithm
-        self.demos, self._reward_of = demos, algorithm.reward
+        self.demos, self._reward_of = demos, cast(Imitator, algorithm).reward
 
     def learn_beside(self, engine: Engine, rollouts: int, rollout_size: int) -> None:
         """Prepare for so many rollouts, executed as the updates of `engine` are."""
@@ -150,13 +149,13 @@ def build(
 ) -> OnPolicyLoop | OffPolicyLoop:
     """The loop of the chosen generator."""
     require_dataset(config, "demonstrations")
-    assert isinstance(algorithm, Imitator)
+    generator = cast(Imitator, algorithm).generator
     demos = Demonstrations(config, algorithm, raw_data(config, algorithm, dataset))
     try:
-        if batch_of(type(algorithm.generator)) is RolloutBatch:
+        if batch_of(type(generator)) is RolloutBatch:
             judge = Discriminating(algorithm, demos)
-            return OnPolicyLoop(config, algorithm.generator, judge, demos.notes)
-        return _off_policy(config, algorithm, algorithm.generator, demos)
+            return OnPolicyLoop(config, generator, judge, demos.notes)
+        return _off_policy(config, algorithm, generator, demos)
     except ConfigError as error:
         # the loops check the generator's knobs, which are in their own section here
         raise ConfigError(algorithm.own_knobs(str(error))) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -142,8 +142,7 @@ class OnPolicyLoop:
     ) -> None:
         self.total = self.horizon = step_budget(config)
         p: RolloutKnobs = algorithm.params
-        assert isinstance(algorithm, RolloutLearner)
-        self.actor_critic: RolloutLearner = algorithm
+        self.actor_critic = cast(RolloutLearner, algorithm)
         self.algorithm: Algorithm = algorithm
         self.params = p
         self.rollout_size = p.rollout_length * config.num_envs

@@ -7,7 +7,7 @@ streams from which updates sample sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -65,11 +65,10 @@ class StreamMemory:
     """
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        assert isinstance(algorithm, SequenceLearner)
-        self.learner: SequenceLearner = algorithm
+        self.learner = cast(SequenceLearner, algorithm)
         self.knobs: SequenceKnobs = algorithm.params
         self.stream = Stream(algorithm.initial_carry(config.num_envs), algorithm.spaces)
-        size = algorithm.rssm.size
+        size = self.learner.rssm.size
         self.replay = SequenceReplay(
             self.knobs.buffer_capacity,
             config.num_envs,
