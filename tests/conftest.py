@@ -22,7 +22,13 @@ QUICK = (
 """Overrides that make a packaged config a run of a fraction of a second."""
 
 
-LONG = ("test_learning.py", "test_examples.py", "test_knobs.py", "test_every_algorithm.py")
+LONG = (
+    "test_learning.py",
+    "test_readme.py",
+    "test_examples.py",
+    "test_knobs.py",
+    "test_every_algorithm.py",
+)
 """Files whose tests take long. They run first, so that no process is left with one at the end."""
 
 

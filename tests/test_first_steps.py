@@ -253,28 +253,26 @@ gym.register("Reach-v0", entry_point=Reach, max_episode_steps=20)
 """
 
 
-def test_a_module_of_the_current_folder(tmp_path: Path) -> None:
+def test_a_module_of_the_current_folder(
+    tmp_path: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "myreg.py").write_text(REACH, encoding="utf-8")
     config = "algo: ppo\nenv_id: myreg:Reach-v0\ntotal_timesteps: 64\nfinal_eval: false\n"
     config += "tensorboard: false\noutput_dir: named\nalgo_kwargs: {rollout_length: 64}\n"
     (tmp_path / "mine.yaml").write_text(config, encoding="utf-8")
 
-    def command(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "rl-training"), *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stderr
+    installed = [Path(sys.executable).parent / "rl-training", "train", "mine.yaml", "--quiet"]
+    done = subprocess.run(installed, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
-    assert command("train", "mine.yaml", "--quiet") == (0, "")
-    code, said = command("train", "mine.yaml", "env_id=nowhere:Reach-v0")
-    assert code == 2
-    assert "the module 'nowhere' of 'nowhere:Reach-v0' is not found" in said
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    outcome = cli("train", "mine.yaml", "env_id=nowhere:Reach-v0")
+    assert outcome.code == 2
+    assert "the module 'nowhere' of 'nowhere:Reach-v0' is not found" in outcome.err
     (run,) = (tmp_path / "named").iterdir()
-    code, said = command("eval", str(run), "-n", "1")
-    assert code == 2
-    assert "--trust" in said
-    assert command("eval", str(run), "-n", "1", "--trust") == (0, "")
+    outcome = cli("eval", run, "-n", "1")
+    assert outcome.code == 2
+    assert "--trust" in outcome.err
+    outcome = cli("eval", run, "-n", "1", "--trust")
+    assert (outcome.code, outcome.err) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,16 @@ def spaces_of(stack: int) -> Spaces:
     return Spaces(int(np.prod(shape)), "discrete", 5, image_shape=shape, frame_stack=stack)
 
 
+@functools.cache
 def frame(env: int, episode: int, time: int) -> np.ndarray:
-    """A picture of its own for every moment."""
+    """A different image at every step of every episode."""
     rng = np.random.default_rng([env, episode, time])
     return rng.integers(1, 256, PIXELS, dtype=np.uint8)
 
 
-def observation(moment: Any, stack: int, padding: str) -> np.ndarray:
+def observation(at: Any, stack: int, padding: str) -> np.ndarray:
     """What a stacking wrapper shows at (environment, episode, step)."""
-    env, episode, time = (int(x) for x in moment)
+    env, episode, time = (int(x) for x in at)
     frames = []
     for t in range(time - stack + 1, time + 1):
         if t < 0 and padding == "zero":
@@ -55,11 +57,11 @@ class ImageStream(Stream):
 
     def vector_step(self) -> tuple[np.ndarray, ...]:
         obs, action, reward, next_obs, terminated, truncated = super().vector_step()
-        seen = [np.stack([self.show(m) for m in moments]) for moments in (obs, next_obs)]
+        seen = [np.stack([self.show(at) for at in steps]) for steps in (obs, next_obs)]
         return seen[0], action, reward, seen[1], terminated, truncated
 
-    def show(self, moment: Any) -> np.ndarray:
-        return observation(moment, self.stack, self.padding)
+    def show(self, at: Any) -> np.ndarray:
+        return observation(at, self.stack, self.padding)
 
 
 def replay_for(
