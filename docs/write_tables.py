@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from rl_training.algorithms import BUILT_IN
+from rl_training.envs.spaces import ACTION_NAMES
 from rl_training.experiment.registry import algorithm_class
 
 DOCS = Path(__file__).resolve().parent
@@ -31,7 +32,7 @@ def lines(form: str) -> str:
         title, use = re.match(r"# ([^:\n]+)", page), re.search(r"^For: (.+)\.$", page, re.M)
         if title is None or use is None:
             raise ValueError(f"docs/algorithms/{algo}.md lacks its title or its line 'For: ...'")
-        kinds = sorted(kind.capitalize() for kind in algorithm_class(algo).action_kinds)
+        kinds = sorted(ACTION_NAMES[kind] for kind in algorithm_class(algo).action_kinds)
         named = {"algo": algo, "name": title[1], "use": use[1], "actions": ", ".join(kinds)}
         written.append(form.format(**named) + "\n")
     return "".join(written)

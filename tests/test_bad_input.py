@@ -381,7 +381,6 @@ ODD_SPACES = {
         gym.spaces.Dict({"x": _BOX, "seen": gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)}),
         _BOX,
     ),
-    "MultiDiscrete": (_BOX, gym.spaces.MultiDiscrete([2, 3])),
     "Unbounded": (_BOX, gym.spaces.Box(-np.inf, np.inf, (1,))),
     "Tuple": (_BOX, gym.spaces.Tuple([_BOX])),
 }

@@ -26,7 +26,14 @@ from rl_training.replay.sequences import SequenceBatch, SequenceReplay, StreamSt
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import build_algorithm
 
-TASKS = {"box": ("Pendulum-v1", "pendulum-mixed"), "discrete": ("CartPole-v1", "cartpole-mixed")}
+from ..envs.choices import ENV_ID as CHOICES_ID
+
+TASKS = {
+    "box": ("Pendulum-v1", "pendulum-mixed"),
+    "discrete": ("CartPole-v1", "cartpole-mixed"),
+    "multi_discrete": (CHOICES_ID, ""),
+}
+"""Environment and scripted data of each kind of actions; without a name data are random."""
 MODEL_KNOBS: dict[str, Any] = {
     "num_members": 3,
     "num_elites": 2,
@@ -90,7 +97,10 @@ def default_kind(algo: str) -> str:
 
 
 def data_section(kind: str) -> dict[str, Any]:
-    return {"kind": "scripted", "name": TASKS[kind][1], "max_episodes": 6}
+    name = TASKS[kind][1]
+    if not name:
+        return {"kind": "random", "steps": 160}
+    return {"kind": "scripted", "name": name, "max_episodes": 6}
 
 
 # shifted, so that advantages of both signs occur from the first update on

@@ -108,8 +108,9 @@ def test_acts_within_the_space(algo: str, kind: str) -> None:
             assert action.shape == (64, algorithm.spaces.action_dim)
             assert bool((action.abs() <= 1).all())
         else:
-            assert action.shape == (64,)
-            assert set(action.unique().tolist()) <= set(range(algorithm.spaces.action_dim))
+            assert action.shape == (64, *algorithm.spaces.inner_action_shape)
+            choices = torch.tensor(algorithm.spaces.choices)
+            assert bool(((action.reshape(64, -1) < choices) & (action.reshape(64, -1) >= 0)).all())
     mode = algorithm.act(obs, explore=False).action
     assert torch.equal(mode, algorithm.act(obs, explore=False).action), "the mode is no draw"
 

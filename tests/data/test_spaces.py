@@ -5,7 +5,9 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 
+from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import EnvironmentSetupError
 
@@ -16,9 +18,10 @@ class Unbounded(gym.Env[np.ndarray, np.ndarray]):
 
 
 def test_unbounded_actions_can_be_given_bounds_as_the_message_says() -> None:
-    env: gym.Env[np.ndarray, np.ndarray] = Unbounded()
+    gym.register("tests/Unbounded-v0", Unbounded)  # type: ignore[arg-type]
     with pytest.raises(EnvironmentSetupError, match="every bound must be finite") as caught:
-        Spaces.of(env)
-    advice = str(caught.value).partition("for example ")[2]
-    bounded = eval(advice, {"gymnasium": gym, "env": env})
-    assert Spaces.of(bounded) == Spaces(2, "box", 3, (-1.0,) * 3, (1.0,) * 3)
+        env_spaces("tests/Unbounded-v0")
+    key, _, value = str(caught.value).partition("such as env_kwargs.")[2].partition("=")
+    advised = {key: yaml.safe_load(value.strip("'"))}
+    found = env_spaces("tests/Unbounded-v0", advised)
+    assert found == Spaces(2, "box", 3, (-1.0,) * 3, (1.0,) * 3)

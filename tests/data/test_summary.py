@@ -80,7 +80,7 @@ def test_discrete_shares(arrays: dict[str, Any]) -> None:
     possible = {item.algorithm: item for item in summarize(dataset, REQUIREMENTS).trainable}
     assert possible["awr"].possible
     assert not possible["iql"].possible
-    assert possible["iql"].reason == "takes box actions, these are discrete"
+    assert possible["iql"].reason == "takes Box actions, these are Discrete"
 
 
 def test_returns_need_an_episode(arrays: dict[str, Any], box_spaces: Spaces) -> None:

@@ -334,3 +334,43 @@ def test_what_is_wrong_with_a_table_is_said_in_one_sentence(tmp_path: Path) -> N
             load_transition_dataset({"kind": "parquet", "path": str(tmp_path / path), **KEYS})
     with pytest.raises(ConfigError, match="key 'episode' belongs to kind parquet or csv"):
         load_transition_dataset({"kind": "npz", "path": "a.npz", "episode": "stay"})
+
+
+def test_masks_and_several_choices_in_columns(tmp_path: Path) -> None:
+    """A column of lists and a column per action are the array of an npz file."""
+    frame = stays()
+    rng = np.random.default_rng(3)
+    taken = rng.integers(0, 3, len(frame))
+    mask = rng.random((len(frame), 3)) < 0.5
+    mask[np.arange(len(frame)), taken] = True
+    frame["taken"], frame["allowed"] = taken, mask.tolist()
+    for i in range(3):
+        frame[f"may_{i}"] = mask[:, i].astype(int)
+    keys = {**KEYS, "columns": {**KEYS["columns"], "actions": "taken"}}
+    found = []
+    for columns in ("allowed", ["may_0", "may_1", "may_2"]):
+        source = {"frame": frame, **keys, "columns": {**keys["columns"], "action_mask": columns}}
+        found.append(load_transition_dataset(source))
+        assert found[-1].spaces.has_mask
+        assert found[-1].spaces.layout is not None
+        np.testing.assert_array_equal(found[-1].observations[:, -3:], mask)
+    same(*found)
+    agent = BC(dataset=source, **SMALL)
+    seen = {"age": 60.0, "pulse": 80, "ward": "icu"}
+    for only in range(3):
+        assert agent.predict(seen, action_mask=np.eye(3)[only])[0] == only
+    for target in ("masks.csv", "masks.parquet", "masks.npz"):
+        again = load_transition_dataset(save_dataset(found[0], tmp_path / target))
+        np.testing.assert_array_equal(again.observations, found[0].observations)
+    forbidden = frame.assign(allowed=[[True, False, False]] * len(frame))
+    with pytest.raises(DataError, match="is one that array 'allowed' forbids"):
+        load_transition_dataset(
+            {**source, "frame": forbidden, "columns": {**keys["columns"], "action_mask": "allowed"}}
+        )
+    frame["dose"], frame["given"] = rng.integers(1, 4, len(frame)), rng.random(len(frame)) < 0.5
+    several = {**KEYS, "columns": {**KEYS["columns"], "actions": ["dose", "given"]}}
+    parts = load_transition_dataset({"frame": frame, **several})
+    assert parts.spaces.action_choices == (4, 2)
+    np.testing.assert_array_equal(parts.actions[:, 0], frame["dose"])
+    box = {"actions": {"kind": "box", "low": 0, "high": 4}}
+    assert load_transition_dataset({"frame": frame, **several, "spaces": box}).spaces.is_box

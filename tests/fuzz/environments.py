@@ -192,7 +192,9 @@ KINDS = [
         action_space=gym.spaces.Box(-1.0, 1.0, (0,), np.float32),
     ),
     Kind(
-        "several discrete actions", "is not supported", action_space=gym.spaces.MultiDiscrete([2])
+        "a sequence of actions",
+        "is not supported",
+        action_space=gym.spaces.Sequence(gym.spaces.Discrete(2)),
     ),
     # --- making and closing
     Kind("raises when made", "cannot be made: no", make=lambda: _raise(ValueError("no"))),

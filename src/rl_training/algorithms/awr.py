@@ -90,7 +90,7 @@ class AWRAlgorithm(Algorithm[AWRParams, Batch]):
     summary: ClassVar[str] = "clone good actions more, by return above the value"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     needs_returns: ClassVar[bool] = True
 

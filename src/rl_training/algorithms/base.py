@@ -18,7 +18,7 @@ from rl_training.algorithms.loops import check_keys
 from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer, move_towards
 from rl_training.algorithms.params import AnyParams
 from rl_training.algorithms.swap import replaced
-from rl_training.envs.spaces import Spaces
+from rl_training.envs.spaces import ACTION_NAMES, Spaces
 from rl_training.execution import can_branch_on, is_batched
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
@@ -95,7 +95,7 @@ class Algorithm(nn.Module, Generic[P, B]):
     takes_masks: ClassVar[bool] = True
     """Whether it keeps to the actions that a mask in the observations allows."""
     box_knobs: ClassVar[tuple[str, ...]] = ()
-    """Knobs that have no meaning for Discrete actions."""
+    """Knobs that have a meaning for Box actions alone."""
     needs_returns: ClassVar[bool] = False
     needs_next_actions: ClassVar[bool] = False
     """Whether batches of a data set hold the next action of the data."""
@@ -123,9 +123,15 @@ class Algorithm(nn.Module, Generic[P, B]):
     def __init__(self, spaces: Spaces, params: P, normalize_observations: bool = False) -> None:
         super().__init__()
         if spaces.action_kind not in self.action_kinds:
+            kinds = " or ".join(ACTION_NAMES[kind] for kind in sorted(self.action_kinds))
+            fitting = [
+                name
+                for name, other in working_algorithms().items()
+                if spaces.action_kind in other.action_kinds
+            ]
             raise EnvironmentSetupError(
-                f"algo: {self.name()} takes {' or '.join(sorted(self.action_kinds))} actions, but "
-                f"the task has {spaces.describe()}; choose another algorithm ('rl-training list')"
+                f"algo: {self.name()} takes {kinds} actions, but the task has "
+                f"{spaces.describe()}; choose one of {', '.join(fitting)}"
             )
         self._refuse_unread_knobs(spaces, params)
         if spaces.has_mask and not self.takes_masks:
@@ -196,7 +202,7 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     @classmethod
     def _refuse_unread_knobs(cls, spaces: Spaces, params: Any) -> None:
-        for name in cls.box_knobs if spaces.is_discrete else ():
+        for name in () if spaces.is_box else cls.box_knobs:
             if getattr(params, name) != type(params).model_fields[name].default:
                 raise ConfigError(
                     f"algo_kwargs.{name}: {cls.name()} reads this key for Box actions alone, but "
@@ -240,6 +246,7 @@ class Algorithm(nn.Module, Generic[P, B]):
             distribution,
             state_dependent_std,
             masked=spaces.has_mask,
+            choices=spaces.action_choices,
         )
 
     def make_critics(self, num_critics: int = 2, masked: bool = True) -> Critics:

@@ -2,9 +2,9 @@
 
 Pomerleau, "ALVINN", 1989; the baseline that every offline method has to beat.
 
-Kept: maximum likelihood of the data's actions under a Gaussian (Box) or
-categorical (Discrete) policy. Option: a deterministic policy with squared error, the
-form of most published continuous-control baselines.
+Kept: maximum likelihood of the data's actions under a Gaussian (Box) or categorical
+(Discrete, and each part of MultiDiscrete) policy. Option: a deterministic policy with
+squared error, the form of most published continuous-control baselines.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BCAlgorithm(Algorithm[BCParams, Batch]):
     summary: ClassVar[str] = "clone the behaviour in the data"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss",)
     needs_rewards: ClassVar[bool] = False
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
 
     def __init__(
@@ -66,7 +66,7 @@ class BCAlgorithm(Algorithm[BCParams, Batch]):
         self.actor: Policy
         if params.loss == "likelihood":
             self.actor = self.make_policy(params.action_distribution)
-        elif spaces.is_discrete:
+        elif not spaces.is_box:
             raise ConfigError(
                 "algo_kwargs.loss: 'mse' needs Box actions; use 'likelihood' for Discrete ones"
             )

@@ -91,7 +91,7 @@ class MARWILAlgorithm(Algorithm[MARWILParams, Batch]):
     summary: ClassVar[str] = "clone good actions more, by self-scaled advantage"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     needs_returns: ClassVar[bool] = True
 

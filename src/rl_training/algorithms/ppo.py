@@ -32,7 +32,7 @@ from rl_training.experiment.config import (
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
     MLP,
-    CategoricalPolicy,
+    ChoicePolicy,
     GaussianPolicy,
     Policy,
     orthogonal_init_,
@@ -137,7 +137,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
     paper: ClassVar[str] = "Schulman et al. 2017"
     summary: ClassVar[str] = "robust policy gradients where steps are cheap"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
 
     clip: Tensor
@@ -147,12 +147,12 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         self, spaces: Spaces, params: PPOParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations or params.normalize_observations)
-        shape = self.observed(), spaces.action_dim, self.layers("policy")
-        self.actor: CategoricalPolicy | GaussianPolicy
-        if spaces.is_discrete:
-            self.actor = CategoricalPolicy(*shape, spaces.has_mask)
-        else:
+        self.actor: ChoicePolicy | GaussianPolicy
+        if spaces.is_box:
+            shape = self.observed(), spaces.action_dim, self.layers("policy")
             self.actor = GaussianPolicy(*shape, params.squash_mean)
+        else:
+            self.actor = cast(ChoicePolicy, self.make_policy())
         self.value = self.make_value()
         orthogonal_init_(self)
         for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):

@@ -13,7 +13,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.models import (
     MLP,
     ActionValueCritic,
-    CategoricalPolicy,
+    ChoicePolicy,
     EnsembleCritic,
     EnsembleMLP,
     MeanPolicy,
@@ -25,7 +25,7 @@ from rl_training.models import (
 
 READ_OBSERVATIONS = (
     MeanPolicy,
-    CategoricalPolicy,
+    ChoicePolicy,
     ValueNetwork,
     EnsembleCritic,
     ActionValueCritic,

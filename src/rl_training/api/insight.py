@@ -21,7 +21,7 @@ from rl_training.experiment.errors import (
     EnvironmentSetupError,
     did_you_mean,
 )
-from rl_training.models import CategoricalPolicy
+from rl_training.models import ChoicePolicy
 
 Array = np.ndarray[Any, Any]
 
@@ -60,10 +60,10 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
 
 
 def user_actions(algorithm: Algorithm, actions: Array) -> Array:
-    """Actions as the user's data have them: by name, where they have names."""
+    """Actions as the user's data have them: in their shape, and by name where they have names."""
     spaces = algorithm.spaces
     if not spaces.action_labels:
-        return actions
+        return spaces.outside(actions)
     named: Array = np.asarray(spaces.action_labels)[np.asarray(actions) - spaces.action_start]
     return named
 
@@ -81,7 +81,7 @@ def inner_actions(algorithm: Algorithm, action: Any, rows: int, asked: str) -> T
                 f"there are {', '.join(known)}"
             )
         given = np.vectorize(known.__getitem__, otypes=[np.int64])(given)
-    shape = () if spaces.is_discrete else (spaces.action_dim,)
+    shape = spaces.inner_action_shape if spaces.action_shape is None else spaces.action_shape
     if given.shape == shape:
         given = given[None]
     if given.shape != (rows, *shape):
@@ -91,11 +91,17 @@ def inner_actions(algorithm: Algorithm, action: Any, rows: int, asked: str) -> T
         )
     if given.dtype.kind not in "fiub" or not all_finite(given):
         raise DataError(f"{asked}: actions must be finite numbers")
-    if spaces.is_discrete:
-        last = spaces.action_start + spaces.action_dim - 1
-        if ((given < spaces.action_start) | (given > last) | (given % 1 != 0)).any():
+    given = spaces.inside(given)
+    if not spaces.is_box:
+        first = np.asarray(spaces.starts)
+        last = first + np.asarray(spaces.choices) - 1
+        rows_of_parts = given.reshape(rows, -1)
+        wrong = (rows_of_parts < first) | (rows_of_parts > last) | (rows_of_parts % 1 != 0)
+        if wrong.any():
+            part = int(np.nonzero(wrong)[1][0])
+            which = "" if spaces.is_discrete else f" in part {part}"
             raise DataError(
-                f"{asked}: actions must be whole numbers from {spaces.action_start} to {last}"
+                f"{asked}: actions must be whole numbers from {first[part]} to {last[part]}{which}"
             )
         given = given.astype(np.int64)
     else:
@@ -131,19 +137,23 @@ def _answer(
     return answer[0] if alone else answer
 
 
-def action_probabilities(algorithm: Algorithm, observation: Any) -> Array:
+def action_probabilities(algorithm: Algorithm, observation: Any) -> Array | list[Array]:
+    """Of every Discrete action, or of every choice of each part of MultiDiscrete ones."""
     asked = "action_probabilities"
-    if not algorithm.spaces.is_discrete:
+    if algorithm.spaces.is_box:
         raise ConfigError(
             f"{asked}: Box actions have densities and no probabilities; use log_prob(obs, action)"
         )
 
     def question(obs: Tensor) -> Tensor | None:
         policy = algorithm.acting_policy
-        return policy(obs).exp() if isinstance(policy, CategoricalPolicy) else None
+        return policy(obs).exp() if isinstance(policy, ChoicePolicy) else None
 
     missing = "always takes its best action and has no probabilities; use q_values(obs)"
-    return _answer(algorithm, observation, asked, question, missing)
+    found = _answer(algorithm, observation, asked, question, missing)
+    if algorithm.spaces.is_discrete:
+        return found
+    return np.split(found, np.cumsum(algorithm.spaces.action_choices)[:-1], axis=-1)
 
 
 def log_prob(algorithm: Algorithm, observation: Any, action: Any) -> Array:
@@ -181,9 +191,9 @@ def q_values(algorithm: Algorithm, observation: Any, action: Any | None) -> Arra
     return _answer(algorithm, observation, asked, question, "has learned no values of actions")
 
 
-def everything_known(algorithm: Algorithm, observation: Any, action: Any) -> dict[str, Array]:
+def everything_known(algorithm: Algorithm, observation: Any, action: Any) -> dict[str, Any]:
     """Every answer that there is about observations and the actions in them, by its name."""
-    questions: dict[str, Callable[[], Array]] = {
+    questions: dict[str, Callable[[], Any]] = {
         "action_probabilities": lambda: action_probabilities(algorithm, observation),
         "log_prob": lambda: log_prob(algorithm, observation, action),
         "value": lambda: value(algorithm, observation),

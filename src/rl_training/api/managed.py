@@ -609,8 +609,9 @@ class ManagedAlgorithm:
             return chosen, kept, self.support(observation, taken)
         return chosen, kept
 
-    def action_probabilities(self, observation: Any) -> Array:
-        """The policy's probability of every Discrete action; `predict` takes the likeliest."""
+    def action_probabilities(self, observation: Any) -> Array | list[Array]:
+        """The policy's probability of every Discrete action; `predict` takes the likeliest. One
+        array for each part of MultiDiscrete actions."""
         return insight.action_probabilities(self.algorithm, observation)
 
     def log_prob(self, observation: Any, action: Any) -> Array:
@@ -627,7 +628,7 @@ class ManagedAlgorithm:
         among the critics, in units of the processed rewards."""
         return insight.q_values(self.algorithm, observation, action)
 
-    def explain(self, observation: Any) -> dict[str, Array]:
+    def explain(self, observation: Any) -> dict[str, Any]:
         """The action that `predict` gives, under "action", with everything the algorithm can say
         about it: those of the four questions above that it has an answer to."""
         action, _ = self.predict(observation)

@@ -58,6 +58,11 @@ def _read(agent: ManagedAlgorithm, data: Data) -> TransitionDataset:
             f"estimate: {agent.algorithm.name()} looks at whole episodes or at images, and logs "
             "hold single vectors; evaluate it in its environment"
         )
+    if agent.algorithm.spaces.action_choices:
+        raise ConfigError(
+            f"estimate: the policy has {agent.algorithm.spaces.describe()}, and estimators take "
+            "Box or Discrete ones; use held-out episodes (dataset.split) instead"
+        )
     return load_transition_dataset(data, spaces=agent.algorithm.spaces)
 
 

@@ -22,6 +22,7 @@ def list_all(
 ) -> None:
     """Show algorithms, packaged configs, data sets and runs."""
     from rl_training.data.scripted import SCRIPTED
+    from rl_training.envs.spaces import ACTION_NAMES
     from rl_training.experiment.config_files import packaged_config_names
     from rl_training.experiment.errors import ConfigError
     from rl_training.experiment.registry import algorithm_class, algorithm_names
@@ -34,7 +35,7 @@ def list_all(
         except ConfigError as error:  # a broken plugin hides nothing else
             algorithms.add_row(name, "", "", str(error))
             continue
-        kinds = ", ".join(sorted(kind.capitalize() for kind in cls.action_kinds))
+        kinds = ", ".join(sorted(ACTION_NAMES[kind] for kind in cls.action_kinds))
         learns = ", ".join(cls.loops()).replace("_", " ")
         algorithms.add_row(name, learns, kinds, f"{cls.summary} ({cls.paper})")
         own = [config for config in packaged_config_names() if config.startswith(f"{name}/")]

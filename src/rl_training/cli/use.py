@@ -179,6 +179,10 @@ def predict(
     if actions is None:
         actions, _ = agent.predict(values, deterministic=not stochastic)
     if output is not None:
+        parts = answers.get("action_probabilities")
+        if isinstance(parts, list):  # of MultiDiscrete actions
+            del answers["action_probabilities"]
+            answers |= {f"action_probabilities_{i}": part for i, part in enumerate(parts)}
         try:
             with draft_of(output) as draft:
                 np.savez_compressed(draft, actions=actions, **answers)

@@ -42,7 +42,7 @@ class TransitionDataset:
     """
 
     observations: NDArray[np.float32]  # (N, O)
-    actions: NDArray[Any]  # (N, A) float32 in the environment's units, or (N,) int64
+    actions: NDArray[Any]  # in the environment's units: (N, A) float32; (N,) or (N, A) int64
     rewards: NDArray[np.float32]  # (N,); NaN throughout without `has_rewards`
     next_observations: NDArray[np.float32]  # (N, O); a placeholder where terminated
     terminations: NDArray[np.bool_]  # (N,) the task ended: nothing follows
@@ -234,4 +234,6 @@ def _joined_groups(datasets: Sequence[TransitionDataset]) -> NDArray[Any] | None
 def _differing(spaces: Spaces) -> str:
     if spaces.is_discrete:
         return f"{spaces.describe()} from {spaces.action_start}"
+    if not spaces.is_box:
+        return f"{spaces.describe()} from {list(spaces.action_starts)}"
     return f"{spaces.describe()} in {list(spaces.action_low)}..{list(spaces.action_high)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,7 +43,7 @@ def spaces_without_environment(
         spaces, note = known, None
     else:
         spaces = infer_spaces(sources, widen_constants)
-        taken = "numbers" if spaces.is_discrete else "smallest and largest values"
+        taken = "smallest and largest values" if spaces.is_box else "numbers"
         note = (
             f"action space inferred from the data: {describe_bounds(spaces)}, the {taken} that "
             "occur; set dataset.spaces.actions where the task allows more"
@@ -61,7 +62,7 @@ def spaces_without_environment(
     labels = (given.actions and given.actions.labels) or sources[0].action_labels
     if spaces.is_discrete and labels:
         spaces = replace(spaces, action_labels=tuple(labels))
-    if layout is not None and layout.width == spaces.obs_dim:
+    if layout is not None and layout.width + sources[0].mask_width == spaces.obs_dim:
         spaces = replace(spaces, layout=layout)
     if given.obs_dim is not None:  # data of another width are refused when they are checked
         spaces = replace(spaces, obs_dim=given.obs_dim)
@@ -77,9 +78,14 @@ def spaces_section(spaces: Spaces) -> dict[str, Any]:
             "start": spaces.action_start,
             "labels": list(spaces.action_labels) or None,
         }
-    else:
+    elif spaces.is_box:
         low, high = list(spaces.action_low), list(spaces.action_high)
         actions = {"kind": "box", "low": low, "high": high}
+    else:
+        starts = list(spaces.action_starts)
+        actions = {"kind": "multi_discrete", "n": list(spaces.action_choices), "start": starts}
+    if spaces.action_shape is not None:
+        actions["shape"] = list(spaces.action_shape)
     layout = None if spaces.layout is None else spaces.layout.to_list()
     section = {"obs_dim": spaces.obs_dim, "actions": actions, "layout": layout}
     return {**section, "action_mask": spaces.has_mask}
@@ -92,6 +98,8 @@ def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
     actions = given.actions
     if actions.kind == "discrete":
         spaces = replace(_discrete(given.obs_dim, actions), has_mask=given.action_mask)
+    elif actions.kind == "multi_discrete":
+        spaces = _multi_discrete(given.obs_dim, actions)
     elif isinstance(actions.low, tuple) and isinstance(actions.high, tuple):
         spaces = _box(given.obs_dim, actions, len(actions.low))
     else:
@@ -111,26 +119,45 @@ def _configured(first: RawTransitions, actions: ActionSpace) -> Spaces:
     if actions.kind == "discrete":
         return _discrete(width, actions)
     array = numbers(first, "actions")
-    components = array.shape[1] if array.ndim == 2 else 1
-    spaces = _box(width, actions, components)
+    components = math.prod(array.shape[1:])
+    if actions.kind == "box":
+        spaces = _box(width, actions, components)
+        if array.ndim != 2 and actions.shape is None:
+            spaces = replace(spaces, action_shape=array.shape[1:])
+    else:
+        spaces = _multi_discrete(width, actions)
     if spaces.action_dim != components:
+        what = "bounds" if spaces.is_box else "choices"
         raise DataError(
-            f"dataset.spaces.actions: bounds of {spaces.action_dim} components are given, but "
+            f"dataset.spaces.actions: {what} of {spaces.action_dim} components are given, but "
             f"array '{first.key('actions')}' of {first.label} has {components}; give one for each"
         )
     return spaces
 
 
 def _discrete(width: int, actions: ActionSpace) -> Spaces:
-    assert actions.n is not None
+    assert isinstance(actions.n, int)
+    assert isinstance(actions.start, int)
     labels = actions.labels or ()
     return Spaces(width, "discrete", actions.n, action_start=actions.start, action_labels=labels)
+
+
+def _multi_discrete(width: int, actions: ActionSpace) -> Spaces:
+    choices, starts = actions.parts()
+    return Spaces(
+        width,
+        "multi_discrete",
+        len(choices),
+        action_choices=choices,
+        action_starts=starts,
+        action_shape=actions.shape,
+    )
 
 
 def _box(width: int, actions: ActionSpace, components: int) -> Spaces:
     bounds = actions.bounds(components)
     low, high = (tuple(float(x) for x in side) for side in zip(*bounds, strict=True))
-    return Spaces(width, "box", len(bounds), low, high)
+    return Spaces(width, "box", len(bounds), low, high, action_shape=actions.shape)
 
 
 def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Spaces:
@@ -159,14 +186,17 @@ def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Sp
                 "in the shape (rows, components), or give the environment"
             )
         return Spaces(width, "discrete", high - low + 1, action_start=low)
+    shape = arrays[0].shape[1:]
     for raw, array in zip(sources, arrays, strict=True):
-        if array.ndim != 2 or array.shape[1] != arrays[0].shape[-1]:
+        if array.shape[1:] != shape or (0 in shape):
             raise DataError(
-                f"{raw.label}: array '{raw.key('actions')}' has shape {array.shape}, expected "
-                "(rows, components) for continuous or (rows,) of integers for discrete "
-                "actions; reshape it, e.g. actions[:, None] for one component"
+                f"{raw.label}: array '{raw.key('actions')}' has shape {array.shape}, unlike that "
+                f"of {first.label}, {arrays[0].shape}; give all actions one shape"
             )
-    stacked = [array.astype(np.float32) for array in arrays]
+    outer = None if len(shape) == 1 else shape
+    if all(array.dtype.kind in "iub" for array in arrays):
+        return _inferred_parts(width, [array.reshape(len(array), -1) for array in arrays], outer)
+    stacked = [array.reshape(len(array), -1).astype(np.float32) for array in arrays]
     low_bounds = np.min([array.min(0) for array in stacked], 0).astype(np.float64)
     high_bounds = np.max([array.max(0) for array in stacked], 0).astype(np.float64)
     constant = low_bounds == high_bounds
@@ -185,6 +215,25 @@ def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Sp
         int(low_bounds.shape[0]),
         tuple(float(x) for x in low_bounds),
         tuple(float(x) for x in high_bounds),
+        action_shape=outer,
+    )
+
+
+def _inferred_parts(
+    width: int, arrays: Sequence[NDArray[Any]], shape: tuple[int, ...] | None
+) -> Spaces:
+    """MultiDiscrete actions with as many choices as occur, from 0."""
+    lows = np.minimum(np.min([array.min(0) for array in arrays], 0), 0)
+    highs = np.max([array.max(0) for array in arrays], 0)
+    return Spaces(
+        width,
+        "multi_discrete",
+        len(lows),
+        action_choices=tuple(
+            int(high) - int(low) + 1 for low, high in zip(lows, highs, strict=True)
+        ),
+        action_starts=tuple(int(low) for low in lows),
+        action_shape=shape,
     )
 
 
@@ -192,9 +241,12 @@ def describe_bounds(spaces: Spaces) -> str:
     """Discrete(3) from 0, or Box(2,) with its bounds."""
     if spaces.is_discrete:
         return f"Discrete({spaces.action_dim}) from {spaces.action_start}"
+    if not spaces.is_box:
+        return f"MultiDiscrete({list(spaces.action_choices)}) from {list(spaces.action_starts)}"
     low = ", ".join(f"{x:.4g}" for x in spaces.action_low)
     high = ", ".join(f"{x:.4g}" for x in spaces.action_high)
-    return f"Box({spaces.action_dim},) from [{low}] to [{high}]"
+    shape = spaces.inner_action_shape if spaces.action_shape is None else spaces.action_shape
+    return f"Box{shape} from [{low}] to [{high}]"
 
 
 def looks_discrete(array: NDArray[Any]) -> bool:

@@ -58,7 +58,7 @@ class RewardScaling:
 
 def at_edge(dataset: TransitionDataset) -> tuple[float, ...]:
     """Share of the rows with each Box action component at an end of its range."""
-    if dataset.spaces.is_discrete:
+    if not dataset.spaces.is_box:
         return ()
     low = np.asarray(dataset.spaces.action_low)
     width = np.asarray(dataset.spaces.action_high) - low
@@ -109,8 +109,8 @@ def action_noise(dataset: TransitionDataset) -> ActionNoise | None:
         distance = squares - 2.0 * (scaled[part] @ scaled.T)  # less a constant of the row
         distance[np.arange(len(part)), part] = np.inf
         nearest = actions[distance.argmin(1)]
-        if dataset.spaces.is_discrete:
-            differences.append(2.0 * (actions[part] != nearest))
+        if not dataset.spaces.is_box:
+            differences.append(2.0 * (actions[part] != nearest).sum(1))
         else:
             differences.append(np.square(actions[part] - nearest).sum(1))
     share = np.concatenate(differences) / (2.0 * variance)
@@ -149,11 +149,11 @@ def hints(dataset: TransitionDataset, noise: ActionNoise | None) -> tuple[str, .
 
 
 def _actions(dataset: TransitionDataset) -> tuple[NDArray[Any], float]:
-    """Actions in inner units, and their variance; of Discrete ones as if they were one-hot."""
-    inner = dataset.spaces.from_env(dataset.actions)
-    if dataset.spaces.is_discrete:
-        _, counts = np.unique(inner, return_counts=True)
-        return inner, 1.0 - float(np.square(counts / len(inner)).sum())
+    """(N, A) actions in inner units, and their variance; of choices as if they were one-hot."""
+    inner = dataset.spaces.from_env(dataset.actions).reshape(len(dataset), -1)
+    if not dataset.spaces.is_box:
+        shares = [np.unique(part, return_counts=True)[1] / len(inner) for part in inner.T]
+        return inner, sum(1.0 - float(np.square(share).sum()) for share in shares)
     return inner, float(inner.var(0, dtype=np.float64).sum())
 
 

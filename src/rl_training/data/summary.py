@@ -15,7 +15,7 @@ from rl_training.data.inference import describe_bounds
 from rl_training.data.measures import ActionNoise, action_noise, at_edge, hints
 from rl_training.data.readers import read_file_arrays
 from rl_training.data.sources import load_transition_dataset
-from rl_training.envs.spaces import Spaces
+from rl_training.envs.spaces import ACTION_NAMES, Spaces
 from rl_training.experiment.errors import RLTrainingError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ColumnSummary:
 class Requirements(NamedTuple):
     """What an algorithm asks of data."""
 
-    action_kinds: frozenset[str]  # of "box" and "discrete"
+    action_kinds: frozenset[str]  # of those of `Spaces`
     needs_returns: bool
     needs_rewards: bool
     summary: str  # what it does, in one line
@@ -136,8 +136,10 @@ def trainability(dataset: TransitionDataset, algorithm: str, needs: Requirements
     """Whether an algorithm with these requirements can be trained on `dataset`."""
     kind = dataset.spaces.action_kind
     if kind not in needs.action_kinds:
-        kinds = " and ".join(sorted(needs.action_kinds))
-        return Trainability(algorithm, False, f"takes {kinds} actions, these are {kind}")
+        kinds = " and ".join(ACTION_NAMES[known] for known in sorted(needs.action_kinds))
+        return Trainability(
+            algorithm, False, f"takes {kinds} actions, these are {ACTION_NAMES[kind]}"
+        )
     if needs.needs_rewards and not dataset.has_rewards:
         return Trainability(algorithm, False, "needs rewards, there are none")
     if needs.needs_returns and not dataset.has_whole_episode:
@@ -168,11 +170,15 @@ def _quantiles(values: NDArray[np.float64]) -> dict[str, float]:
 
 def action_coverage(dataset: TransitionDataset) -> tuple[float, ...]:
     """Box: share of 20 equal bins of each component's range that hold an action;
-    Discrete: share of the rows with each action."""
+    Discrete: share of the rows with each action; MultiDiscrete: share of each part's choices that
+    occur."""
     spaces = dataset.spaces
     if spaces.is_discrete:
         counts = np.bincount(dataset.actions - spaces.action_start, minlength=spaces.action_dim)
         return tuple(float(count) / len(dataset) for count in counts)
+    if not spaces.is_box:
+        used = [len(np.unique(column)) for column in dataset.actions.T]
+        return tuple(count / n for count, n in zip(used, spaces.action_choices, strict=True))
     low = np.asarray(spaces.action_low)
     width = np.asarray(spaces.action_high) - low
     bins = ((dataset.actions - low) / width * COVERAGE_BINS).astype(np.int64)
@@ -275,8 +281,10 @@ def render(summary: DatasetSummary) -> RenderableType:
     if summary.return_quantiles:
         blocks.append(_returns_table(summary))
     blocks.append(_columns_table("observation", summary.observations))
-    if summary.action_kind == "box":
-        shares = {"coverage": summary.action_coverage, "at edge": summary.actions_at_edge}
+    if summary.action_kind != "discrete":
+        shares = {"coverage": summary.action_coverage}
+        if summary.action_kind == "box":
+            shares["at edge"] = summary.actions_at_edge
         blocks.append(_columns_table("action", summary.actions, shares))
     else:
         blocks.append(_shares_table(summary.action_coverage))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES, GROUPS
-from rl_training.data.keys import ALIASES, DONES
+from rl_training.data.keys import ALIASES, DONES, MASK, NEXT_MASK
 from rl_training.data.table_columns import Columns
 from rl_training.data.table_files import open_files, open_frame, table_files
 from rl_training.data.validation import RawTransitions
@@ -126,6 +126,7 @@ class _Reader:
         }
         labels = given.actions.labels if given is not None and given.actions else None
         self.action_labels: tuple[str, ...] = labels or ()
+        self.box_actions = given is not None and given.actions and given.actions.kind == "box"
 
     # --- which columns ------------------------------------------------------------------------
 
@@ -134,8 +135,8 @@ class _Reader:
         repeated = sorted({name for name in present if list(present).count(name) > 1})
         if repeated:
             raise DataError(f"{self.label}: there are two columns '{repeated[0]}'; rename one")
-        for name in ARRAY_NAMES:
-            usual = [key for key in (name, *ALIASES[name]) if key in present]
+        for name in (*ARRAY_NAMES, MASK, NEXT_MASK):
+            usual = [key for key in (name, *ALIASES.get(name, ())) if key in present]
             numbered = _numbered(name, present)
             if name not in self.columns and self.source.layout is None and (usual or numbered):
                 self.columns[name] = (usual[0],) if usual else numbered
@@ -192,6 +193,9 @@ class _Reader:
         if "next_observations" in self.columns:
             arrays["next_observations"] = self._following(layout)
         arrays["actions"] = self._actions()
+        for name in (MASK, NEXT_MASK):
+            if name in self.columns:
+                arrays[name] = self._together(self.columns[name])
         if "rewards" in self.columns:
             arrays["rewards"] = self.at.numbers(self.columns["rewards"][0])
         arrays |= self._flags(order, ends)
@@ -352,4 +356,13 @@ class _Reader:
             values = self.at.numbers(name)
             # one column of numbers with a fraction is a Box action of one component
             return values[:, None] if values.ndim == 1 and values.dtype.kind == "f" else values
-        return np.stack([self.at.scalar(name).astype(np.float32) for name in columns], 1)
+        parts = self._together(columns)
+        # columns of whole numbers alone are choices, unless the configuration says otherwise
+        whole = parts.dtype.kind in "iub" and not self.box_actions
+        return parts.astype(np.int64 if whole else np.float32)
+
+    def _together(self, columns: Sequence[str]) -> NDArray[Any]:
+        """(N, width) numbers of one column of lists, or of several columns."""
+        if len(columns) == 1:
+            return self.at.numbers(columns[0])
+        return np.stack([self.at.scalar(name) for name in columns], 1)

@@ -238,7 +238,12 @@ def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
                 f"discrete actions {spaces.action_start}..{last}; repair or remove that row"
             )
         return np.ascontiguousarray(flat, dtype=np.int64)
-    if array.dtype.kind in "iub":
+    if spaces.action_shape is not None and array.shape[1:] == spaces.action_shape:
+        array = array.reshape(len(array), spaces.action_dim)
+    if array.ndim == 2 and array.shape[1] == spaces.action_dim and not spaces.is_box:
+        return _parts(raw, array, spaces)
+    # a table's columns of whole numbers are all that a log of doses may have
+    if array.dtype.kind in "iub" and raw.layout is None and spaces.is_box:
         raise DataError(
             f"{raw.label}: array '{key}' holds integers ({array.dtype}), so discrete actions, but "
             f"the task has {spaces.action_dim} continuous (Box) action components; use data of "
@@ -260,6 +265,22 @@ def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
             "give actions in the environment's units, or clip them"
         )
     return values
+
+
+def _parts(raw: RawTransitions, array: NDArray[Any], spaces: Spaces) -> NDArray[np.int64]:
+    """MultiDiscrete actions, (N, parts)."""
+    key = raw.key("actions")
+    finite(raw, "actions", array)
+    starts, counts = np.asarray(spaces.action_starts), np.asarray(spaces.action_choices)
+    wrong = (array < starts) | (array >= starts + counts) | (array != np.floor(array))
+    if wrong.any():
+        row, part = (int(axis[0]) for axis in np.nonzero(wrong))
+        last = starts[part] + counts[part] - 1
+        raise DataError(
+            f"{raw.label}: array '{key}' holds {array[row, part]:g} at row {row}, part {part}, "
+            f"expected a whole number from {starts[part]} to {last}; repair or remove that row"
+        )
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _flags(raw: RawTransitions, notes: list[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

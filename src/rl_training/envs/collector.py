@@ -101,8 +101,7 @@ class Collector:
         self._seeds = [episode_seed(seed, i, 0) for i in range(num_envs)]
         self._returns = np.zeros(num_envs, np.float64)
         self._log = _ActionLog(self.spaces, num_envs)
-        shape = (num_envs,) if self.spaces.is_discrete else (num_envs, self.spaces.action_dim)
-        self._action_shape = shape
+        self._action_shape = (num_envs, *self.spaces.inner_action_shape)
         self._envs.reset(np.ones(num_envs, np.bool_), self._seeds)
         self.obs: NDArray[Any] = self._envs.obs
 
@@ -114,7 +113,7 @@ class Collector:
     def step(self, actions: NDArray[Any]) -> Step:
         """Step every environment, then reset those whose episode has ended.
 
-        `actions` are in inner units: (E, A) in [-1, 1], or (E,) integers from 0. The
+        `actions` are in inner units: (E, A) in [-1, 1], or (E,) or (E, A) integers from 0. The
         observations to act on next are in `obs`. After an `EnvironmentFailure` the
         environments are closed, and `training_state` returns the state before this step.
         """
@@ -265,12 +264,11 @@ class _ActionLog:
     """
 
     def __init__(self, spaces: Spaces, num_envs: int, capacity: int = 256) -> None:
-        shape: tuple[int, ...] = (num_envs,)
+        shape = (num_envs, *spaces.inner_action_shape)
         dtype: Any = np.float32
-        if spaces.is_discrete:
-            dtype = _smallest_integer(spaces.action_start, spaces.action_dim)
-        else:
-            shape = (num_envs, spaces.action_dim)
+        if spaces.choices:
+            ends = [start + n - 1 for start, n in zip(spaces.starts, spaces.choices, strict=True)]
+            dtype = _smallest_integer(min(spaces.starts), max(ends))
         self._rows: NDArray[Any] = np.empty((capacity, *shape), dtype)
         self._used = 0
         self._began = [0] * num_envs
@@ -311,8 +309,8 @@ class _ActionLog:
         self._began = [began - first for began in self._began]
 
 
-def _smallest_integer(start: int, count: int) -> type[np.signedinteger[Any]]:
+def _smallest_integer(first: int, last: int) -> type[np.signedinteger[Any]]:
     for dtype in (np.int8, np.int16, np.int32):
-        if np.iinfo(dtype).min <= start and start + count - 1 <= np.iinfo(dtype).max:
+        if np.iinfo(dtype).min <= first and last <= np.iinfo(dtype).max:
             return dtype
     return np.int64

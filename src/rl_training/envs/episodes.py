@@ -28,6 +28,10 @@ def uniform_controller(spaces: Spaces) -> Controller:
                 first + int(generator.choice(np.flatnonzero(obs[-spaces.action_dim :])))
             )
         return lambda _, generator: int(generator.integers(first, last))
+    if not spaces.is_box:
+        starts = np.asarray(spaces.action_starts)
+        ends = starts + np.asarray(spaces.action_choices)
+        return lambda _, generator: generator.integers(starts, ends)
     low, high = np.asarray(spaces.action_low), np.asarray(spaces.action_high)
     return lambda _, generator: generator.uniform(low, high).astype(np.float32)
 

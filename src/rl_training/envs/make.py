@@ -15,6 +15,7 @@ from rl_training.envs.contract import (
     close_env,
     what_it_did,
 )
+from rl_training.envs.flat_actions import own_arguments, with_flat_actions
 from rl_training.envs.masks import with_masks
 from rl_training.envs.parts import with_parts_as_vector
 from rl_training.envs.spaces import Spaces
@@ -35,11 +36,12 @@ _EXTRAS = (
 
 def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.Env[Any, Any]:
     """Make a Gymnasium environment, or raise an error of one sentence."""
+    env_kwargs, bounds = own_arguments(env_kwargs)
     if env_id.startswith("ALE/"):
         _register_atari(env_id)
     try:
         with warnings.catch_warnings(record=True) as caught:
-            env = gym.make(env_id, **dict(env_kwargs or {}))
+            env = gym.make(env_id, **env_kwargs)
     except RLTrainingError:
         raise
     except gym.error.UnregisteredEnv:
@@ -66,14 +68,15 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         if not env_kwargs:
             raise EnvironmentSetupError(_failed(env_id, error)) from None
         raise EnvironmentSetupError(
-            f"env_kwargs: environment '{env_id}' does not accept {dict(env_kwargs)} "
+            f"env_kwargs: environment '{env_id}' does not accept {env_kwargs} "
             f"({_first_line(error)}); remove or correct the keys"
         ) from None
     except FOREIGN_ERRORS as error:
         raise EnvironmentSetupError(_failed(env_id, error)) from None
     for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return with_masks(with_parts_as_vector(env, env_id), env_id, env_kwargs)
+    env = with_flat_actions(with_parts_as_vector(env, env_id), env_id, bounds)
+    return with_masks(env, env_id, env_kwargs)
 
 
 def spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:

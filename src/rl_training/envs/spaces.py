@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -15,21 +16,28 @@ from rl_training.envs.layout import Layout
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.experiment.state import LARGEST_COUNT, Stored
 
+ActionKind = Literal["box", "discrete", "multi_discrete"]
+ACTION_NAMES = {"box": "Box", "discrete": "Discrete", "multi_discrete": "MultiDiscrete"}
+"""Of the kinds of actions, in messages."""
+
 
 @dataclass(frozen=True)
 class Spaces:
-    """Vector or image observations and Box or Discrete actions.
+    """Vector or image observations, and Box, Discrete or MultiDiscrete actions.
 
     Inner Box actions are in [-1, 1]; `to_env` and `from_env` are the affine map to and from
     environment units. Inner Discrete actions are 0..n-1, those of the environment
-    start..start+n-1. Observations have no inner units: they are (obs_dim,) float32, or uint8
+    start..start+n-1; so is every part of MultiDiscrete actions, of which MultiBinary ones are
+    those with two choices per part. Actions of several components are flat, also those given to
+    environments (see `envs.flat_actions`); `outside` and `inside` map to and from the shape that
+    they have for users. Observations have no inner units: they are (obs_dim,) float32, or uint8
     images of `image_shape`, whose first axis has `frame_stack` frames if the environment
     stacks them.
     """
 
     obs_dim: int  # numbers in an observation
-    action_kind: Literal["box", "discrete"]
-    action_dim: int  # components of a Box action, or the number of Discrete actions
+    action_kind: ActionKind
+    action_dim: int  # components of an action; of Discrete ones the number of choices
     action_low: tuple[float, ...] = ()  # Box only
     action_high: tuple[float, ...] = ()
     action_start: int = 0  # Discrete only
@@ -38,6 +46,9 @@ class Spaces:
     has_mask: bool = False  # Discrete only: observations end with `action_dim` numbers, 1 or 0
     layout: Layout | None = None  # of observations that are several parts outside
     action_labels: tuple[str, ...] = ()  # names of Discrete actions, where data have them
+    action_choices: tuple[int, ...] = ()  # MultiDiscrete only: of each part
+    action_starts: tuple[int, ...] = ()  # MultiDiscrete only: the smallest choice of each part
+    action_shape: tuple[int, ...] | None = None  # outside, where it is not the flat one
 
     @classmethod
     def of(cls, env: gym.Env[Any, Any]) -> Spaces:
@@ -47,15 +58,15 @@ class Spaces:
         except AttributeError:
             stack = 1
         seen, done = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
-        try:
-            masked = bool(env.get_wrapper_attr("has_action_mask"))
-        except AttributeError:
-            masked = False
-        try:
-            layout = env.get_wrapper_attr("observation_layout")
-        except AttributeError:
-            layout = None
-        return replace(cls.from_gymnasium(seen, done, stack), has_mask=masked, layout=layout)
+        found = {}  # what wrappers of the package say
+        for field, attribute in (
+            ("has_mask", "has_action_mask"),
+            ("layout", "observation_layout"),
+            ("action_shape", "outer_action_shape"),
+        ):
+            with suppress(AttributeError):
+                found[field] = env.get_wrapper_attr(attribute)
+        return replace(cls.from_gymnasium(seen, done, stack), **found)
 
     @classmethod
     def from_gymnasium(
@@ -84,23 +95,33 @@ class Spaces:
                 action_start=int(action_space.start),
                 **seen,
             )
+        if isinstance(action_space, gym.spaces.MultiDiscrete) and len(action_space.shape) == 1:
+            choices, starts = (
+                tuple(int(n) for n in side) for side in (action_space.nvec, action_space.start)
+            )
+            return cls(
+                action_kind="multi_discrete",
+                action_dim=len(choices),
+                action_choices=choices,
+                action_starts=starts,
+                **seen,
+            )
         if (
             not isinstance(action_space, gym.spaces.Box)
             or len(action_space.shape) != 1
             or not action_space.shape[0]
         ):
             raise EnvironmentSetupError(
-                f"action space {action_space} is not supported: expected Discrete(n) or a flat "
-                "Box of shape (n,); register a version of the environment whose action wrapper "
-                "(gymnasium.ActionWrapper) makes it so"
+                f"action space {action_space} is not supported: expected Box, Discrete, "
+                "MultiDiscrete or MultiBinary; register a version of the environment whose action "
+                "wrapper (gymnasium.ActionWrapper) makes it so"
             )
         low, high = action_space.low, action_space.high
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
             raise EnvironmentSetupError(
                 f"action space {action_space} is not supported: every bound must be finite and "
-                "low < high; register a version of the environment with bounds, for example "
-                "gymnasium.wrappers.TransformAction(env, lambda action: action, "
-                f"gymnasium.spaces.Box(-1.0, 1.0, {action_space.shape}))"
+                "low < high; give the bounds to act within, such as "
+                "env_kwargs.action_bounds='{low: -1, high: 1}'"
             )
         return cls(
             action_kind="box",
@@ -126,13 +147,44 @@ class Spaces:
     def is_discrete(self) -> bool:
         return self.action_kind == "discrete"
 
+    @property
+    def is_box(self) -> bool:
+        return self.action_kind == "box"
+
+    @property
+    def inner_action_shape(self) -> tuple[int, ...]:
+        return () if self.is_discrete else (self.action_dim,)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Of each part of an action; () for Box actions."""
+        return (self.action_dim,) if self.is_discrete else self.action_choices
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The smallest choice of each part; () for Box actions."""
+        return (self.action_start,) if self.is_discrete else self.action_starts
+
+    def outside(self, actions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """(..., *shape) actions in the shape that the environment itself takes."""
+        if self.action_shape is None:
+            return actions
+        return actions.reshape((*actions.shape[:-1], *self.action_shape))
+
+    def inside(self, actions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Flat actions from (..., *shape) ones in the shape that the environment itself takes."""
+        if self.action_shape is None:
+            return actions
+        leading = actions.shape[: actions.ndim - len(self.action_shape)]
+        return actions.reshape((*leading, self.action_dim))
+
     def to_dict(self) -> dict[str, Any]:
         values = asdict(replace(self, layout=None))
-        del values["layout"]
+        for name in _LATER_FIELDS:  # what earlier versions do not have is left out when unused
+            if values[name] == getattr(type(self), name):
+                del values[name]
         if self.layout is not None:
             values["layout"] = self.layout.to_list()
-        if not self.action_labels:
-            del values["action_labels"]
         return values
 
     @classmethod
@@ -140,8 +192,8 @@ class Spaces:
         """Read the result of `to_dict` from a file; impossible values are refused."""
         stored = Stored(values, "spaces")
         kind = stored["action_kind"]
-        if kind not in ("box", "discrete"):
-            raise stored.wrong("action_kind", "box or discrete")
+        if kind not in ACTION_NAMES:
+            raise stored.wrong("action_kind", " or ".join(ACTION_NAMES))
         given: dict[str, Any] = {
             "obs_dim": stored.whole("obs_dim", least=1),
             "action_kind": kind,
@@ -170,6 +222,14 @@ class Spaces:
             given["action_labels"] = labels = tuple(stored.entries("action_labels"))
             if len(labels) != given["action_dim"] or not all(isinstance(x, str) for x in labels):
                 raise stored.wrong("action_labels", f"{given['action_dim']} names")
+        if kind == "multi_discrete":
+            for key, least in (("action_choices", 1), ("action_starts", -LARGEST_COUNT)):
+                given[key] = tuple(stored.wholes(key, given["action_dim"], least=least))
+        if "action_shape" in stored:
+            axes = len(stored.entries("action_shape"))
+            given["action_shape"] = shape = tuple(stored.wholes("action_shape", axes, least=1))
+            if kind == "discrete" or math.prod(shape) != given["action_dim"]:
+                raise stored.wrong("action_shape", f"of {given['action_dim']} numbers")
         if "layout" in stored:
             given["layout"] = layout = Layout.from_list(stored.entries("layout"))
             masks = given["action_dim"] if given.get("has_mask") else 0
@@ -192,6 +252,8 @@ class Spaces:
         """
         if self.is_discrete:
             return action + self.action_start if self.action_start else action
+        if self.action_starts:
+            return action + np.asarray(self.action_starts, np.int64)
         low, high, half_range = self._box
         result: np.ndarray[Any, Any] = np.add(action, 1.0, dtype=np.float32)
         result *= half_range
@@ -205,6 +267,8 @@ class Spaces:
         where the density of a squashed policy is finite."""
         if self.is_discrete:
             return action - self.action_start
+        if self.action_starts:
+            return action - np.asarray(self.action_starts, np.int64)
         low, high, _ = self._box
         inner = (action - low) / (high - low) * 2.0 - 1.0
         bound = np.float32(1.0 - 1e-5)
@@ -212,11 +276,21 @@ class Spaces:
         return inside
 
     def describe(self) -> str:
-        actions = f"Discrete({self.action_dim})" if self.is_discrete else f"Box({self.action_dim},)"
-        actions = f"masked {actions}" if self.has_mask else actions
+        actions = f"masked {self._named_actions()}" if self.has_mask else self._named_actions()
         return (
             f"{'images' if self.is_image else 'observations'} {self.obs_shape}, {actions} actions"
         )
+
+    def _named_actions(self) -> str:
+        if self.is_discrete:
+            return f"Discrete({self.action_dim})"
+        if self.is_box:
+            shape = (self.action_dim,) if self.action_shape is None else self.action_shape
+            return f"Box{shape}"
+        # a list as long as a keyboard's would hide the rest of a sentence
+        few = len(self.action_choices) <= 8
+        listed = list(self.action_choices) if few else f"{len(self.action_choices)} parts"
+        return f"MultiDiscrete({listed})"
 
     def in_full(self) -> str:
         """Describe all in which two tasks may differ: shapes, dtypes, frames, bounds, actions."""
@@ -227,9 +301,12 @@ class Spaces:
         if self.is_discrete:
             masked = "masked " if self.has_mask else ""
             done = f"{self.action_dim} {masked}Discrete actions from {self.action_start}"
+        elif self.action_choices:
+            done = f"MultiDiscrete({list(self.action_choices)}) actions"
+            done += f" from {list(self.action_starts)}" if any(self.action_starts) else ""
         else:
             low, high = _bounds(self.action_low), _bounds(self.action_high)
-            done = f"Box({self.action_dim},) actions from {low} to {high}"
+            done = f"{self._named_actions()} actions from {low} to {high}"
         return f"{'images' if self.is_image else 'observations'} {seen} and {done}"
 
     def refuse_other(self, found: Spaces, where: str, key: str = "env_id") -> None:
@@ -240,6 +317,9 @@ class Spaces:
                 f"{self.in_full()}; use the environment, its arguments and the version of its "
                 "package that the policy was trained with, or train a new policy"
             )
+
+
+_LATER_FIELDS = ("layout", "action_labels", "action_choices", "action_starts", "action_shape")
 
 
 def _bounds(values: tuple[float, ...]) -> str:

@@ -294,6 +294,8 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
 def _action_space(spaces: Spaces) -> gym.Space[Any]:
     if spaces.is_discrete:
         return gym.spaces.Discrete(spaces.action_dim, start=spaces.action_start)
+    if not spaces.is_box:
+        return gym.spaces.MultiDiscrete(spaces.action_choices, start=spaces.action_starts)
     low, high = (np.asarray(x, np.float32) for x in (spaces.action_low, spaces.action_high))
     return gym.spaces.Box(low, high, dtype=np.float32)
 

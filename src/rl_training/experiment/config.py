@@ -124,24 +124,31 @@ class ReturnsConfig(Section):
 class ActionSpace(Section):
     """The actions of a task without an environment."""
 
-    kind: Literal["box", "discrete"]
-    """Box: real numbers within bounds; discrete: one of n actions."""
-    n: Count | None = None
-    """Number of actions (kind discrete)."""
-    start: Whole = 0
-    """The smallest choice as the data write it (kind discrete)."""
+    kind: Literal["box", "discrete", "multi_discrete"]
+    """Box: real numbers within bounds; discrete: one of n; multi_discrete: several such choices."""
+    n: Count | Annotated[tuple[Count, ...], Field(min_length=1, strict=False)] | None = None
+    """Number of actions (kind discrete), or of each part's choices (kind multi_discrete)."""
+    start: Whole | Annotated[tuple[Whole, ...], Field(min_length=1, strict=False)] = 0
+    """The smallest choice as the data write it, or that of each part (kind multi_discrete)."""
     labels: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     """Names of the choices, where the data have names (kind discrete)."""
     low: Bounds | None = None
     """Smallest action, one number for all components or one for each (kind box)."""
     high: Bounds | None = None
     """Largest action, likewise (kind box)."""
+    shape: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
+    """Shape of an action, where its components do not lie in one row; [] for a single number."""
 
     @model_validator(mode="after")
     def _keys_fit_the_kind(self) -> Self:
+        if self.kind == "multi_discrete":
+            self._check_parts()
+            return self
         if self.kind == "discrete":
-            if self.n is None:
+            if not isinstance(self.n, int) or not isinstance(self.start, int):
                 raise ValueError("kind 'discrete' needs the key 'n', the number of choices")
+            if self.shape is not None:
+                raise ValueError("key 'shape' is for kinds box and multi_discrete")
             if self.labels is not None and len(self.labels) != self.n:
                 raise ValueError(f"'labels' names {len(self.labels)} of {self.n} choices")
             if self.low is not None or self.high is not None:
@@ -157,6 +164,26 @@ class ActionSpace(Section):
         if not all(low < high for low, high in self.bounds(max(len(lows), len(highs)))):
             raise ValueError("every 'low' must be below its 'high'")
         return self
+
+    def _check_parts(self) -> None:
+        if not isinstance(self.n, tuple):
+            raise ValueError(
+                "kind 'multi_discrete' needs the key 'n', a list of numbers of choices"
+            )
+        if isinstance(self.start, tuple) and len(self.start) != len(self.n):
+            raise ValueError(f"'start' has {len(self.start)} parts and 'n' {len(self.n)}")
+        if self.low is not None or self.high is not None or self.labels is not None:
+            raise ValueError("keys 'low', 'high' and 'labels' are for other kinds")
+        if self.shape is not None and math.prod(self.shape) != len(self.n):
+            raise ValueError(
+                f"'shape' is of {math.prod(self.shape)} parts and 'n' of {len(self.n)}"
+            )
+
+    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Numbers of choices and the smallest choices of a multi_discrete action."""
+        assert isinstance(self.n, tuple)
+        starts = self.start if isinstance(self.start, tuple) else (self.start,) * len(self.n)
+        return self.n, starts
 
     def bounds(self, components: int) -> list[tuple[float, float]]:
         """(low, high) of every component; more if more are given."""
@@ -217,7 +244,7 @@ class TableColumns(Section):
     observations: Columns | None = None
     """One column of lists, or the columns that make up an observation."""
     actions: Columns | None = None
-    """One column, or the components of a Box action."""
+    """One column, or the components of a Box or the parts of a MultiDiscrete action."""
     rewards: str | None = None
     """Rewards."""
     next_observations: Columns | None = None
@@ -228,6 +255,10 @@ class TableColumns(Section):
     """Where the episode was cut."""
     dones: str | None = None
     """Where an episode ended, without saying how: 'dones' says it."""
+    action_mask: Columns | None = None
+    """One column of lists, or a column per Discrete action: 1 where it was allowed, 0 where not."""
+    next_action_mask: Columns | None = None
+    """Likewise after the step; only where an episode was cut and next_observations are given."""
 
     def chosen(self) -> dict[str, tuple[str, ...]]:
         """Those that are given."""

@@ -113,6 +113,11 @@ class PolicyGraph(nn.Module):
         if draws:
             refuse_sampling(algorithm, "leave out --stochastic")
         spaces = algorithm.spaces
+        if spaces.action_choices or spaces.action_shape is not None:
+            raise ExportError(
+                f"the task has {spaces.describe()}, and exports hold Discrete actions and Box "
+                "actions in one row; load the checkpoint with rl_training.load instead"
+            )
         low, high = (
             torch.tensor(values, dtype=torch.float32)
             for values in (spaces.action_low, spaces.action_high)

@@ -23,6 +23,7 @@ from rl_training.models.architecture import (
     encoder_of_images,
 )
 from rl_training.models.carry import Carry
+from rl_training.models.choices import MultiCategoricalPolicy
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
 from rl_training.models.encoders import Encoder, ImageEncoder, Observed
@@ -40,6 +41,7 @@ from rl_training.models.policies import (
     BoundedGaussianPolicy,
     BoxPolicy,
     CategoricalPolicy,
+    ChoicePolicy,
     DeterministicPolicy,
     GaussianPolicy,
     MeanPolicy,
@@ -63,6 +65,7 @@ __all__ = [
     "BoxPolicy",
     "Carry",
     "CategoricalPolicy",
+    "ChoicePolicy",
     "Critics",
     "DeterministicPolicy",
     "Encoder",
@@ -79,6 +82,7 @@ __all__ = [
     "MeanPolicy",
     "Moments",
     "MovingMoments",
+    "MultiCategoricalPolicy",
     "NetworkFactory",
     "NetworkRequest",
     "ObservationNormalizer",

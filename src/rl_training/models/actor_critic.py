@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.models.architecture import Architecture, Layers
+from rl_training.models.choices import MultiCategoricalPolicy
 from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
 from rl_training.models.policies import (
@@ -148,8 +150,11 @@ def policy_for(
     distribution: ActionDistribution = "gaussian",
     state_dependent_std: bool = True,
     masked: bool = False,
+    choices: Sequence[int] = (),
 ) -> Policy:
     """The stochastic policy that fits the action space.
+
+    `choices` are those of each part of MultiDiscrete actions.
 
     For Box actions it is of the kind `distribution`; `state_dependent_std` is for the tanh of a
     Gaussian. The bounded Gaussian has a single learned standard deviation, as in the authors'
@@ -157,6 +162,8 @@ def policy_for(
     """
     if action_kind == "discrete":
         return CategoricalPolicy(observed, action_dim, hidden_sizes, masked)
+    if action_kind == "multi_discrete":
+        return MultiCategoricalPolicy(observed, choices, hidden_sizes)
     if distribution == "gaussian":
         return BoundedGaussianPolicy(observed, action_dim, hidden_sizes, state_dependent_std=False)
     return TanhGaussianPolicy(observed, action_dim, hidden_sizes, state_dependent_std)

@@ -302,7 +302,32 @@ class GaussianPolicy(MeanPolicy):
         return log_prob, entropy.expand_as(log_prob)
 
 
-class CategoricalPolicy(Policy):
+class ChoicePolicy(Policy):
+    """A policy over actions that are choices."""
+
+    net: Net
+
+    def become(self, other: Policy) -> None:
+        if isinstance(other, type(self)):
+            refuse_other_layers(self.net, other.net)
+        super().become(other)
+
+    def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Random actions and their (B,) log-probabilities."""
+        raise NotImplementedError
+
+    def sample(self, obs: Tensor) -> Tensor:
+        return self.draw(obs)[0]
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.log_prob_and_entropy(obs, action)[0]
+
+    def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) log-probabilities of actions and (B,) entropies, from one pass."""
+        raise NotImplementedError
+
+
+class CategoricalPolicy(ChoicePolicy):
     """Softmax over Discrete actions; with `masked`, over those that the observation allows."""
 
     def __init__(
@@ -315,11 +340,6 @@ class CategoricalPolicy(Policy):
         super().__init__()
         self.masked = masked
         self.net = Architecture.of(hidden_sizes).net(observed, num_actions)
-
-    def become(self, other: Policy) -> None:
-        if isinstance(other, CategoricalPolicy):
-            refuse_other_layers(self.net, other.net)
-        super().become(other)
 
     def ask(self, obs: Tensor) -> Question[Tensor]:
         return Question(self.net, obs, lambda out: F.log_softmax(self._logits(out, obs), dim=-1))
@@ -338,20 +358,12 @@ class CategoricalPolicy(Policy):
         return self._logits(self.net(obs), obs).argmax(-1)
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Random actions and their (B,) log-probabilities."""
         log_probs: Tensor = self(obs)
         flat = log_probs.exp().reshape(-1, log_probs.shape[-1])
         action = torch.multinomial(flat, 1).reshape(log_probs.shape[:-1])
         return action, log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
-    def sample(self, obs: Tensor) -> Tensor:
-        return self.draw(obs)[0]
-
-    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.log_prob_and_entropy(obs, action)[0]
-
     def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) log-probabilities of actions and (B,) entropies, from one pass."""
         log_probs = self(obs)
         chosen: Tensor = log_probs.gather(-1, action.unsqueeze(-1))
         return chosen.squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)

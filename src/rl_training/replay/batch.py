@@ -20,7 +20,7 @@ class Batch(NamedTuple):
 
     # (B, O) as given to the networks, normalised if the run normalises; images (B, ...) uint8
     obs: Tensor
-    action: Tensor  # (B, A) in [-1, 1], or (B,) int64 for Discrete
+    action: Tensor  # (B, A) in [-1, 1]; int64 (B,) for Discrete, (B, A) for MultiDiscrete
     reward: Tensor  # (B,) processed
     next_obs: Tensor  # as obs
     discount: Tensor  # (B,)

@@ -12,7 +12,7 @@ class RolloutBatch(NamedTuple):
     """B steps of a rollout, with the log-probabilities and values of the policy that took them."""
 
     obs: Tensor  # (B, O) as given to the networks
-    action: Tensor  # (B, A) as sampled, or (B,) int64
+    action: Tensor  # (B, A) as sampled, or int64, (B,) or (B, A)
     log_prob: Tensor  # (B,)
     value: Tensor  # (B,)
     advantage: Tensor  # (B,)

@@ -58,7 +58,7 @@ class TransitionTable:
                 "learns from single transitions ('rl-training data inspect' lists them)"
             )
         spaces = dataset.spaces
-        self.discrete = spaces.is_discrete
+        self.spaces = spaces
         obs, next_obs = dataset.observations, dataset.next_observations
         self.normalizer = normalizer
         self.obs_mean, self.obs_std = observation_statistics(dataset)
@@ -117,7 +117,7 @@ class TransitionTable:
         obs, next_obs, action, reward, discount = fields[:5]
         batch = Batch(
             obs=obs,
-            action=action.squeeze(1).long() if self.discrete else action,
+            action=self._inner(action),
             reward=reward.squeeze(1),
             next_obs=next_obs,
             discount=discount.squeeze(1),
@@ -125,7 +125,7 @@ class TransitionTable:
         if self.next_action_fields is not None:
             following, known = fields[self.next_action_fields]
             batch = batch._replace(
-                next_action=following.squeeze(1).long() if self.discrete else following,
+                next_action=self._inner(following),
                 has_next_action=known.squeeze(1),
             )
         if self.with_returns:
@@ -136,6 +136,12 @@ class TransitionTable:
                 bootstrap_discount=fields[6].squeeze(1), final_obs=last[:, self.next_obs_columns]
             )
         return batch if self.normalizer is None else normalized(batch, self.normalizer)
+
+    def _inner(self, action: Tensor) -> Tensor:
+        """Actions as algorithms take them from (B, A) floats, which hold choices exactly."""
+        if self.spaces.is_box:
+            return action
+        return action.squeeze(1).long() if self.spaces.is_discrete else action.long()
 
     def everything(self) -> Batch:
         """Return all transitions in their order."""

@@ -49,13 +49,13 @@ class Behaviour:
             if not fits:
                 limit = "0 or more" if math.isinf(high) else "between 0 and 1"
                 raise ConfigError(f"{name}: expected a number, {limit}, got {value!r}")
-        if self.noise and spaces.is_discrete:
+        if self.noise and not spaces.is_box:
             raise ConfigError(
-                f"noise: the task has {spaces.action_dim} Discrete actions, to which no noise can "
-                "be added; use epsilon for a share of random actions"
+                f"noise: the task has {spaces.describe()}, to which no noise can be added; use "
+                "epsilon for a share of random actions"
             )
         if not self.deterministic:
-            instead = "epsilon" if spaces.is_discrete else "noise or epsilon"
+            instead = "noise or epsilon" if spaces.is_box else "epsilon"
             refuse_sampling(algorithm, f"use {instead}")
 
 
@@ -84,11 +84,12 @@ class BehavingPolicy:
             torch.manual_seed(int(generator.integers(2**63)))
         action: Any
         action, self._state = self.predict(observation, b.deterministic, self._state)
+        action = self.spaces.inside(action)
         if chance:
             action = self._uniform(observation, generator)
         elif self.spaces.is_discrete:
             action = int(action)
-        else:
+        elif self.spaces.is_box:
             if b.noise:
                 action = action + self._scale * generator.standard_normal(self._low.shape)
             action = np.clip(action, self._low, self._high).astype(np.float32)

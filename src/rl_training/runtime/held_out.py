@@ -86,14 +86,15 @@ class HeldOutData:
         known = self.training.gather(self.references)
         seen = known.obs
         mean, std = seen.mean(0), seen.std(0, correction=0) + 1e-3
-        classes = algorithm.spaces.action_dim if algorithm.spaces.is_discrete else 0
+        choices = algorithm.spaces.choices
+        components = len(choices) or algorithm.spaces.action_dim
 
         def points(obs: Tensor, action: Tensor) -> Tensor:
-            if classes:
-                action = F.one_hot(action, classes).to(obs.dtype)
+            if choices:
+                parts = zip(action.reshape(len(obs), -1).unbind(1), choices, strict=True)
+                action = torch.cat([F.one_hot(part, n) for part, n in parts], 1).to(obs.dtype)
             scaled = (obs - mean) / (std * math.sqrt(obs.shape[1]))
-            width = 1 if classes else action.shape[1]
-            return torch.cat([scaled, action / math.sqrt(width)], 1)
+            return torch.cat([scaled, action / math.sqrt(components)], 1)
 
         data = points(seen, known.action)
         own = points(batch.obs, algorithm.acting_policy.mode(batch.obs))
@@ -105,8 +106,8 @@ class HeldOutData:
 def _by_row(algorithm: Algorithm, batch: Batch) -> Mapping[str, Tensor]:
     """(B,) of each measure that is a mean over rows."""
     mode = algorithm.acting_policy.mode(batch.obs)
-    if algorithm.spaces.is_discrete:
-        agrees = mode == batch.action
+    if not algorithm.spaces.is_box:
+        agrees = (mode == batch.action).reshape(len(mode), -1).all(-1)
     else:
         agrees = ((mode - batch.action).abs() <= AGREES_WITHIN).all(-1)
     found = {"action_agreement": agrees}

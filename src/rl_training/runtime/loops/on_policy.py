@@ -48,7 +48,7 @@ class Rollout:
     def __init__(self, steps: int, num_envs: int, spaces: Spaces, device: torch.device) -> None:
         self.steps, self.num_envs, self.device = steps, num_envs, device
         self._obs_shape = spaces.obs_shape
-        self._action_shape = () if spaces.is_discrete else (spaces.action_dim,)
+        self._action_shape = spaces.inner_action_shape
         self.first_seen = False
         """Whether the statistics include the first observation of the run."""
         self._steps: list[RolloutSteps] = []
@@ -254,7 +254,7 @@ class OnPolicyLoop:
             return self.actor_critic.collect(obs)
         except RuntimeError:  # sampling raises an error for NaN probabilities
             head = self.actor_critic.actor
-            if not self.algorithm.spaces.is_discrete or bool(torch.isfinite(head(obs).exp()).all()):
+            if self.algorithm.spaces.is_box or bool(torch.isfinite(head(obs).exp()).all()):
                 raise
         raise TrainingDivergedError(
             f"the policy's probabilities became NaN by update {int(self.learning.update_count)}; "
