@@ -269,7 +269,9 @@ def _gymnasium_spaces(spaces: Spaces) -> tuple[gym.Space[Any], gym.Space[Any]]:
     if spaces.is_discrete:
         return observation_space, gym.spaces.Discrete(spaces.action_dim, start=spaces.action_start)
     if not spaces.is_box:
-        parts = gym.spaces.MultiDiscrete(spaces.action_choices, start=spaces.action_starts)
+        parts = gym.spaces.MultiDiscrete(
+            list(spaces.action_choices), start=list(spaces.action_starts)
+        )
         return observation_space, parts
     low = np.asarray(spaces.action_low, np.float32)
     high = np.asarray(spaces.action_high, np.float32)

@@ -295,7 +295,9 @@ def _action_space(spaces: Spaces) -> gym.Space[Any]:
     if spaces.is_discrete:
         return gym.spaces.Discrete(spaces.action_dim, start=spaces.action_start)
     if not spaces.is_box:
-        return gym.spaces.MultiDiscrete(spaces.action_choices, start=spaces.action_starts)
+        return gym.spaces.MultiDiscrete(
+            list(spaces.action_choices), start=list(spaces.action_starts)
+        )
     low, high = (np.asarray(x, np.float32) for x in (spaces.action_low, spaces.action_high))
     return gym.spaces.Box(low, high, dtype=np.float32)
 
