@@ -277,7 +277,12 @@ def test_spaces_are_inferred_with_a_note(arrays: dict[str, Any]) -> None:
     arrays["actions"] = np.array([0, 1, 4, 0, 0])
     assert load_transition_dataset(arrays).spaces == Spaces(2, "discrete", 5)
     arrays["actions"] = np.array([0.5, 1, 4, 0, 0])
-    with pytest.raises(DataError, match=r"has shape \(5,\), expected .*actions\[:, None\]"):
+    alone = load_transition_dataset(arrays)
+    assert (alone.spaces.action_shape, alone.actions.shape) == ((), (5, 1))
+    arrays["actions"] = np.array([[0, 1], [2, 0], [0, 0], [0, 0], [0, 0]])
+    assert load_transition_dataset(arrays).spaces.action_choices == (3, 2)
+    arrays["actions"][0, 0] = 100_000
+    with pytest.raises(DataError, match="too many for MultiDiscrete"):
         load_transition_dataset(arrays)
 
 

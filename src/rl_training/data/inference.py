@@ -195,7 +195,8 @@ def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Sp
             )
     outer = None if len(shape) == 1 else shape
     if all(array.dtype.kind in "iub" for array in arrays):
-        return _inferred_parts(width, [array.reshape(len(array), -1) for array in arrays], outer)
+        flattened = [array.reshape(len(array), -1) for array in arrays]
+        return _inferred_parts(first, width, flattened, outer)
     stacked = [array.reshape(len(array), -1).astype(np.float32) for array in arrays]
     low_bounds = np.min([array.min(0) for array in stacked], 0).astype(np.float64)
     high_bounds = np.max([array.max(0) for array in stacked], 0).astype(np.float64)
@@ -220,11 +221,21 @@ def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Sp
 
 
 def _inferred_parts(
-    width: int, arrays: Sequence[NDArray[Any]], shape: tuple[int, ...] | None
+    first: RawTransitions,
+    width: int,
+    arrays: Sequence[NDArray[Any]],
+    shape: tuple[int, ...] | None,
 ) -> Spaces:
     """MultiDiscrete actions with as many choices as occur, from 0."""
-    lows = np.minimum(np.min([array.min(0) for array in arrays], 0), 0)
-    highs = np.max([array.max(0) for array in arrays], 0)
+    lows = np.min([array.min(0).astype(np.int64) for array in arrays], 0).clip(max=0)
+    highs = np.max([array.max(0).astype(np.int64) for array in arrays], 0)
+    part = int((highs - lows).argmax())
+    if highs[part] - lows[part] >= MOST_INFERRED_ACTIONS:
+        raise DataError(
+            f"{first.label}: part {part} of array '{first.key('actions')}' holds whole numbers "
+            f"from {lows[part]:,} to {highs[part]:,}, too many for MultiDiscrete actions; store "
+            "continuous actions as float32, or give the environment"
+        )
     return Spaces(
         width,
         "multi_discrete",
