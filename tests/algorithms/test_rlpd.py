@@ -35,10 +35,10 @@ def watched(learner):
     """(name, copy of the learner before, metrics) of every step that `minimize` takes."""
     taken, minimize = [], learner.minimize
 
-    def keeping(loss, *names):
+    def keeping(loss, *names, due=None):
         before = copy.deepcopy(dict(learner.named_children()))
         temperature = float(learner.log_temperature.detach().exp())
-        metrics = minimize(loss, *names)
+        metrics = minimize(loss, *names, due=due)
         taken.append((names[0], before, temperature, metrics))
         return metrics
 

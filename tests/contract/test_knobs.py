@@ -32,6 +32,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("cql", "lagrange_threshold"): 1.0,
     ("cql", "cloning_weight"): 0.3,
     ("*", "policy_average"): 0.5,
+    ("*", "architecture"): "crossq",
     ("*", "target_entropy"): -7.0,
     ("*", "fixed_temperature"): 0.5,
     ("rlpd", "fixed_temperature"): 0.5,

@@ -31,6 +31,7 @@ from rl_training.models import (
     Architecture,
     Carry,
     Critics,
+    NetworkKind,
     ObservationNormalizer,
     Observed,
     OwnNetwork,
@@ -42,9 +43,14 @@ from rl_training.models import (
     encoder_of_images,
     frozen_copy,
     policy_for,
+    weights_on_sphere,
 )
-from rl_training.replay.batch import Batch
+from rl_training.replay.batch import Batch, normalized
 
+STANDARDIZED = ("simba", "simbav2")
+"""Kinds of networks whose observations are standardised as they learn."""
+ADAM: dict[NetworkKind, dict[str, float]] = {"crossq": {"beta1": 0.5}, "simba": {"decay": 0.01}}
+"""How Adam differs for a kind of networks, as its authors have it."""
 Networks = dict[str, nn.Module | nn.Parameter]
 """Learned networks and parameters by name."""
 
@@ -117,6 +123,8 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     update_count: Tensor
     nonfinite_at: Tensor
+    reward_divisor: Tensor
+    """What rewards are divided by; only for networks of the kind simbav2."""
     last_td_errors: Tensor
     """(B,) of the last update, for prioritised replay; only in value-based algorithms."""
 
@@ -161,7 +169,17 @@ class Algorithm(nn.Module, Generic[P, B]):
         self._own_networks = None if factory is None else OwnNetworks(factory, spaces, params)
         width = 0 if spaces.is_image else spaces.obs_dim
         kept = spaces.action_dim if spaces.has_mask else 0
-        self.normalizer = ObservationNormalizer(width, normalize_observations, kept)
+        # Statistics are the data's, or run along with the batches.
+        self.runs_statistics = params.network_kind in STANDARDIZED and not normalize_observations
+        active = normalize_observations or self.runs_statistics
+        self.normalizer = ObservationNormalizer(width, active, kept)
+        if params.network_kind == "simbav2":
+            if spaces.is_discrete:
+                raise ConfigError(
+                    "algo_kwargs.architecture: simbav2 has critics of Box actions alone, but the "
+                    f"task has {spaces.describe()}; use simba or crossq"
+                )
+            self.register_buffer("reward_divisor", torch.ones(()))
         self.averaged_policy: Policy | None = None
         self.optimizers: dict[str, Optimizer] = {}
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
@@ -313,7 +331,7 @@ class Algorithm(nn.Module, Generic[P, B]):
     def step(self, batch: B) -> Metrics:
         """Count, update, and record the first loss that is not finite."""
         self.update_count += 1
-        metrics = self.update(batch)
+        metrics = self.update(self.prepared(batch))
         if self.averaged_policy is not None:
             self._move_average(self.averaged_policy)
         watched = [metrics.get(name) for name in self.losses]
@@ -328,6 +346,20 @@ class Algorithm(nn.Module, Generic[P, B]):
             bad = ~torch.isfinite(values) & (self.nonfinite_at < 0)
             self.nonfinite_at.copy_(torch.where(bad, self.update_count, self.nonfinite_at))
         return metrics
+
+    def prepared(self, batch: B) -> B:
+        """The batch as networks want it that standardise what they see as they learn."""
+        kind = self.params.network_kind
+        if kind not in STANDARDIZED:
+            return batch
+        assert isinstance(batch, Batch)
+        changed: Batch = batch
+        if self.runs_statistics:
+            self.normalizer.observe(changed.obs)
+            changed = normalized(changed, self.normalizer)
+        if kind == "simbav2":
+            changed = changed._replace(reward=changed.reward / self.reward_divisor)
+        return changed  # type: ignore[return-value]
 
     @torch.no_grad()
     def _move_average(self, averaged: Policy) -> None:
@@ -373,7 +405,12 @@ class Algorithm(nn.Module, Generic[P, B]):
         if not isinstance(critics, nn.Module):
             return None
         values: Tensor = critics(obs, action)
-        return values.amin(0)
+        return self.in_given_units(values.amin(0))
+
+    def in_given_units(self, values: Tensor) -> Tensor:
+        """Values of the critics as sums of rewards as they were given."""
+        scaled = self.params.network_kind == "simbav2"
+        return values * self.reward_divisor if scaled else values
 
     def every_action_value(self, obs: Tensor) -> Tensor | None:
         """(B, actions) expected returns of all Discrete actions."""
@@ -465,11 +502,19 @@ class Algorithm(nn.Module, Generic[P, B]):
         lr: float,
         weight_decay: float | Sequence[float] = 0.0,
         eps: float = EPS,
+        **options: Any,
     ) -> None:
         """An Adam under `name`, on the device its parameters already live on."""
-        self.optimizers[name] = FusedAdam(parameters, lr, weight_decay, eps)
+        self.optimizers[name] = FusedAdam(parameters, lr, weight_decay, eps, **options)
         if name == "policy" and self.params.averaging:  # the policy is there now
             self.averaged_policy = frozen_copy(self.policy)
+
+    def add_optimizer_of(self, name: str, network: nn.Module, lr: float) -> None:
+        """The Adam of a policy or of critics, as their kind of network wants it."""
+        options: dict[str, Any] = dict(ADAM.get(self.params.network_kind, {}))
+        if self.params.network_kind == "simbav2":
+            options["on_sphere"] = weights_on_sphere(network)
+        self.add_optimizer(name, network.parameters(), lr, **options)
 
     def minimize(self, loss: Callable[[], Loss], *names: str, due: Tensor | None = None) -> Metrics:
         """One backward pass and one step of each named optimiser.

@@ -167,11 +167,12 @@ def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: f
 
 
 def soft_networks(
-    critics: Critics, target_critics: Critics, log_temperature: nn.Parameter
+    critics: Critics, target_critics: Critics | None, log_temperature: nn.Parameter
 ) -> Networks:
     """`other_networks` of a soft actor-critic; a fixed temperature is a knob, not learned."""
     tuned = {"temperature": log_temperature} if log_temperature.requires_grad else {}
-    return {"critics": critics, "target critics": target_critics, **tuned}
+    targets = {} if target_critics is None else {"target critics": target_critics}
+    return {"critics": critics, **targets, **tuned}
 
 
 class Compared(NamedTuple):

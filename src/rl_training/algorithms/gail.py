@@ -203,6 +203,12 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
         super().check_config(config)
+        params = config.params
+        if params.generator == "sac" and params.sac.architecture == "simbav2":
+            raise ConfigError(
+                "algo_kwargs.sac.architecture: simbav2 divides rewards by the spread of their "
+                "returns, which a discriminator's have not; use simba, crossq or mlp"
+            )
         if config.dataset is None:
             return
         defaults = type(config.dataset).model_fields
@@ -260,7 +266,8 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
             reward = self.reward(experience.obs, experience.action)
             experience = experience._replace(reward=reward)
         if experience is not None:
-            metrics |= self.generator.update(experience)
+            self.generator.update_count += 1
+            metrics |= self.generator.update(self.generator.prepared(experience))
         return metrics
 
     def _discriminator_step(self, expert: Pairs, policy: Pairs) -> Metrics:

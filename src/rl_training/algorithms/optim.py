@@ -96,6 +96,7 @@ class AdamStep(NamedTuple):
     lr: Tensor
     weight_decay: float
     eps: float
+    beta1: float
     mask: Tensor | None = None
     """0 or 1, which `steps` has counted; nothing moves where it is 0."""
 
@@ -111,7 +112,7 @@ class AdamStep(NamedTuple):
         torch._foreach_div_(denominator, (1.0 - BETA2**counted).sqrt())
         torch._foreach_add_(denominator, self.eps)
         change = torch._foreach_div(self.exp_avg, denominator)
-        torch._foreach_mul_(change, rate / (1.0 - BETA1**counted))
+        torch._foreach_mul_(change, rate / (1.0 - self.beta1**counted))
         torch._foreach_sub_(self.parameters, change)
 
 
@@ -120,7 +121,9 @@ class FusedAdam(Optimizer):
 
     The same kernel as `torch.optim.Adam(fused=True)`; for small networks the wrapper
     around it costs several times the kernel, on every step. Weight decay is that of Adam, the
-    gradient of weight_decay / 2 times the square, and may differ by parameter.
+    gradient of weight_decay / 2 times the square, and may differ by parameter; `decay` is
+    decoupled (Loshchilov and Hutter 2019): it shrinks every parameter by lr * decay before the
+    step. After it the `on_sphere` get the length 1 over their second to last axis.
     """
 
     def __init__(
@@ -129,9 +132,14 @@ class FusedAdam(Optimizer):
         lr: float,
         weight_decay: float | Sequence[float] = 0.0,
         eps: float = EPS,
+        beta1: float = BETA1,
+        decay: float = 0.0,
+        on_sphere: Iterable[nn.Parameter] = (),
     ) -> None:
         super().__init__(parameters, lr)
-        self.eps = eps
+        self.eps, self.beta1, self.decay = eps, beta1, decay
+        projected = {id(parameter) for parameter in on_sphere}
+        self._projected = [i for i, p in enumerate(self.parameters) if id(p) in projected]
         count = len(self.parameters)
         decays = [weight_decay] * count if isinstance(weight_decay, float) else list(weight_decay)
         assert len(decays) == count, (len(decays), count)
@@ -149,6 +157,14 @@ class FusedAdam(Optimizer):
             due = None
         mask = None if due is None else due.to(self.steps.dtype)
         self.steps += 1 if mask is None else mask
+        if self.decay:
+            share = self.lr * self.decay
+            kept = 1.0 - (share if mask is None else share * mask)
+            if is_batched():
+                for parameter in self.parameters:
+                    parameter.mul_(kept)
+            else:
+                torch._foreach_mul_(self.parameters, kept)
         for weight_decay, group in self._groups:
             step = AdamStep(
                 [self.parameters[i] for i in group],
@@ -159,12 +175,17 @@ class FusedAdam(Optimizer):
                 self.lr,
                 weight_decay,
                 self.eps,
+                self.beta1,
                 mask,
             )
             if is_batched():
                 _adam_of_agents(*step)
             else:
                 adam(step)
+        for i in self._projected:
+            weight = self.parameters[i]
+            length = torch.linalg.vector_norm(weight, dim=-2, keepdim=True).clamp(min=1e-8)
+            weight.div_(length if mask is None else torch.where(mask > 0, length, 1.0))
 
 
 class LaProp(Optimizer):
@@ -209,7 +230,7 @@ def adam(step: AdamStep) -> None:
     elif is_traced():
         # the same step in operations that a compiler fuses with each other
         gradients = step.decayed_gradients()
-        torch._foreach_lerp_(step.exp_avg, gradients, 1.0 - BETA1)
+        torch._foreach_lerp_(step.exp_avg, gradients, 1.0 - step.beta1)
         torch._foreach_mul_(step.exp_avg_sq, BETA2)
         torch._foreach_addcmul_(step.exp_avg_sq, gradients, gradients, 1.0 - BETA2)
         step.take(step.lr, step.steps)
@@ -222,7 +243,7 @@ def adam(step: AdamStep) -> None:
             [],
             [step.steps] * len(step.parameters),
             lr=step.lr,
-            beta1=BETA1,
+            beta1=step.beta1,
             beta2=BETA2,
             weight_decay=step.weight_decay,
             eps=step.eps,
@@ -233,7 +254,7 @@ def adam(step: AdamStep) -> None:
 
 def _masked_adam(step: AdamStep, mask: Tensor) -> None:
     gradients = step.decayed_gradients()
-    for average, power, beta in ((step.exp_avg, 1, BETA1), (step.exp_avg_sq, 2, BETA2)):
+    for average, power, beta in ((step.exp_avg, 1, step.beta1), (step.exp_avg_sq, 2, BETA2)):
         share = mask * (1.0 - beta)
         torch._foreach_mul_(average, 1.0 - share)
         terms = gradients if power == 1 else torch._foreach_mul(gradients, gradients)
@@ -277,7 +298,7 @@ def _lerp(
     mutates_args=("parameters", "exp_avg", "exp_avg_sq"),
     schema="(Tensor(a0!)[] parameters, Tensor[] gradients, Tensor(a2!)[] exp_avg, "
     "Tensor(a3!)[] exp_avg_sq, Tensor steps, Tensor lr, float weight_decay, float eps, "
-    "Tensor? mask=None) -> ()",
+    "float beta1, Tensor? mask=None) -> ()",
 )
 def _adam_of_agents(*step: Any) -> None:
     adam(AdamStep(*step))
@@ -308,12 +329,12 @@ def _common(masks: Sequence[Tensor | None]) -> Tensor | None:
 
 @_adam_of_agents.register_vmap
 def _(info: Any, in_dims: Any, *arguments: Any) -> tuple[None, None]:
-    lists, (steps, lr, weight_decay, eps, *masks) = arguments[:4], arguments[4:]
+    lists, (steps, lr, weight_decay, eps, beta1, *masks) = arguments[:4], arguments[4:]
     of_all = [
         _agents_first(tensors, axes, info.batch_size)
         for tensors, axes in zip(lists, in_dims[:4], strict=True)
     ]
-    rest = (steps[0], lr[0], weight_decay, eps, _common(masks))
+    rest = (steps[0], lr[0], weight_decay, eps, beta1, _common(masks))
     adam(AdamStep._make((*of_all, *rest)))
     return None, None
 

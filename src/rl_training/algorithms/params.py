@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from rl_training.experiment.config import (
     Count,
@@ -17,7 +18,7 @@ from rl_training.experiment.config import (
     Section,
 )
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import ActionDistribution, Activation, Architecture, Role
+from rl_training.models import ActionDistribution, Activation, Architecture, NetworkKind, Role
 
 MOST = {
     "gradient_updates_per_step": 1_000,
@@ -92,6 +93,11 @@ class AnyParams(Section):
     def averaging(self) -> float:
         """Share by which an average of the policy, which acts, follows it; 0 where none does."""
         return 0.0
+
+    @property
+    def network_kind(self) -> NetworkKind:
+        """How the layers of policies and critics are made."""
+        return "mlp"
 
     @property
     def widest_layer(self) -> int:
@@ -213,6 +219,36 @@ class TargetNetworkParams(DiscountedParams, ActorCriticParams):
     """Learning rate of the policy."""
     critic_lr: Positive = 3e-4
     """Learning rate of the critics."""
+
+
+class NetworkKindParams(TargetNetworkParams):
+    """Knobs of algorithms whose policy and critics can be made in several ways."""
+
+    architecture: NetworkKind = "mlp"
+    """Layers of policy and critics: mlp, crossq (no target critics), simba or simbav2."""
+
+    @property
+    def network_kind(self) -> NetworkKind:
+        return self.architecture
+
+    def layers(self, role: Role) -> Architecture:
+        sizes = self.hidden_sizes_of(role)
+        if self.architecture.startswith("simba") and len(set(sizes)) != 1:
+            raise ConfigError(
+                f"algo_kwargs.architecture: {self.architecture} has a block for every width of the "
+                f"hidden layers, and all are alike, but the {role} has {list(sizes)}; give equal "
+                "widths"
+            )
+        return replace(super().layers(role), kind=self.architecture)
+
+    @model_validator(mode="after")
+    def _one_way_to_make_networks(self) -> Self:
+        if self.architecture != "mlp" and self.networks is not None:
+            raise ValueError(
+                f"networks: a function of your own replaces the layers that architecture="
+                f"{self.architecture} stands for; remove one of the two keys"
+            )
+        return self
 
 
 class PriorityExponents(NamedTuple):

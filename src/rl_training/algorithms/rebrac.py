@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from rl_training.algorithms.functional import Loss
+from rl_training.algorithms.critics import td_loss
+from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.params import AveragedPolicyParams
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
 from rl_training.experiment.config import Count, HiddenSizes, NonNegative, Positive
@@ -78,13 +80,17 @@ class ReBRACAlgorithm(DeterministicActorCritic[ReBRACParams]):
             q.amin(0), action, batch.action, penalty=self.params.policy_penalty
         )
 
-    def next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
+    def critic_step(self, batch: Batch, next_action: Tensor) -> Metrics:
+        assert self.target_critics is not None
         assert batch.next_action is not None
         assert batch.has_next_action is not None
-        return penalised_next_value(
-            self.target_critics(batch.next_obs, next_action),
-            next_action,
-            batch.next_action,
-            batch.has_next_action,
-            self.params.critic_penalty,
-        )
+        with torch.no_grad():
+            next_value = penalised_next_value(
+                self.target_critics(batch.next_obs, next_action),
+                next_action,
+                batch.next_action,
+                batch.has_next_action,
+                self.params.critic_penalty,
+            )
+            target = batch.reward + batch.discount * next_value
+        return self.minimize(lambda: td_loss(self.critics, batch, target)[0], "critics")

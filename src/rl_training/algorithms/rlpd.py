@@ -20,33 +20,32 @@ temperature.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, Networks
+from rl_training.algorithms.critic_steps import critic_step, make_targets, policy_step
 from rl_training.algorithms.critics import (
     action_noise,
     entropy_target,
     policy_choice,
     soft_networks,
     soft_policy_loss,
-    td_loss,
-    td_target,
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
-from rl_training.algorithms.params import OfflineToOnlineParams, TargetNetworkParams
+from rl_training.algorithms.params import NetworkKindParams, OfflineToOnlineParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegativeInt, Positive
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Policy, frozen_copy
+from rl_training.models import Policy
 from rl_training.replay.batch import Batch, cut
 
 
-class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
+class RLPDParams(OfflineToOnlineParams, NetworkKindParams):
     renamed = {"alpha": Renamed("fixed_temperature")}
 
     learning_starts: NonNegativeInt = 5_000
@@ -73,6 +72,15 @@ class RLPDParams(OfflineToOnlineParams, TargetNetworkParams):
     @property
     def updates_at_once(self) -> int:
         return math.ceil(self.gradient_updates_per_step)
+
+    @model_validator(mode="after")
+    def _scaled_from_the_start(self) -> Self:
+        if self.architecture == "simbav2" and self.offline_pretrain_updates:
+            raise ValueError(
+                "offline_pretrain_updates: simbav2 divides rewards by the spread of returns in the "
+                "environment, which pretraining does not see; set it to 0, or use simba"
+            )
+        return self
 
     @field_validator("num_min_critics")
     @classmethod
@@ -102,12 +110,12 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.model = self.actor_and_critics(params.num_critics)
-        self.target_critics = frozen_copy(self.model.critics)
+        self.target_critics = make_targets(self, self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -0.5, 0.3)
         start = torch.tensor(params.fixed_temperature or 1.0).log()
         self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
-        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
-        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
+        self.add_optimizer_of("policy", self.model.policy, params.policy_lr)
+        self.add_optimizer_of("critics", self.model.critics, params.critic_lr)
         if params.fixed_temperature is None:
             self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
 
@@ -147,20 +155,22 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
         self, batch: Batch, next_choice: Tensor, next_entropy: Tensor, members: Tensor | None
     ) -> Metrics:
         p, critics = self.params, self.model.critics
-        target = td_target(self.target_critics, batch, next_choice, members)
-        if p.backup_entropy:
-            target = target + next_entropy
-        metrics = self.minimize(lambda: td_loss(critics, batch, target)[0], "critics")
-        soft_update(self.target_critics, critics, p.tau)
+        bonus = next_entropy if p.backup_entropy else None
+        metrics = critic_step(
+            self, critics, self.target_critics, batch, next_choice, bonus, members
+        )
+        if self.target_critics is not None:
+            soft_update(self.target_critics, critics, p.tau)
         return metrics
 
     def _policy_step(self, obs: Tensor, noise: Tensor | None, temperature: Tensor) -> Metrics:
         p, model = self.params, self.model
-        metrics = self.minimize(
+        metrics = policy_step(
+            self,
+            model.policy,
             lambda: soft_policy_loss(
                 model.policy, model.critics, obs, noise, temperature, p.policy_objective
             ),
-            "policy",
         )
         if p.fixed_temperature is None:
             metrics |= self.minimize(

@@ -19,20 +19,20 @@ from torch import nn
 from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Algorithm, Networks
+from rl_training.algorithms.critic_steps import critic_step, make_targets, policy_step
 from rl_training.algorithms.critics import (
     action_noise,
     entropy_target,
-    policy_td_target,
+    policy_choice,
     soft_networks,
     soft_policy_loss,
-    td_loss,
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
-from rl_training.algorithms.params import OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.params import NetworkKindParams, OffPolicyParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Finite, Positive
-from rl_training.models import Policy, frozen_copy
+from rl_training.experiment.config import Count, Finite, Positive
+from rl_training.models import Policy
 from rl_training.replay.batch import Batch
 
 
@@ -45,9 +45,13 @@ class SoftParams(TargetNetworkParams):
     """Entropy aimed at; default: minus the number of action components, or 30% of uniform."""
     temperature_lr: Positive = 3e-4
     """Learning rate of the temperature."""
+    initial_temperature: Positive = 1.0
+    """Weight of the entropy at the beginning, where it is tuned."""
+    policy_delay: Count = 1
+    """Updates of the critics per step of the policy and the temperature."""
 
 
-class SACParams(OffPolicyParams, SoftParams):
+class SACParams(OffPolicyParams, NetworkKindParams, SoftParams):
     """And those of the loop."""
 
 
@@ -67,12 +71,12 @@ class SACAlgorithm(Algorithm[S, Batch]):
     def __init__(self, spaces: Spaces, params: S, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
         self.model = self.actor_and_critics()
-        self.target_critics = frozen_copy(self.model.critics)
+        self.target_critics = make_targets(self, self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.3)
-        start = torch.tensor(params.fixed_temperature or 1.0).log()
+        start = torch.tensor(params.fixed_temperature or params.initial_temperature).log()
         self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
-        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
-        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
+        self.add_optimizer_of("policy", self.model.policy, params.policy_lr)
+        self.add_optimizer_of("critics", self.model.critics, params.critic_lr)
         if params.fixed_temperature is None:
             self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
 
@@ -87,14 +91,16 @@ class SACAlgorithm(Algorithm[S, Batch]):
         policy, critics = self.model.policy, self.model.critics
         rows = batch.reward.shape[0]
         temperature = self.log_temperature.detach().exp()
-        target, next_log_prob = policy_td_target(
-            policy, self.target_critics, batch, action_noise(self, rows)
-        )
-        target = target - batch.discount * temperature * next_log_prob
-        metrics = self.minimize(lambda: td_loss(critics, batch, target)[0], "critics")
-        noise = action_noise(self, rows)
-        metrics |= self.minimize(
-            lambda: soft_policy_loss(policy, critics, batch.obs, noise, temperature), "policy"
+        with torch.no_grad():
+            chosen, next_log_prob = policy_choice(policy, batch.next_obs, action_noise(self, rows))
+            bonus = -batch.discount * temperature * next_log_prob
+        metrics = critic_step(self, critics, self.target_critics, batch, chosen, bonus)
+        noise, due = action_noise(self, rows), self.is_due(self.params.policy_delay)
+        metrics |= policy_step(
+            self,
+            policy,
+            lambda: soft_policy_loss(policy, critics, batch.obs, noise, temperature),
+            due,
         )
         if self.params.fixed_temperature is None:
             metrics |= self.minimize(
@@ -102,6 +108,8 @@ class SACAlgorithm(Algorithm[S, Batch]):
                     self.log_temperature, metrics["entropy"], self.target_entropy
                 ),
                 "temperature",
+                due=due,
             )
-        soft_update(self.target_critics, critics, self.params.tau)
+        if self.target_critics is not None:
+            soft_update(self.target_critics, critics, self.params.tau)
         return metrics | {"temperature": temperature}

@@ -17,9 +17,9 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.critics import td_loss
+from rl_training.algorithms.critic_steps import critic_step, make_targets, policy_step
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
-from rl_training.algorithms.params import OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.params import NetworkKindParams, OffPolicyParams, TargetNetworkParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative
 from rl_training.models import DeterministicPolicy, Policy, frozen_copy
@@ -42,7 +42,7 @@ class DeterministicParams(TargetNetworkParams):
         return 0.0
 
 
-class TD3Params(OffPolicyParams, DeterministicParams):
+class TD3Params(OffPolicyParams, NetworkKindParams, DeterministicParams):
     exploration_noise: NonNegative = 0.1
     """Standard deviation of the noise on actions in training."""
 
@@ -75,10 +75,11 @@ class DeterministicActorCritic(Algorithm[D, Batch]):
         actions, noise = spaces.action_dim, params.acting_noise
         self.actor = DeterministicPolicy(self.observed(), actions, self.layers("policy"), noise)
         self.critics = self.make_critics()
-        self.target_actor = frozen_copy(self.actor)
-        self.target_critics = frozen_copy(self.critics)
-        self.add_optimizer("policy", self.actor.parameters(), params.policy_lr)
-        self.add_optimizer("critics", self.critics.parameters(), params.critic_lr)
+        crossed = params.network_kind == "crossq"  # which has no targets
+        self.target_actor = None if crossed else frozen_copy(self.actor)
+        self.target_critics = make_targets(self, self.critics)
+        self.add_optimizer_of("policy", self.actor, params.policy_lr)
+        self.add_optimizer_of("critics", self.critics, params.critic_lr)
 
     @property
     def policy(self) -> Policy:
@@ -86,32 +87,33 @@ class DeterministicActorCritic(Algorithm[D, Batch]):
 
     def action_values(self, obs: Tensor, action: Tensor) -> Tensor:
         values: Tensor = self.critics(obs, action)
-        return values.amin(0)
+        return self.in_given_units(values.amin(0))
 
     def policy_loss(self, batch: Batch) -> Loss:
         """What the policy minimises."""
         raise NotImplementedError
 
-    def next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
-        """(B,) value of s' with the smoothed action of the target policy."""
-        q: Tensor = self.target_critics(batch.next_obs, next_action)
-        return q.amin(0)
+    def critic_step(self, batch: Batch, next_action: Tensor) -> Metrics:
+        """One step of the critics; `next_action` is the smoothed one of the target policy."""
+        return critic_step(self, self.critics, self.target_critics, batch, next_action)
 
     def update(self, batch: Batch) -> Metrics:
         p = self.params
         with torch.no_grad():
             next_action = smoothed_action(
-                self.target_actor.mode(batch.next_obs),
+                (self.actor if self.target_actor is None else self.target_actor).mode(
+                    batch.next_obs
+                ),
                 self.normal(batch.reward.shape[0], self.spaces.action_dim),
                 p.target_noise,
                 p.target_noise_clip,
             )
-            target = batch.reward + batch.discount * self.next_value(batch, next_action)
-        metrics = self.minimize(lambda: td_loss(self.critics, batch, target)[0], "critics")
+        metrics = self.critic_step(batch, next_action)
         due = self.is_due(p.policy_delay)
-        metrics |= self.minimize(lambda: self.policy_loss(batch), "policy", due=due)
-        soft_update(self.target_critics, self.critics, p.tau, due)
-        soft_update(self.target_actor, self.actor, p.tau, due)
+        metrics |= policy_step(self, self.actor, lambda: self.policy_loss(batch), due)
+        if self.target_critics is not None and self.target_actor is not None:
+            soft_update(self.target_critics, self.critics, p.tau, due)
+            soft_update(self.target_actor, self.actor, p.tau, due)
         return metrics
 
 

@@ -837,6 +837,12 @@ class SAC(ManagedAlgorithm):
             Entropy aimed at; default: minus the number of action components, or 30% of uniform.
         temperature_lr = 0.0003
             Learning rate of the temperature.
+        initial_temperature = 1.0
+            Weight of the entropy at the beginning, where it is tuned.
+        policy_delay = 1
+            Updates of the critics per step of the policy and the temperature.
+        architecture = 'mlp'
+            Layers of policy and critics: mlp, crossq (no target critics), simba or simbav2.
     """
 
     algo: ClassVar[str]
@@ -865,6 +871,9 @@ class SAC(ManagedAlgorithm):
         fixed_temperature: float | None = None,
         target_entropy: float | None = None,
         temperature_lr: float = 0.0003,
+        initial_temperature: float = 1.0,
+        policy_delay: int = 1,
+        architecture: Literal['mlp', 'crossq', 'simba', 'simbav2'] = 'mlp',
         **run: Unpack[RunKeys],
     ) -> None: ...
 
@@ -914,6 +923,8 @@ class TD3(ManagedAlgorithm):
             Standard deviation of the noise on the target policy's actions.
         target_noise_clip = 0.5
             Largest size of that noise, per component.
+        architecture = 'mlp'
+            Layers of policy and critics: mlp, crossq (no target critics), simba or simbav2.
         exploration_noise = 0.1
             Standard deviation of the noise on actions in training.
     """
@@ -944,6 +955,7 @@ class TD3(ManagedAlgorithm):
         policy_delay: int = 2,
         target_noise: float = 0.2,
         target_noise_clip: float = 0.5,
+        architecture: Literal['mlp', 'crossq', 'simba', 'simbav2'] = 'mlp',
         exploration_noise: float = 0.1,
         **run: Unpack[RunKeys],
     ) -> None: ...
@@ -988,6 +1000,8 @@ class RLPD(ManagedAlgorithm):
             Learning rate of the policy.
         critic_lr = 0.0003
             Learning rate of the critics.
+        architecture = 'mlp'
+            Layers of policy and critics: mlp, crossq (no target critics), simba or simbav2.
         offline_pretrain_updates = 0
             Updates on the prior data alone, before the first environment step.
         offline_batch_ratio = 0.5
@@ -1031,6 +1045,7 @@ class RLPD(ManagedAlgorithm):
         tau: float = 0.005,
         policy_lr: float = 0.0003,
         critic_lr: float = 0.0003,
+        architecture: Literal['mlp', 'crossq', 'simba', 'simbav2'] = 'mlp',
         offline_pretrain_updates: int = 0,
         offline_batch_ratio: float = 0.5,
         num_critics: int = 10,
@@ -1127,6 +1142,12 @@ class MBPO(ManagedAlgorithm):
             Entropy aimed at; default: minus the number of action components, or 30% of uniform.
         temperature_lr = 0.0003
             Learning rate of the temperature.
+        initial_temperature = 1.0
+            Weight of the entropy at the beginning, where it is tuned.
+        policy_delay = 1
+            Updates of the critics per step of the policy and the temperature.
+        architecture = 'mlp'
+            Layers of policy and critics: mlp, crossq (no target critics), simba or simbav2.
         model_interval = 250
             Environment steps between two fits of the model, each followed by rollouts.
     """
@@ -1176,6 +1197,9 @@ class MBPO(ManagedAlgorithm):
         fixed_temperature: float | None = None,
         target_entropy: float | None = None,
         temperature_lr: float = 0.0003,
+        initial_temperature: float = 1.0,
+        policy_delay: int = 1,
+        architecture: Literal['mlp', 'crossq', 'simba', 'simbav2'] = 'mlp',
         model_interval: int = 250,
         **run: Unpack[RunKeys],
     ) -> None: ...
@@ -1256,6 +1280,10 @@ class MOPO(ManagedAlgorithm):
             Entropy aimed at; default: minus the number of action components, or 30% of uniform.
         temperature_lr = 0.0003
             Learning rate of the temperature.
+        initial_temperature = 1.0
+            Weight of the entropy at the beginning, where it is tuned.
+        policy_delay = 1
+            Updates of the critics per step of the policy and the temperature.
         rollout_interval = 1000
             Updates between two rounds of rollouts.
         penalty = 'disagreement'
@@ -1305,6 +1333,8 @@ class MOPO(ManagedAlgorithm):
         fixed_temperature: float | None = None,
         target_entropy: float | None = None,
         temperature_lr: float = 0.0003,
+        initial_temperature: float = 1.0,
+        policy_delay: int = 1,
         rollout_interval: int = 1000,
         penalty: Literal['learned_std', 'disagreement'] = 'disagreement',
         penalty_coef: float = 1.0,

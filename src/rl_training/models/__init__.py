@@ -4,6 +4,7 @@ from rl_training.models.actor_critic import (
     ActionValueCritic,
     ActorCritics,
     ActorValue,
+    CategoricalCritic,
     Critics,
     EnsembleCritic,
     MLPIQLModel,
@@ -16,6 +17,7 @@ from rl_training.models.actor_critic import (
 from rl_training.models.architecture import (
     Architecture,
     NetworkFactory,
+    NetworkKind,
     NetworkRequest,
     OwnNetwork,
     OwnNetworks,
@@ -24,6 +26,7 @@ from rl_training.models.architecture import (
 )
 from rl_training.models.carry import Carry
 from rl_training.models.choices import MultiCategoricalPolicy
+from rl_training.models.crossq import absorb_statistics, batch_statistics
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
 from rl_training.models.encoders import Encoder, ImageEncoder, Observed
@@ -35,7 +38,12 @@ from rl_training.models.mlp import (
     restate_inputs_,
     truncated_normal_init_,
 )
-from rl_training.models.normalizer import ObservationNormalizer, RewardScale, Standardizer
+from rl_training.models.normalizer import (
+    ObservationNormalizer,
+    ReturnScale,
+    RewardScale,
+    Standardizer,
+)
 from rl_training.models.policies import (
     ActionDistribution,
     BoundedGaussianPolicy,
@@ -51,6 +59,7 @@ from rl_training.models.policies import (
 )
 from rl_training.models.questions import Question, together
 from rl_training.models.running import Moments, MovingMoments
+from rl_training.models.simba import weights_on_sphere
 from rl_training.models.value_networks import MLPFQFNetwork
 
 __all__ = [
@@ -64,6 +73,7 @@ __all__ = [
     "BoundedGaussianPolicy",
     "BoxPolicy",
     "Carry",
+    "CategoricalCritic",
     "CategoricalPolicy",
     "ChoicePolicy",
     "Critics",
@@ -84,6 +94,7 @@ __all__ = [
     "MovingMoments",
     "MultiCategoricalPolicy",
     "NetworkFactory",
+    "NetworkKind",
     "NetworkRequest",
     "ObservationNormalizer",
     "Observed",
@@ -92,12 +103,15 @@ __all__ = [
     "Policy",
     "Prediction",
     "Question",
+    "ReturnScale",
     "RewardScale",
     "Role",
     "Standardizer",
     "TanhGaussianPolicy",
     "UnlikePolicyError",
     "ValueNetwork",
+    "absorb_statistics",
+    "batch_statistics",
     "critics_for",
     "encoder_of_images",
     "frozen_copy",
@@ -106,4 +120,5 @@ __all__ = [
     "restate_inputs_",
     "together",
     "truncated_normal_init_",
+    "weights_on_sphere",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rl_training.models.architecture import Architecture, Layers
 from rl_training.models.choices import MultiCategoricalPolicy
@@ -42,6 +43,9 @@ class ValueNetwork(nn.Module):
 class EnsembleCritic(nn.Module):
     """Q_i(s, a) for all members at once, shape (members, B)."""
 
+    outputs: ClassVar[int] = 1
+    """Of the network, per member."""
+
     def __init__(
         self,
         num_critics: int,
@@ -53,15 +57,18 @@ class EnsembleCritic(nn.Module):
         super().__init__()
         self.encoder, width = encoder_and_width(observed)
         layers = Architecture.of(hidden_sizes, layer_norm)
-        self.net = layers.ensemble(num_critics, width + action_dim, 1)
+        self.net = layers.ensemble(num_critics, width + action_dim, self.outputs)
+
+    def value(self, out: Tensor) -> Tensor:
+        """(members, B) values from (members, B, outputs) of the network."""
+        return out.squeeze(-1)
 
     def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
-        return Question(self.net, self._inputs(obs, action), lambda out: out.squeeze(-1))
+        return Question(self.net, self._inputs(obs, action), self.value)
 
     def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Of all members, or of those whose numbers are in `members`."""
-        out: Tensor = self.net(self._inputs(obs, action), members)
-        return out.squeeze(-1)
+        return self.value(self.net(self._inputs(obs, action), members))
 
     def _inputs(self, obs: Tensor, action: Tensor) -> Tensor:
         features = obs if self.encoder is None else self.encoder(obs)
@@ -73,6 +80,39 @@ class EnsembleCritic(nn.Module):
         repeated = obs.expand(samples, batch, obs.shape[-1]).reshape(samples * batch, -1)
         values: Tensor = self(repeated, actions.reshape(samples * batch, action_dim))
         return values.view(-1, samples, batch)
+
+
+class CategoricalCritic(EnsembleCritic):
+    """Distributions of the return over fixed atoms; values are their means.
+
+    Bellemare, Dabney and Munos 2017, arXiv:1707.06887, with the atoms of SimbaV2, whose rewards are
+    divided so that returns stay between them.
+    """
+
+    outputs: ClassVar[int] = 101
+    largest: ClassVar[float] = 5.0
+    """The atoms reach from minus this value to it."""
+
+    atoms: Tensor
+
+    def __init__(
+        self,
+        num_critics: int,
+        observed: Observed,
+        action_dim: int,
+        hidden_sizes: Layers,
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__(num_critics, observed, action_dim, hidden_sizes, layer_norm)
+        atoms = torch.linspace(-self.largest, self.largest, self.outputs)
+        self.register_buffer("atoms", atoms, persistent=False)
+
+    def value(self, out: Tensor) -> Tensor:
+        return (out.softmax(-1) * self.atoms).sum(-1)
+
+    def log_probs(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """(members, B, atoms), of all members or of those in `members`."""
+        return F.log_softmax(self.net(self._inputs(obs, action), members), dim=-1)
 
 
 class ActionValueCritic(nn.Module):
@@ -139,7 +179,8 @@ def critics_for(
     shape = (num_critics, observed, action_dim, hidden_sizes, layer_norm)
     if action_kind == "discrete":
         return ActionValueCritic(*shape, masked)
-    return EnsembleCritic(*shape)
+    categorical = Architecture.of(hidden_sizes).kind == "simbav2"
+    return CategoricalCritic(*shape) if categorical else EnsembleCritic(*shape)
 
 
 def policy_for(

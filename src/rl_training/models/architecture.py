@@ -11,11 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.experiment.errors import ConfigError, describe_exception
+from rl_training.models.crossq import CrossQNet
 from rl_training.models.encoders import EncodedMLP, Encoder, ImageEncoder, Observed
+from rl_training.models.members import LoneNet, MemberNet
 from rl_training.models.mlp import MLP, Activation, EnsembleMLP
+from rl_training.models.simba import SimbaNet, SphereNet
 
 Role = Literal["encoder", "policy", "critic", "value"]
 """What a network is for."""
+NetworkKind = Literal["mlp", "crossq", "simba", "simbav2"]
+"""How the layers of a network are made; see `crossq.py` and `simba.py`."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,9 @@ class OwnEnsemble(nn.Module):
         return out if members is None else out.index_select(0, members)
 
 
-Net = MLP | OwnNetwork | EncodedNetwork
+Ensemble = EnsembleMLP | OwnEnsemble | MemberNet
+"""Several networks from vectors to outputs."""
+Net = MLP | OwnNetwork | EncodedNetwork | LoneNet
 """A network from observations to outputs."""
 NetMaker = Callable[[tuple[int, ...], int | None], OwnNetwork | None]
 """(in_shape, out_dim) to the user's network, or None where the user has none."""
@@ -95,6 +102,7 @@ class Architecture:
     activation: Activation = "relu"
     layer_norm: bool = False
     own: NetMaker | None = None
+    kind: NetworkKind = "mlp"
 
     @classmethod
     def of(cls, layers: Layers, layer_norm: bool = False) -> Architecture:
@@ -109,6 +117,8 @@ class Architecture:
     def net(self, observed: Observed, out_dim: int) -> Net:
         """A network that takes such observations."""
         width = observed if isinstance(observed, int) else observed.out_dim
+        if self.kind != "mlp":
+            return LoneNet(self._members(1, width, out_dim))
         own = None if self.own is None else self.own((width,), out_dim)
         if own is not None:
             return own if isinstance(observed, int) else EncodedNetwork(observed, own)
@@ -116,8 +126,10 @@ class Architecture:
             return MLP(observed, self.hidden_sizes, out_dim, self.activation, self.layer_norm)
         return EncodedMLP(observed, self.hidden_sizes, out_dim, self.activation, self.layer_norm)
 
-    def ensemble(self, num_members: int, in_dim: int, out_dim: int) -> EnsembleMLP | OwnEnsemble:
+    def ensemble(self, num_members: int, in_dim: int, out_dim: int) -> Ensemble:
         """Several networks on vectors, evaluated together."""
+        if self.kind != "mlp":
+            return self._members(num_members, in_dim, out_dim)
         first = None if self.own is None else self.own((in_dim,), out_dim)
         if first is None or self.own is None:
             return EnsembleMLP(
@@ -130,6 +142,13 @@ class Architecture:
                 "return one for each of them"
             )
         return OwnEnsemble([member for member in members if member is not None])
+
+    def _members(self, num_members: int, in_dim: int, out_dim: int) -> MemberNet:
+        sizes = self.hidden_sizes
+        if self.kind == "crossq":
+            return CrossQNet(num_members, in_dim, sizes, out_dim, self.activation)
+        shape = (num_members, in_dim, sizes[0], len(sizes), out_dim, self.activation)
+        return SimbaNet(*shape) if self.kind == "simba" else SphereNet(*shape)
 
 
 Layers = Sequence[int] | Architecture

@@ -22,6 +22,13 @@ def batched_linear(x: Tensor, weight: Tensor, bias: Tensor, trained: int) -> Ten
     return out
 
 
+def member_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same for all members, in the form that is fastest where it runs."""
+    if x.is_cuda and x.shape[1] >= TALL and torch.is_grad_enabled():
+        return batched_linear(x, weight, bias, x.shape[0])
+    return torch.baddbmm(bias, x, weight)
+
+
 class _BatchedLinear(torch.autograd.Function):
     generate_vmap_rule = True
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.linear import TALL, batched_linear
+from rl_training.models.linear import member_linear
 
 Activation = Literal["relu", "silu", "gelu", "elu", "tanh"]
 """Functions between two layers."""
@@ -116,19 +116,13 @@ class EnsembleMLP(nn.Module):
             x = x.expand(self.num_members if members is None else members.shape[0], *x.shape)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = self._linear(x, chosen(weight), chosen(bias))
+            x = member_linear(x, chosen(weight), chosen(bias))
             if i < last:
                 if len(self.norm_scales):
                     x = F.layer_norm(x, x.shape[-1:]) * chosen(self.norm_scales[i])
                     x = x.add_(chosen(self.norm_shifts[i]))
                 x = activated(x, self.activation)
         return x
-
-    @staticmethod
-    def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        if x.is_cuda and x.shape[1] >= TALL and torch.is_grad_enabled():
-            return batched_linear(x, weight, bias, x.shape[0])
-        return torch.baddbmm(bias, x, weight)
 
 
 @torch.no_grad()

@@ -103,6 +103,38 @@ class RewardScale(nn.Module):
         return (reward / (self.variance + 1e-8).sqrt()).clamp(-10.0, 10.0)
 
 
+class ReturnScale(nn.Module):
+    """What to divide rewards by so that returns fit between -`most` and `most`.
+
+    The larger of the discounted return's standard deviation and its largest size over `most`;
+    SimbaV2, eq. 14.
+    """
+
+    returns: Tensor
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+    largest: Tensor
+
+    def __init__(self, num_envs: int, gamma: float, most: float) -> None:
+        super().__init__()
+        self.gamma, self.most = gamma, most
+        self.register_buffer("returns", torch.zeros(num_envs))
+        for name, value in (("mean", 0.0), ("variance", 1.0), ("count", 0.0), ("largest", 0.0)):
+            self.register_buffer(name, torch.tensor(value))
+
+    @torch.no_grad()
+    def after(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """The divisor after the (E,) rewards of one vector step."""
+        self.returns = self.returns * self.gamma + reward
+        self.mean, self.variance, self.count = merged_moments(
+            self.mean, self.variance, self.count, self.returns
+        )
+        self.largest = torch.maximum(self.largest, self.returns.abs().max())
+        self.returns = torch.where(ended, 0.0, self.returns)
+        return torch.maximum((self.variance + 1e-8).sqrt(), self.largest / self.most)
+
+
 def merged_moments(
     mean: Tensor, variance: Tensor, count: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,9 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
+from rl_training.algorithms.base import load_module
 from rl_training.algorithms.functional import Metrics
 from rl_training.experiment.sinks import Video
+from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.held_out import HeldOutData
@@ -28,6 +31,19 @@ class Component(Protocol):
 
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, state: dict[str, Any]) -> None: ...
+
+
+class ModuleState:
+    """A module's buffers as a part of the checkpoint."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def training_state(self) -> dict[str, Any]:
+        return self.module.state_dict()
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        load_module(self.module, Stored(state))
 
 
 class Extra:

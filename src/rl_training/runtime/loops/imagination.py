@@ -104,7 +104,7 @@ class Imagination(Extra):
             return self.learner.dynamics.ends
         known = termination_for(choice, config.env_id, config.env_kwargs, config.train_env_kwargs)
         normalizer = self.algorithm.normalizer
-        if not normalizer.active:
+        if not normalizer.active or self.algorithm.runs_statistics:
             return known
         return lambda obs: known(obs * normalizer.std + normalizer.mean)
 
@@ -169,7 +169,7 @@ class Imagination(Extra):
         made = self.round
         steps = rollouts(
             learner.dynamics,
-            self.algorithm.policy.sample,
+            self._draw,
             self.ends,
             made.obs,
             made.steps_left,
@@ -195,6 +195,13 @@ class Imagination(Extra):
         }
         if learner.uncertainty is not None:
             self.newest["imagined/penalty_mean"] = penalty_mean
+
+    def _draw(self, obs: Tensor) -> Tensor:
+        """Actions of the policy for observations as the model has them."""
+        algorithm = self.algorithm
+        return algorithm.policy.sample(
+            algorithm.normalizer(obs) if algorithm.runs_statistics else obs
+        )
 
     def mixed(self, real: Callable[[int], Batch]) -> Batch:
         """A minibatch of real and imagined rows."""

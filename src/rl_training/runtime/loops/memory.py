@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -13,10 +14,11 @@ from rl_training.algorithms.roles import ReplayKnobs
 from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.memory import Claim, require_memory
+from rl_training.models import CategoricalCritic, ReturnScale
 from rl_training.replay.batch import Batch
 from rl_training.replay.priorities import Priorities
 from rl_training.replay.replay import ReplayBuffer
-from rl_training.runtime.loops import Component
+from rl_training.runtime.loops import Component, ModuleState
 from rl_training.runtime.profile import Part
 
 
@@ -52,6 +54,10 @@ class TransitionMemory:
         self.replay = make_replay(config, algorithm)
         self._algorithm, self._change = algorithm, change
         self._exponents = algorithm.params.priority_exponents
+        self._scale: ReturnScale | None = None
+        if algorithm.params.network_kind == "simbav2":
+            largest = CategoricalCritic.largest
+            self._scale = ReturnScale(config.num_envs, algorithm.gamma, largest)
 
     def draw(self, rows: int) -> Batch:
         return self.replay.sample(rows)
@@ -65,7 +71,12 @@ class TransitionMemory:
         self.replay.cut(restarted)
 
     def store(self, step: Step, fraction: float) -> None:
-        self.replay.add(*(step if self._change is None else self._change(step)))
+        step = step if self._change is None else self._change(step)
+        self.replay.add(*step)
+        if self._scale is not None:
+            ended = torch.from_numpy(step.terminated | step.truncated)
+            divisor = self._scale.after(torch.from_numpy(step.reward), ended)
+            self._algorithm.reward_divisor.fill_(float(divisor))
         if self.replay.priorities is not None:  # the correction is full at the end of the run
             beta = self._exponents.beta
             self.replay.priorities.set_beta(beta + (1.0 - beta) * min(fraction, 1.0))
@@ -75,7 +86,9 @@ class TransitionMemory:
             self.replay.feed_back(batch.index, self._algorithm.last_td_errors)
 
     def components(self) -> dict[str, Component]:
-        return {"replay": self.replay}
+        if self._scale is None:
+            return {"replay": self.replay}
+        return {"replay": self.replay, "return_scale": ModuleState(self._scale)}
 
     def parts(self) -> list[Part]:
         return [Part(self.replay, "add", "buffer")]

@@ -69,6 +69,7 @@ class MixedMinibatches:
     ) -> None:
         self.knobs: PriorDataKnobs = algorithm.params
         self.memory, self.prior, self.normalizer = memory, prior, algorithm.normalizer
+        self.by_data = self.normalizer.active and not algorithm.runs_statistics
 
     def draw(self) -> Batch:
         p = self.knobs
@@ -76,7 +77,7 @@ class MixedMinibatches:
         if prior == size:
             return self.draw_prior(slices * prior)
         own = self.memory.draw(slices * (size - prior))
-        if self.normalizer.active:  # the data's rows are normalised already
+        if self.by_data:  # the data's rows are normalised already
             own = normalized(own, self.normalizer)
         return interleaved(self.draw_prior(slices * prior), own, slices) if prior else own
 

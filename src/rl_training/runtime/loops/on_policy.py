@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, load_module
+from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.roles import RolloutKnobs, RolloutLearner
 from rl_training.envs.collector import Step
@@ -19,7 +19,7 @@ from rl_training.models import RewardScale
 from rl_training.replay.rollout import RolloutBatch, generalized_advantages
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component, Report
+from rl_training.runtime.loops import Component, ModuleState, Report
 from rl_training.runtime.loops.online import Experience, step_budget
 from rl_training.runtime.profile import Part
 from rl_training.runtime.randomness import TorchRandom
@@ -373,16 +373,3 @@ class Minibatches:
         # wraps around if more are requested than exist
         self.position.add_(self._batch_size).remainder_(self._size)
         return RolloutBatch(*(column.index_select(0, rows) for column in self._rollout))
-
-
-class ModuleState:
-    """A module's buffers as a part of the checkpoint."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-
-    def training_state(self) -> dict[str, Any]:
-        return self.module.state_dict()
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        load_module(self.module, Stored(state))
