@@ -19,7 +19,7 @@ class Encoder(nn.Module):
         self.scale = nn.Parameter(torch.ones(5))
 
     def forward(self, obs: Tensor) -> Tensor:
-        return torch.sin(self.linear(obs.float().flatten(1))) * self.scale
+        return torch.sin(self.linear(obs.to(self.scale.dtype).flatten(1))) * self.scale
 
 
 def all_of_them(request: NetworkRequest) -> nn.Module:

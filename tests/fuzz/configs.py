@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -16,6 +17,10 @@ from tests.contract.small_runs import cases, small_config
 from tests.fuzz.runner import INTERRUPTED, Verdict, bad_ending, command
 
 LONG, SHORT = 2000, 30
+FILLED_IN = ("spaces", "fingerprint")
+"""Left out by a user: a run stores the spaces of its data and what identifies its policy."""
+TINY = 1e-300
+"""Training takes smaller numbers as zero (`torch.set_flush_denormal`)."""
 
 ODD_VALUES: tuple[Any, ...] = (
     None, "", " ", "nan", "auto", "1e3", "20", "0x10", "pendulum-mixed", "Pendulum-v1", "../..",
@@ -81,7 +86,7 @@ def mutate(values: dict[str, Any], random: random.Random) -> str:
         return f"{new!r} = {value!r:.60} added beside {where}"
     if way == "swap":
         other, its_key = random.choice(list(places(values)))
-        container[key] = other[its_key]
+        container[key] = copy.deepcopy(other[its_key])  # it may hold the container itself
         return f"{where} takes the value of {its_key!r}"
     if way == "number" and isinstance(before, (int, float)) and not isinstance(before, bool):
         factor = random.choice((-1, 0, 0.5, 0.5, 2, 2, 3, 10, 1e3, 1e6, 1e12))
@@ -163,8 +168,7 @@ def same(given: Any, used: Any) -> bool:
     """Whether a value was kept; what a section leaves out has defaults, and 2 is 2.0."""
     if isinstance(given, dict):
         return isinstance(used, dict) and all(
-            # a run without an environment stores the spaces that it took from the data
-            (key == "spaces" and value is None) or (key in used and same(value, used[key]))
+            (key in FILLED_IN and value is None) or (key in used and same(value, used[key]))
             for key, value in given.items()
         )
     if isinstance(given, (list, tuple)):
@@ -176,7 +180,7 @@ def same(given: Any, used: Any) -> bool:
     if isinstance(given, bool) or isinstance(used, bool):
         return given is used
     if isinstance(given, (int, float)) and isinstance(used, (int, float)):
-        return given == used
+        return given == used or abs(given - used) < TINY
     if isinstance(given, str) and isinstance(used, (int, float)):  # YAML reads 1e3 as text
         return used == float(given)
     return type(given) is type(used) and given == used

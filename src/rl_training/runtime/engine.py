@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -222,7 +223,9 @@ def _nothing() -> None:
 def no_host_sync() -> Iterator[None]:
     """Raise an error if the host waits for the device, which cannot be captured."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():  # that this mode of PyTorch is a prototype
+        warnings.simplefilter("ignore", UserWarning)
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

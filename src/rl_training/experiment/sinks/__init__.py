@@ -99,7 +99,9 @@ class MetricsLog:
     ) -> None:
         self._warn, self._open = warn, list[tuple[str, MetricsSink]]()
         is_part = run_dir.name.startswith("seed-")  # of a run of several seeds
-        written = {} if resumed_at is None else newest_ticks(run_dir / METRICS_FILE)
+        path = run_dir / METRICS_FILE
+        written = {} if resumed_at is None else newest_ticks(path)
+        self._kept = {} if resumed_at is None else newest_ticks(path, resumed_at)
         run = RunInfo(
             run_dir=run_dir,
             name=f"{run_dir.parent.name}/{run_dir.name}" if is_part else run_dir.name,
@@ -126,6 +128,9 @@ class MetricsLog:
 
     def write(self, kind: str, tick: int, values: dict[str, Any]) -> MetricsEvent:
         event = MetricsEvent(kind, tick, values)
+        if tick <= self._kept.get(kind, -1):
+            # an evaluation that the checkpoint has as due, made before a kill and now again
+            return event
         for name, sink in list(self._open):
             try:
                 sink.write(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -50,9 +51,10 @@ def whole_lines(path: Path) -> Iterator[tuple[str, tuple[str, int]]]:
             yield line, (str(event["event"]), int(event["tick"]))
 
 
-def newest_ticks(path: Path) -> dict[str, int]:
-    """The newest tick per kind of event in the file."""
+def newest_ticks(path: Path, last: float = math.inf) -> dict[str, int]:
+    """The newest tick per kind of event in the file, of those up to `last`."""
     newest: dict[str, int] = {}
     for _, (kind, tick) in whole_lines(path) if path.is_file() else ():
-        newest[kind] = max(tick, newest.get(kind, -1))
+        if tick <= last:
+            newest[kind] = max(tick, newest.get(kind, -1))
     return newest

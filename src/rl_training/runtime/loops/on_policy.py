@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -71,12 +72,17 @@ class Rollout:
         self._steps.clear()
 
     def taken(self) -> RolloutSteps:
-        columns = (torch.stack(column) for column in zip(*self._steps, strict=True))
-        return RolloutSteps(*(column.to(self.device) for column in columns))
+        return RolloutSteps(*(self._stacked(column) for column in zip(*self._steps, strict=True)))
 
     def raw_obs(self) -> Tensor:
         """(T, E, O) on the device."""
-        return torch.stack(self._raw).to(self.device)
+        return self._stacked(self._raw)
+
+    def _stacked(self, column: Sequence[Tensor]) -> Tensor:
+        """(T, E, ...) on the device, in one copy unless some steps come from a checkpoint."""
+        if len({part.device for part in column}) > 1:
+            column = [part.to(self.device) for part in column]
+        return torch.stack(list(column)).to(self.device)
 
     def training_state(self) -> dict[str, Any]:
         columns = {"raw_obs": self.raw_obs(), **self.taken()._asdict()} if self._steps else {}
