@@ -53,6 +53,7 @@ SUITES = {
     "discrete": "benchmarks.learning.discrete",
     "ope": "benchmarks.learning.ope",
     "online": "benchmarks.learning.online",
+    "spaces": "benchmarks.learning.spaces",
     "zoo": "benchmarks.learning.zoo",
     "offline_to_online": "benchmarks.learning.offline_to_online",
     "fine_tuning": "benchmarks.learning.fine_tuning",

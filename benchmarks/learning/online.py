@@ -26,6 +26,7 @@ from benchmarks.learning.shared import (
     peer_row,
     returns,
     seeded,
+    stated,
 )
 from benchmarks.markdown import SEED_HEADER, mean, number, seed_columns, table
 from benchmarks.peers.environment import SB3_VERSION, SHARED
@@ -132,15 +133,8 @@ def _twin_knobs(algo: str, twin: str) -> dict[str, float]:
     return {"gamma": 0.0} if twin == "myopic" else {}
 
 
-def _stated(config: Any) -> dict[str, Any]:
-    """What a config says beyond the defaults, so that a key the package gains changes nothing."""
-    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
-    values["algo_kwargs"] = config.params.model_dump(mode="json", exclude_defaults=True)
-    return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
-
-
 def _train_job(options: Options, seed: int, name: str, twin: str) -> Job:
-    spec: dict[str, Any] = {"config": _stated(_config(options, name, twin)), **evaluation(options)}
+    spec: dict[str, Any] = {"config": stated(_config(options, name, twin)), **evaluation(options)}
     if name == FRACTIONS:
         spec["metrics"] = [SHIFT, ENTROPY]
     return Job(NAME, job_name(name, twin), seed, TRAIN, spec, cost=GATES[name].seconds)
@@ -149,7 +143,7 @@ def _train_job(options: Options, seed: int, name: str, twin: str) -> Job:
 def _peer_job(options: Options, seed: int, name: str) -> Job:
     """The same sizes, schedules, budget and start states through Stable-Baselines3."""
     config = _config(options, name)
-    spec = {"stable-baselines3": SB3_VERSION, "config": _stated(config), **evaluation(options)}
+    spec = {"stable-baselines3": SB3_VERSION, "config": stated(config), **evaluation(options)}
     inputs = {"config": config.to_dict(), **peer_inputs(options, config.eval_episodes)}
     cost = GATES[name].seconds * PEER_SLOWER
     return Job(NAME, _peer_name(name), seed, PEER, spec, inputs, SHARED, SHARED.python, cost)

@@ -32,6 +32,13 @@ def evaluation(options: Options) -> dict[str, int]:
     return {"final_episodes": 4 if options.quick else FINAL_EPISODES, "eval_seed": EVAL_SEED}
 
 
+def stated(config: Any) -> dict[str, Any]:
+    """What a config says beyond the defaults, so that a key the package gains changes nothing."""
+    values: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    values["algo_kwargs"] = config.params.model_dump(mode="json", exclude_defaults=True)
+    return {key: value for key, value in values.items() if key not in ("seed", "output_dir")}
+
+
 def on_gpu(
     name: str,
     options: Options,

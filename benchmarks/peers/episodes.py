@@ -5,20 +5,32 @@ Run by the peers' Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Policy = Callable[[Array], Array]
-"""(B, O) float32 observations to (B, ...) actions in the environment's units."""
+Policy = Callable[[Any], Array]
+"""(B, ...) observations, by name for Dict ones, to (B, ...) actions in the environment's units."""
 
 
-def episode_returns(act: Policy, env_id: str, reset_seeds: Sequence[int]) -> list[float]:
+def _batch(observations: Sequence[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {key: _batch([seen[key] for seen in observations]) for key in observations[0]}
+    stacked = np.stack(observations)
+    return stacked.astype(np.float32) if stacked.dtype.kind == "f" else stacked
+
+
+def episode_returns(
+    act: Policy,
+    env_id: str,
+    reset_seeds: Sequence[int],
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> list[float]:
     """Return of one whole episode per seed, all side by side."""
-    envs = [gym.make(env_id) for _ in reset_seeds]
+    envs = [gym.make(env_id, **(env_kwargs or {})) for _ in reset_seeds]
     returns = [0.0] * len(envs)
     observations = {
         i: env.reset(seed=seed)[0]
@@ -26,7 +38,7 @@ def episode_returns(act: Policy, env_id: str, reset_seeds: Sequence[int]) -> lis
     }
     while observations:
         running = list(observations)
-        actions = act(np.stack([observations[i] for i in running]).astype(np.float32))
+        actions = act(_batch([observations[i] for i in running]))
         for i, action in zip(running, actions, strict=True):
             observation, reward, terminated, truncated, _ = envs[i].step(action)
             returns[i] += float(reward)
@@ -43,20 +55,26 @@ class Evaluations:
     """The evaluations of one training run, and what a peer's job answers with."""
 
     def __init__(
-        self, act: Policy, env_id: str, curve_seeds: Sequence[int], unit: str = "updates"
+        self,
+        act: Policy,
+        env_id: str,
+        curve_seeds: Sequence[int],
+        unit: str = "updates",
+        env_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.act, self.env_id, self.curve_seeds, self.unit = act, env_id, curve_seeds, unit
+        self.env_kwargs = env_kwargs
         self.curve: dict[str, list[float]] = {unit: [], "return": []}
 
     def note(self, tick: int) -> None:
         """Evaluate now, at `tick` of the clock."""
-        score = np.mean(episode_returns(self.act, self.env_id, self.curve_seeds))
+        score = np.mean(episode_returns(self.act, self.env_id, self.curve_seeds, self.env_kwargs))
         self.curve[self.unit].append(tick)
         self.curve["return"].append(round(float(score), 1))
 
     def result(self, reset_seeds: Sequence[int], ticks: int, seconds: float) -> dict[str, Any]:
         """The last policy from the gates' start states, beside the evaluations before."""
-        final = episode_returns(self.act, self.env_id, reset_seeds)
+        final = episode_returns(self.act, self.env_id, reset_seeds, self.env_kwargs)
         return {
             "return_mean": float(np.mean(final)),
             "return_std": float(np.std(final)),

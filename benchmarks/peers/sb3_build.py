@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium as gym
 from stable_baselines3.common.env_util import make_vec_env
 
 Rate = Callable[[float], float]
@@ -20,10 +21,13 @@ Rate = Callable[[float], float]
 def make_model(config: Mapping[str, Any], seed: int) -> Any:
     """An untrained model on the CPU, from the resolved configuration of ours."""
     module, name, knobs_of = _MODELS[config["algo"]]
-    env = make_vec_env(config["env_id"], n_envs=config["num_envs"], seed=seed)
+    env = make_vec_env(
+        config["env_id"], config["num_envs"], seed, env_kwargs=dict(config["env_kwargs"])
+    )
+    parts = isinstance(env.observation_space, gym.spaces.Dict)
     knobs = knobs_of(config, config["algo_kwargs"])
     return getattr(importlib.import_module(module), name)(
-        "MlpPolicy", env, seed=seed, device="cpu", **knobs
+        "MultiInputPolicy" if parts else "MlpPolicy", env, seed=seed, device="cpu", **knobs
     )
 
 

@@ -37,11 +37,12 @@ def work(request: Request) -> dict[str, Any]:
     config, inputs = request.inputs["config"], request.inputs
     model = make_model(config, request.seed)
 
-    def act(observations: Array) -> Array:
+    def act(observations: Any) -> Array:
         actions: Array = model.predict(observations, deterministic=True)[0]
         return actions
 
-    evaluations = Evaluations(act, config["env_id"], inputs["curve_seeds"], "env_steps")
+    env = config["env_id"], inputs["curve_seeds"], "env_steps", config["env_kwargs"]
+    evaluations = Evaluations(act, *env)
     began = time.perf_counter()
     callback = Evaluating(evaluations, config["eval_interval"])
     model.learn(config["total_timesteps"], callback=callback)
