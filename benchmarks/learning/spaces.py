@@ -106,8 +106,8 @@ def spaces_report(records: Records, figures: Path) -> Section:
     text = (
         f"Mean return of the last policy, deterministic, over the same {FINAL_EPISODES} start "
         "states for both sides. *Dict observations* is CartPole in three parts, one of them "
-        "Discrete; *MultiDiscrete actions* is two CartPoles at once, whose episode ends with the first pole "
-        "that falls, 500 at most. FrozenLake is slippery: the best policy reaches about 0.74 of 1 "
+        "Discrete; *MultiDiscrete actions* is two CartPoles at once, whose episode ends with the "
+        "first pole that falls, 500 at most. FrozenLake is slippery: the best policy reaches about 0.74 of 1 "
         "in the 100 steps of an episode. Taxi's best is about 7.9.\n\n"
         f"{table(header, learned)}\n\n"
         f"### Beside Stable-Baselines3 {SB3_VERSION}\n\n"
