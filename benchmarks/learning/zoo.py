@@ -124,9 +124,9 @@ def zoo_report(records: Records, figures: Path) -> Section:
             cells = [NO_VALUE] * 4
             if r:
                 cells = [
-                    _interval(r["last"]["mean"]),
-                    _interval(r["last"]["iqm"]),
-                    _interval(r["best"]["mean"]),
+                    interval(r["last"]["mean"]),
+                    interval(r["last"]["iqm"]),
+                    interval(r["best"]["mean"]),
                     f"{r['seconds']:,.0f} s",
                 ]
                 shown = (r["last"]["mean"], r["best"]["mean"])
@@ -153,7 +153,8 @@ def zoo_report(records: Records, figures: Path) -> Section:
     return Section("\n\n".join(parts), ())
 
 
-def _interval(values: dict[str, float]) -> str:
+def interval(values: dict[str, float]) -> str:
+    """A mean with its interval."""
     return f"{values['value']:,.0f} [{values['low']:,.0f}, {values['high']:,.0f}]"
 
 

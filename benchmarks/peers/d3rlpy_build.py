@@ -13,11 +13,19 @@ from typing import Any
 
 import d3rlpy
 import numpy as np
-from d3rlpy.algos import AWACConfig, BCConfig, CQLConfig, CRRConfig, IQLConfig
+from d3rlpy.algos import (
+    AWACConfig,
+    BCConfig,
+    CQLConfig,
+    CRRConfig,
+    IQLConfig,
+    ReBRACConfig,
+    TD3PlusBCConfig,
+)
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import MDPDataset
 from d3rlpy.models.encoders import VectorEncoderFactory
-from d3rlpy.preprocessing import MinMaxActionScaler
+from d3rlpy.preprocessing import MinMaxActionScaler, StandardObservationScaler
 
 TWIN_CRITICS = 2
 
@@ -40,8 +48,10 @@ def make_algorithm(
     dataset: Any,
     seed: int,
     bounds: tuple[list[float], list[float]] | None = None,
+    standardize: bool = False,
+    device: str | bool = False,
 ) -> Any:
-    """An untrained algorithm on the CPU.
+    """An untrained algorithm, on the CPU unless a `device` is named.
 
     `knobs` are the resolved knobs of ours; `bounds` are the environment's action bounds
     where actions are not in [-1, 1] yet.
@@ -51,7 +61,9 @@ def make_algorithm(
     if bounds is not None:
         low, high = (np.asarray(bound, np.float32) for bound in bounds)
         config.action_scaler = MinMaxActionScaler(minimum=low, maximum=high)
-    algorithm = config.create(device=False)
+    if standardize:
+        config.observation_scaler = StandardObservationScaler()
+    algorithm = config.create(device=device)
     algorithm.build_with_dataset(dataset)
     return algorithm
 
@@ -128,5 +140,38 @@ def _cql(knobs: Mapping[str, Any]) -> Any:
     )
 
 
-_CONFIGS = {"bc": _bc, "iql": _iql, "awac": _awac, "crr": _crr, "cql": _cql}
-PEER_ALGORITHMS = tuple(_CONFIGS)
+def _deterministic(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """What TD3+BC and ReBRAC are given; LayerNorm is in the critics alone, as in ours."""
+    critic = VectorEncoderFactory(
+        hidden_units=list(knobs["hidden_sizes"]), use_layer_norm=knobs["layer_norm"]
+    )
+    return {
+        **_actor_critic(knobs),
+        "critic_encoder_factory": critic,
+        "target_smoothing_sigma": knobs["target_noise"],
+        "target_smoothing_clip": knobs["target_noise_clip"],
+        "update_actor_interval": knobs["policy_delay"],
+    }
+
+
+def _td3_bc(knobs: Mapping[str, Any]) -> Any:
+    return TD3PlusBCConfig(**_deterministic(knobs), alpha=knobs["alpha"])
+
+
+def _rebrac(knobs: Mapping[str, Any]) -> Any:
+    return ReBRACConfig(
+        **_deterministic(knobs),
+        actor_beta=knobs["policy_penalty"],
+        critic_beta=knobs["critic_penalty"],
+    )
+
+
+_CONFIGS = {
+    "bc": _bc,
+    "iql": _iql,
+    "awac": _awac,
+    "crr": _crr,
+    "cql": _cql,
+    "td3_bc": _td3_bc,
+    "rebrac": _rebrac,
+}

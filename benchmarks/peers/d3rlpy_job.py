@@ -39,7 +39,15 @@ def work(request: Request) -> dict[str, Any]:
     assert isinstance(space, gym.spaces.Box)
     bounds = (space.low.tolist(), space.high.tolist())
     env.close()
-    algorithm = make_algorithm(spec["algo"], spec["knobs"], dataset, request.seed, bounds)
+    algorithm = make_algorithm(
+        spec["algo"],
+        spec["knobs"],
+        dataset,
+        request.seed,
+        bounds,
+        spec.get("standardize", False),
+        spec.get("device", False),
+    )
 
     total, interval = spec["updates"], spec["eval_interval"] or spec["updates"]
     evaluations = Evaluations(algorithm.predict, spec["env_id"], inputs["curve_seeds"])

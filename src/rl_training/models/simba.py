@@ -73,7 +73,8 @@ class SimbaNet(MemberNet):
 
 def on_sphere(x: Tensor, dim: int = -1) -> Tensor:
     """x / |x|."""
-    return x / torch.linalg.vector_norm(x, dim=dim, keepdim=True).clamp(min=1e-8)
+    length: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+    return x / length.clamp(min=1e-8)
 
 
 class Scaler(nn.Module):

@@ -1,0 +1,144 @@
+"""ReBRAC, TD3+BC, CQL and IQL on the locomotion data of the suite `zoo`, beside d3rlpy's.
+
+Ours learn with five seeds in one batched run on a GPU; the last policies are evaluated from many
+start states, because single policies of these algorithms scatter. d3rlpy's learn one seed at a time,
+with the same knobs by meaning, on the same device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gates
+from benchmarks.jobs import Job, Records
+from benchmarks.learning.shared import FINAL_EPISODES, peer_inputs
+from benchmarks.learning.zoo import MODULE, SEEDS, TASKS, UPDATES, Entry, data_file, interval
+from benchmarks.markdown import NO_VALUE, number, table
+from benchmarks.peers.environment import D3RLPY_VERSION, SHARED
+from benchmarks.speed.ratios import only
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "zoo_critics"
+PEER = "benchmarks.peers.d3rlpy_job"
+PEERS = ("td3_bc", "rebrac", "cql")
+COSINE = {"lr_schedule": {"kind": "cosine"}}
+AVERAGE = {"policy_average": 5e-4}
+ENTRIES = (
+    Entry("bc", "bc", "BC", {}),
+    Entry("iql", "iql", "IQL", {}),
+    Entry("iql-average", "iql", "IQL, `policy_average` 5e-4", AVERAGE),
+    Entry("td3_bc", "td3_bc", "TD3+BC", {}),
+    Entry("rebrac", "rebrac", "ReBRAC", {}),
+    Entry("rebrac-cosine", "rebrac", "ReBRAC, cosine rates", {}),
+    Entry("cql", "cql", "CQL", {}),
+)
+SCALED = ("bc", "iql")
+"""Their knobs are for returns in a range of 1,000; the others have none that rewards scale."""
+LEARNS = {"hopper": 3_000.0, "halfcheetah": 6_500.0}
+"""What ReBRAC is to reach."""
+OVER_BC = 1.2
+"""What CQL is to reach, in returns of BC."""
+SPEED = 15.0
+"""Updates per second of all seeds together, in those of d3rlpy."""
+
+
+def zoo_critics_jobs(options: Options) -> list[Job]:
+    jobs = []
+    for task in TASKS:
+        jobs += [_job(options, entry, task) for entry in ENTRIES]
+        jobs += [_peer_job(options, algo, task) for algo in PEERS]
+    return jobs
+
+
+def _job(options: Options, entry: Entry, task: str) -> Job:
+    updates = 200 if options.quick else UPDATES
+    rewards = {"rewards": {"return_range": 1_000.0}} if entry.algo in SCALED else {}
+    config = {
+        **({"algo_kwargs": entry.knobs} if entry.knobs else {}),
+        **(COSINE if entry.job.endswith("cosine") else {}),
+        "algo": entry.algo,
+        "env_id": TASKS[task][0],
+        "dataset": {"kind": "npz", "normalize_observations": True, **rewards},
+        "total_updates": updates,
+        "eval_interval": updates,
+        "eval_episodes": 2 if options.quick else FINAL_EPISODES,
+        "keep_best": False,
+        "tensorboard": False,
+        "device": "cuda",
+    }
+    spec = {"config": config, "seeds": list(SEEDS)}
+    cost = 240 if entry.algo in ("cql", "rebrac") else 120
+    return Job(NAME, f"{entry.job}-{task}", 0, MODULE, spec, data_file(task), cost=cost, gpu=True)
+
+
+def _peer_job(options: Options, algo: str, task: str) -> Job:
+    from rl_training.experiment.registry import algorithm_class
+
+    updates = 200 if options.quick else UPDATES
+    spec = {
+        "d3rlpy": D3RLPY_VERSION,
+        "algo": algo,
+        "env_id": TASKS[task][0],
+        "knobs": algorithm_class(algo).Params().model_dump(mode="json"),
+        "updates": updates,
+        "eval_interval": 0,
+        "standardize": True,
+        "device": "cuda:0",
+    }
+    inputs = {"data": data_file(task)["path"], **peer_inputs(options, 2)}
+    name = f"d3rlpy-{algo}-{task}"
+    more = {"peer": SHARED, "python": SHARED.python, "cost": 1_500.0, "timeout": 7_200.0}
+    return Job(NAME, name, 0, PEER, spec, inputs, gpu=True, **more)  # type: ignore[arg-type]
+
+
+# --- report ----------------------------------------------------------------------------------
+
+
+def zoo_critics_report(records: Records, figures: Path) -> Section:
+    rows, verdicts = [], []
+    for task in TASKS:
+        last = {entry.job: _last(records, f"{entry.job}-{task}") for entry in ENTRIES}
+        cloned = last["bc"]
+        for entry in ENTRIES:
+            found, gate = last[entry.job], NO_VALUE
+            least = LEARNS[task] if entry.job == "rebrac" else None
+            if entry.job == "cql" and cloned:
+                least = OVER_BC * sum(cloned) / len(cloned)
+            if least is not None:
+                verdict = gates.at_least(f"{entry.label} on {task}", found, least)
+                verdicts.append(verdict)
+                gate = verdict.text
+            record = only(records, f"{entry.job}-{task}")
+            r: dict[str, Any] = record.result if record else {}
+            shown = interval(r["last"]["mean"]) if r else NO_VALUE
+            seconds = r["seconds"] if r else None
+            rate = len(SEEDS) * UPDATES / seconds if seconds else None
+            rows.append([task, entry.label, shown, number(seconds), number(rate), gate])
+        for algo in PEERS:
+            record = only(records, f"d3rlpy-{algo}-{task}")
+            r = record.result if record else {}
+            seconds = r.get("train_seconds")
+            rate = r["updates"] / seconds if seconds else None
+            label, shown = f"d3rlpy's {algo}", number(r.get("return_mean"))
+            rows.append([task, label, shown, number(seconds), number(rate), NO_VALUE])
+    header = ("data", "algorithm", "last policy", "seconds", "updates/s", "gate")
+    text = (
+        f"{UPDATES:,} updates, default knobs unless stated, standardised observations; the mean "
+        f"return of the last policy over {FINAL_EPISODES} start states, with 95% bootstrap "
+        f"intervals over {len(SEEDS)} seeds, which learn in one batched run. d3rlpy's algorithms "
+        "learn one seed each, with the same knobs by meaning, on the same device. Updates per "
+        "second are of all seeds together, evaluations included; runs share the card. Gates: "
+        f"ReBRAC {' and '.join(f'{value:,.0f}' for value in LEARNS.values())}, CQL "
+        f"{OVER_BC:g} times BC."
+    )
+    return Section("\n\n".join((text, table(header, rows))), tuple(verdicts))
+
+
+def _last(records: Records, job: str) -> list[float]:
+    """Returns of the last policies, by seed."""
+    record = only(records, job)
+    return list(record.result["last"]["scores"]) if record else []
+
+
+SUITE = Suite(NAME, "Critics on mixed locomotion data", zoo_critics_jobs, zoo_critics_report)
