@@ -1,5 +1,7 @@
-"""SAC with CrossQ's, SimBa's and SimbaV2's networks on Humanoid. Needs a GPU; where there is none its
-jobs are left out."""
+"""SAC with CrossQ's, SimBa's and SimbaV2's networks on Humanoid.
+
+Needs a GPU; where there is none its jobs are left out.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def humanoid_report(records: Records, figures: Path) -> Section:
     text = (
         f"Humanoid-v5 for {STEPS:,} environment steps, the packaged configs with their authors' "
         "knobs; mean return of the last policy over 50 start states. Published: SimbaV2's "
-        "repository, ten seeds of Humanoid-v4; SAC with an MLP is at 994 there. Runs share the card."
+        "repository, ten seeds of Humanoid-v4; SAC with an MLP is at 994. Runs share the card."
     )
     labels = {name: config for name, (config, _) in CONFIGS.items()}
     curves = curves_of(records, labels, "env_steps")

@@ -1,8 +1,8 @@
 """ReBRAC, TD3+BC, CQL and IQL on the locomotion data of the suite `zoo`, beside d3rlpy's.
 
 Ours learn with five seeds in one batched run on a GPU; the last policies are evaluated from many
-start states, because single policies of these algorithms scatter. d3rlpy's learn one seed at a time,
-with the same knobs by meaning, on the same device.
+start states, because single policies of these algorithms scatter. d3rlpy's learn one seed at a
+time, with the same knobs by meaning, on the same device.
 """
 
 from __future__ import annotations
