@@ -12,7 +12,8 @@ from benchmarks.learning.ope_policies import as_network, mixed, optimal_policy, 
 from benchmarks.process import Request, answer_job
 from rl_training.data.sources import load_transition_dataset
 from rl_training.ope.behaviour import recorded_behaviour
-from rl_training.ope.evaluate import Log, Options, evaluate, prepare_log
+from rl_training.ope.evaluate import Log, evaluate, prepare_log
+from rl_training.ope.options import Options
 
 HORIZON = 100
 RETURNS = (0.0, 1.0)

@@ -44,6 +44,12 @@ def clip_bounds(rewards, gamma, steps):
     return min(low, low * worth), max(high, high * worth)
 
 
+def steps_left(steps, horizon):
+    """(B, 2) share of the horizon, and of its logarithm within [-1, 1]."""
+    share = np.log(1.0 + steps) / np.log(1.0 + horizon)
+    return np.stack([steps / horizon, 2.0 * share - 1.0], -1)
+
+
 def test_loss_and_target():
     for seed, size in enumerate((1, 2, 33)):
         inputs = random_arrays(seed, 3.0, q=(1, size), target=size)
@@ -74,7 +80,7 @@ def compare_update(spaces, stochastic, horizon, paid):
         obs = f64(at)
         seen = obs
         if horizon is not None:
-            seen = np.concatenate([obs, (left - 1.0)[:, None] / horizon], -1)
+            seen = np.concatenate([obs, steps_left(left - 1.0, horizon)], -1)
         if spaces.is_discrete:
             logits = mlp(policy.net, at)
             probs = np.exp(logits - logits.max(-1, keepdims=True))
@@ -98,7 +104,7 @@ def compare_update(spaces, stochastic, horizon, paid):
     target = targets(batch.next_obs, to_go)
     seen = batch.obs
     if horizon is not None:
-        seen = torch.cat([batch.obs, torch.from_numpy(to_go / horizon)[:, None].float()], -1)
+        seen = torch.cat([batch.obs, torch.from_numpy(steps_left(to_go, horizon)).float()], -1)
     if spaces.is_discrete:
         q = action_values(before.critics, seen)[np.arange(64), batch.action.numpy()]
     else:

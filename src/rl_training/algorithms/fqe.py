@@ -6,13 +6,14 @@ Le, Voloshin and Yue 2019, arXiv:1903.08738; the form with networks is that of V
 Kept: one critic whose target is r + gamma E Q(s', a') with a' from the policy that is evaluated,
 never from the data. The expectation over Discrete actions is exact; Box actions are drawn, or the
 policy's likeliest one is taken. Targets are clipped to what rewards of the data can add up to.
-Added: a horizon, as the number of steps to go beside the observation, and resampled episodes per
-seed, so that several seeds trained at once are bootstrap replicates.
+Added: a horizon, as the number of steps to go and its logarithm beside the observation, and
+resampled episodes per seed, so that several seeds trained at once are bootstrap replicates.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -48,6 +49,8 @@ from rl_training.replay.batch import Batch
 
 DRAWS = 16
 """Box actions per state over which a value is averaged."""
+STEP_INPUTS = 2
+"""Inputs that say how many steps of a horizon are left."""
 
 
 class EvaluatedPolicy(Section):
@@ -159,7 +162,7 @@ class FQEAlgorithm(Algorithm[FQEParams, Batch]):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         kind, actions = spaces.action_kind, spaces.action_dim
-        width = spaces.obs_dim + (params.horizon is not None)
+        width = spaces.obs_dim + (0 if params.horizon is None else STEP_INPUTS)
         self.critics = critics_for(kind, 1, width, actions, self.layers("critic"))
         self.target_critics = frozen_copy(self.critics)
         if params.policy is None:
@@ -234,11 +237,18 @@ class FQEAlgorithm(Algorithm[FQEParams, Batch]):
         return 1.0 + (self.uniform(rows) * self.params.horizon).floor()
 
     def _seen(self, obs: Tensor, to_go: Tensor | None) -> Tensor:
-        """Observations and, with a horizon, the share of its steps that is left."""
+        """Observations and, with a horizon, the share of its steps that is left.
+
+        Where episodes are much shorter than the horizon, values change within the last few steps
+        only, which the share alone would squeeze together: an error of each is passed on to the
+        next. So the share of the logarithm stands beside it.
+        """
         if to_go is None:
             return obs
         assert self.params.horizon is not None
-        return torch.cat([obs, (to_go / self.params.horizon).unsqueeze(-1)], -1)
+        share = to_go / self.params.horizon
+        logarithm = torch.log1p(to_go) / math.log1p(self.params.horizon)
+        return torch.cat([obs, torch.stack([share, 2.0 * logarithm - 1.0], -1)], -1)
 
     def _chosen(self, obs: Tensor, noise: Tensor | None) -> Tensor:
         """(B, actions) probabilities of Discrete actions, or (B, A) Box actions."""

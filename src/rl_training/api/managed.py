@@ -649,7 +649,7 @@ class ManagedAlgorithm:
 
         `behaviour` are probabilities of the logged actions, (N,), or of all Discrete actions,
         (N, actions), or the name of such an array in an .npz file; else they are estimated.
-        Options are those of `ope.evaluate.Options`: estimators, gamma, horizon, stochastic,
+        Options are those of `ope.options.Options`: estimators, gamma, horizon, stochastic,
         value_range, replicates, updates and more. See docs/off_policy_evaluation.md.
         """
         return worth.estimate(self, data, behaviour, progress, **options)

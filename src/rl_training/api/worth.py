@@ -19,7 +19,9 @@ from rl_training.experiment.console import ProgressConsole, SilentConsole
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError, did_you_mean
 from rl_training.experiment.tracking import CHECKPOINT_FOLDER, write_json
 from rl_training.ope.behaviour import Behaviour, recorded_behaviour
-from rl_training.ope.evaluate import Evaluation, Log, Options, evaluate, prepare_log
+from rl_training.ope.evaluate import Log, evaluate, prepare_log
+from rl_training.ope.found import Evaluation
+from rl_training.ope.options import Options
 from rl_training.ope.support import Abstaining, Support, fit_support
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +10,10 @@ from numpy.typing import NDArray
 from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.ope.episodes import Floats
 from rl_training.ope.estimators import Estimator
+from rl_training.runtime.statistics import Interval
 
 AT_ONCE = 4_000_000
 """Counts that are held at one time."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with an interval around it."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
 def point(estimator: Estimator, episodes: int) -> float:
@@ -41,7 +29,7 @@ def bootstrap(
     resamples: int = 1_000,
     confidence: float = 0.95,
     seed: int = 0,
-) -> Estimate:
+) -> Interval:
     """Percentile bootstrap over episodes, or over groups of episodes that belong together."""
     rng = np.random.default_rng(seed)
     members, owner = episodes, None
@@ -58,12 +46,12 @@ def bootstrap(
         left -= rows
     tail = 50.0 * (1.0 - confidence)
     low, high = np.percentile(np.concatenate(drawn), [tail, 100.0 - tail])
-    return Estimate(point(estimator, episodes), float(low), float(high))
+    return Interval(point(estimator, episodes), float(low), float(high))
 
 
 def empirical_bernstein(
     values: Floats, low: float, high: float, confidence: float = 0.95
-) -> Estimate:
+) -> Interval:
     """Interval for the mean of independent `values` within [low, high] (Maurer and Pontil 2009).
 
     It holds for every number of values and every distribution, so it is wider than a bootstrap's.
@@ -80,7 +68,7 @@ def empirical_bernstein(
     width = math.sqrt(2.0 * float(values.var(ddof=1)) * log / count)
     width += 7.0 * (high - low) * log / (3.0 * (count - 1))
     mean = float(values.mean())
-    return Estimate(mean, max(low, mean - width), min(high, mean + width))
+    return Interval(mean, max(low, mean - width), min(high, mean + width))
 
 
 def lower_bound(

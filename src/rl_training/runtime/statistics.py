@@ -1,4 +1,4 @@
-"""Statistics over several seeds."""
+"""Numbers with intervals, and statistics over several seeds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and its bootstrap confidence interval over seeds."""
+    """A number and its confidence interval; a format is that of each of the three numbers."""
 
     value: float
     low: float
     high: float
 
+    def __format__(self, numbers: str) -> str:
+        return f"{self.value:{numbers}} [{self.low:{numbers}}, {self.high:{numbers}}]"
+
     def __str__(self) -> str:
-        return f"{self.value:,.1f} [{self.low:,.1f}, {self.high:,.1f}]"
+        return f"{self:,.1f}"
 
 
 @dataclass(frozen=True)

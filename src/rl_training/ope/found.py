@@ -1,0 +1,94 @@
+"""What an evaluation has found: estimates beside what they rest on, and a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_training.ope.options import ESTIMATORS, RATIOS, Options
+from rl_training.runtime.statistics import Interval
+
+LEAST_EFFECTIVE = 10.0
+"""Effective episodes below which an estimate by ratios says nothing."""
+MOST_UNUSUAL = 0.15
+"""Share of the policy's actions that may be unusual before the data stop supporting it: of the
+log's own actions it is `UNUSUAL`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What was found; `str` of it is for reading, `to_dict` for ope.json."""
+
+    policy: str
+    """Fingerprint of the policy."""
+    data: str
+    """Fingerprint of the log."""
+    episodes: int
+    options: Options
+    estimates: dict[str, Interval]
+    behaviour: Interval
+    effective_size: float | None
+    """Episodes that carry the weights; None without ratios."""
+    unusual: float
+    """Share of the policy's actions that the data hardly hold; 0.05 of the log's own."""
+    verdict: str
+    supported: bool
+    notes: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def value(self) -> Interval:
+        """The estimate to read first."""
+        return self.estimates[next(name for name in ESTIMATORS if name in self.estimates)]
+
+    def to_dict(self) -> dict[str, Any]:
+        numbers = {
+            name: {"value": one.value, "low": one.low, "high": one.high}
+            for name, one in {**self.estimates, "behaviour": self.behaviour}.items()
+        }
+        return {
+            "policy": self.policy,
+            "data": self.data,
+            "episodes": self.episodes,
+            "gamma": self.options.gamma,
+            "horizon": self.options.horizon,
+            "stochastic": self.options.stochastic,
+            "confidence": self.options.confidence,
+            "estimates": numbers,
+            "effective_size": self.effective_size,
+            "unusual": self.unusual,
+            "supported": self.supported,
+            "verdict": self.verdict,
+            "notes": list(self.notes),
+            **self.extra,
+        }
+
+
+def verdict_of(
+    found: dict[str, Interval],
+    behaviour: Interval,
+    unusual: float,
+    size: float | None,
+    options: Options,
+) -> tuple[str, bool]:
+    name = next(one for one in ESTIMATORS if one in found)
+    best, sure = found[name], f"{options.confidence:.0%}"
+    if unusual > MOST_UNUSUAL or (name in RATIOS and (size or 0.0) < LEAST_EFFECTIVE):
+        why = f"{unusual:.0%} of the policy's actions are ones that the data hardly hold"
+        if unusual <= MOST_UNUSUAL:
+            why = f"the weights rest on {size or 0.0:.1f} episodes"
+        return f"not supported by the data: {why}", False
+    if best.low > behaviour.value:
+        return (
+            f"better than the behaviour: the {sure} lower bound of {name}, {best.low:.4g}, is "
+            f"above the behaviour's {behaviour.value:.4g}"
+        ), True
+    if best.high < behaviour.value:
+        return (
+            f"worse than the behaviour: the {sure} upper bound of {name}, {best.high:.4g}, is "
+            f"below the behaviour's {behaviour.value:.4g}"
+        ), True
+    return (
+        f"not shown to differ from the behaviour: the {sure} interval of {name} holds the "
+        f"behaviour's {behaviour.value:.4g}"
+    ), True
