@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.icu_sepsis_mdp import Process, clinicians_log, exact_value, load_process
+from benchmarks.learning.ope_peer import peers_estimate
 from benchmarks.learning.ope_policies import as_network, mixed, optimal_policy, probabilities
 from benchmarks.process import Request, answer_job
-from rl_training.data.sources import load_transition_dataset
-from rl_training.ope.behaviour import recorded_behaviour
-from rl_training.ope.evaluate import Log, evaluate, prepare_log
+from rl_training import TransitionDataset, load_transition_dataset
+from rl_training.ope.behaviour import estimated_behaviour, recorded_behaviour
+from rl_training.ope.evaluate import Log, evaluate
 from rl_training.ope.options import Options
+from rl_training.ope.support import fit_support
 
 HORIZON = 100
 RETURNS = (0.0, 1.0)
+CLONING = 1_000
+"""Updates of the clones, which say what is unusual; the log's probabilities are known."""
 
 
 def states_of(process: Process, observations: Any) -> Any:
@@ -25,19 +29,40 @@ def states_of(process: Process, observations: Any) -> Any:
     return np.array([known[row.tobytes()] for row in observations])
 
 
+def known_log(process: Process, dataset: TransitionDataset, states: Any) -> Log:
+    """With the probabilities of the clinicians' policy."""
+    support = fit_support(dataset, estimated_behaviour(dataset, updates=CLONING))
+    return Log(dataset, recorded_behaviour(dataset, process.clinicians[states]), support)
+
+
 def work(request: Request) -> dict[str, Any]:
     spec, process = request.spec, load_process()
     optimal = optimal_policy(process)
     data = clinicians_log(process, spec["episodes"], request.seed)
-    agents = [
-        as_network(process, mixed(process, optimal, share), data, i)
-        for i, share in enumerate(spec["shares"])
-    ]
-    dataset = load_transition_dataset(data, spaces=agents[0].algorithm.spaces)
-    log = prepare_log(dataset)
-    known = process.clinicians[states_of(process, dataset.observations)]
-    if spec["recorded"]:
-        log = Log(dataset, recorded_behaviour(dataset, known), log.support)
+    found, log = [], None
+    for i, share in enumerate(spec["shares"]):
+        agent = as_network(process, mixed(process, optimal, share), data, i)
+        acts = probabilities(process, agent)
+        one: dict[str, Any] = {"share": share, "truth": exact_value(process, acts)}
+        dataset = load_transition_dataset(data, spaces=agent.algorithm.spaces)
+        states = states_of(process, dataset.observations)
+        began = time.monotonic()
+        if spec["peer"]:
+            one["value"] = peers_estimate(
+                dataset, acts[states], gamma=1.0, updates=spec["updates"], seed=request.seed,
+                scratch=request.scratch,
+            )  # fmt: skip
+        else:
+            log = log or known_log(process, dataset, states)
+            one |= _estimates(request, agent, log)
+        one["seconds"] = round(time.monotonic() - began, 1)
+        found.append(one)
+        print(f"share {share:g}: {one['truth']:.4f}, {one['value']}")
+    return {"policies": found}
+
+
+def _estimates(request: Request, agent: Any, log: Log) -> dict[str, Any]:
+    spec = request.spec
     options = Options(
         gamma=1.0,
         horizon=HORIZON,
@@ -45,31 +70,21 @@ def work(request: Request) -> dict[str, Any]:
         value_range=RETURNS,
         updates=spec["updates"],
         replicates=spec["replicates"],
+        hidden_sizes=tuple(spec["hidden_sizes"]),
         estimators=tuple(spec["estimators"]),
         seed=request.seed,
     )
-    found = []
-    for share, agent in zip(spec["shares"], agents, strict=True):
-        began = time.monotonic()
-        one = evaluate(agent.config, agent.algorithm, log, options)
-        truth = exact_value(process, probabilities(process, agent))
-        estimates = {
-            name: {"value": e.value, "low": e.low, "high": e.high}
-            for name, e in one.estimates.items()
-        }
-        found.append(
-            {
-                "share": share,
-                "truth": truth,
-                "estimates": estimates,
-                "effective_size": one.effective_size,
-                "unusual": one.unusual,
-                "verdict": one.verdict,
-                "seconds": round(time.monotonic() - began, 1),
-            }
-        )
-        print(f"share {share:g}: {truth:.4f}, {one.value}")
-    return {"policies": found}
+    one = evaluate(agent.config, agent.algorithm, log, options)
+    estimates = {
+        name: {"value": e.value, "low": e.low, "high": e.high} for name, e in one.estimates.items()
+    }
+    return {
+        "value": one.value.value,
+        "estimates": estimates,
+        "effective_size": one.effective_size,
+        "unusual": one.unusual,
+        "verdict": one.verdict,
+    }
 
 
 if __name__ == "__main__":

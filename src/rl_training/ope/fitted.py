@@ -82,9 +82,36 @@ def fit_critics(
     options: Options,
     on_update: OnUpdate | None,
 ) -> FittedQ:
+    """Critics of all episodes, of halves and of resampled ones, in one batched update."""
+    counts, half = _counts(dataset, options)
+    agents, engine = critics_of_resamples(config, algorithm, dataset, options, counts)
+    done = 0
+    while done < options.updates:
+        # a constant rate leaves the noise of the last minibatches in the values
+        for agent in agents:
+            agent.set_lr_factor(1.0 - done / options.updates)
+        _, more = engine.run_until_due(min(ROUND, options.updates - done))
+        done += more
+        if on_update is not None:
+            on_update(done, options.updates)
+    for agent in agents:
+        if agent.nonfinite_weight():
+            raise ConfigError(
+                "updates: a critic of FQE became NaN; lower critic_lr, or give value_range"
+            )
+    return FittedQ(agents, counts, half)
+
+
+def critics_of_resamples(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    dataset: TransitionDataset,
+    options: Options,
+    counts: NDArray[np.int64],
+) -> tuple[list[FQEAlgorithm], Engine]:
+    """One untrained critic per row of (critics, episodes) counts, and what trains them."""
     normalise = algorithm.normalizer.active or reads_observations(algorithm.acting_policy)
-    count = 3 + options.replicates
-    seeds = [options.seed + i for i in range(count)]
+    seeds = [options.seed + i for i in range(len(counts))]
     fqe = TrainConfig.parse(
         {
             "algo": "fqe",
@@ -115,25 +142,9 @@ def fit_critics(
         start_from(agent, algorithm, "the policy", same_rewards=False, statistics=statistics)
         agents.append(agent)
     data = OfflineData(fqe, agents, dataset)
-    counts, half = _counts(dataset, options)
     for agent, own in zip(agents, counts, strict=True):
         give_resample(agent, dataset, own)
-    engine = Engine(VmapLearner(agents, data.draw, seeds), "auto", options.updates)
-    done = 0
-    while done < options.updates:
-        # a constant rate leaves the noise of the last minibatches in the values
-        for agent in agents:
-            agent.set_lr_factor(1.0 - done / options.updates)
-        _, more = engine.run_until_due(min(ROUND, options.updates - done))
-        done += more
-        if on_update is not None:
-            on_update(done, options.updates)
-    for agent in agents:
-        if agent.nonfinite_weight():
-            raise ConfigError(
-                "updates: a critic of FQE became NaN; lower critic_lr, or give value_range"
-            )
-    return FittedQ(agents, counts, half)
+    return agents, Engine(VmapLearner(agents, data.draw, seeds), "auto", options.updates)
 
 
 def _counts(

@@ -1,9 +1,11 @@
 """Whether data support an action: a quantile that is uniform over what the data themselves did.
 
-Discrete actions are judged by the estimated behaviour probability, Box actions by the distance to
-the nearest logged pair of observation and action. Either is turned into a quantile by what logged
-rows get from data of other episodes: 0.05 means that of the log's own actions one in twenty is as
-unusual.
+Discrete actions are judged by the estimated behaviour probability, Box actions by two distances: to
+the nearest logged pair of observation and action, and how much further that is than the nearest
+logged observation, which is what the action adds. The pair alone would excuse odd actions in usual
+states, the addition alone any action in a state that the data never reach. Each is turned into a
+quantile by what logged rows get from data of other episodes, and so is the smaller of the two: 0.05
+means that of the log's own actions one in twenty is as unusual.
 """
 
 from __future__ import annotations
@@ -26,9 +28,6 @@ from rl_training.replay.table import observation_statistics
 REFERENCES, CALIBRATED = 20_000, 4_000
 """Logged rows that Box actions are compared with, and rows by which distances become quantiles."""
 AT_ONCE = 1_024
-ACTION_WEIGHT = 1.0
-"""How much an action counts against an observation as many standard deviations away. With 1, 76 %
-of random actions were below the 5 % quantile on mixed Hopper data (one split)."""
 UNUSUAL = 0.05
 """Quantile below which an action counts as one that the data do not support."""
 
@@ -40,49 +39,77 @@ class Scores(Protocol):
 
 
 class NearestPairs:
-    """Minus the distance to the nearest logged pair, in standardised units."""
+    """How usual pairs are by their distances to logged ones, in standardised units."""
 
     def __init__(self, dataset: TransitionDataset, seed: int = 0) -> None:
         self.mean, self.std = observation_statistics(dataset)
-        spaces = dataset.spaces
-        self.scales = (1.0 / np.sqrt(spaces.obs_dim), ACTION_WEIGHT / np.sqrt(spaces.action_dim))
-        rows = np.random.default_rng(seed).permutation(len(dataset))[:REFERENCES]
-        inner = np.asarray(spaces.from_env(dataset.actions), np.float32)
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(dataset))[:REFERENCES]
+        inner = np.asarray(dataset.spaces.from_env(dataset.actions), np.float32)
         self.action_std = inner.std(0) + np.float32(1e-3)
-        self.episode = np.repeat(
+        episode = np.repeat(
             np.searchsorted(np.unique(dataset.episode_groups()), dataset.episode_groups()),
             dataset.episode_lengths(),
         )
+        if episode.max() < 1:
+            raise DataError(
+                f"data set '{dataset.name}' holds one episode, which cannot say how far apart "
+                "episodes are; give more of them"
+            )
         self.references = self._points(dataset.observations[rows], inner[rows])
-        self.reference_episode = torch.from_numpy(self.episode[rows])
+        self.reference_episode = torch.from_numpy(episode[rows])
+        rows = rng.permutation(len(dataset))[:CALIBRATED]
+        own = self.closeness(dataset.observations[rows], inner[rows], episode[rows])
+        self.usual = np.sort(own, axis=1)
+        self.of_logged = self._smaller(own)
+        """(logged rows,), what `__call__` says of them without their own episodes."""
 
     def _points(
         self, observations: NDArray[np.float32], inner: NDArray[np.float32]
-    ) -> torch.Tensor:
-        near, weight = self.scales
-        seen = (observations - self.mean) / self.std * near
-        return torch.from_numpy(
-            np.concatenate([seen, inner / self.action_std * weight], 1).astype(np.float32)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """States and actions, each with its number of components divided out."""
+        seen = (observations - self.mean) / self.std / np.sqrt(observations.shape[1])
+        chosen = inner / self.action_std / np.sqrt(inner.shape[1])
+        return torch.from_numpy(seen.astype(np.float32)), torch.from_numpy(
+            chosen.astype(np.float32)
         )
 
     def __call__(self, observations: NDArray[np.float32], actions: NDArray[Any]) -> Floats:
-        return self.distances(observations, actions, None)
+        return self._smaller(self.closeness(observations, actions, None))
 
-    def distances(
+    def _smaller(self, closeness: Floats) -> Floats:
+        ranks = [quantiles(*pair) for pair in zip(self.usual, closeness, strict=True)]
+        return np.asarray(np.minimum(*ranks))
+
+    def closeness(
         self,
         observations: NDArray[np.float32],
         inner: NDArray[Any],
         without: NDArray[np.int64] | None,
     ) -> Floats:
-        """Minus distances; `without` names an episode per row that is not compared with."""
-        points, found = self._points(observations, np.asarray(inner, np.float32)), []
-        for start in range(0, len(points), AT_ONCE):
-            part = torch.cdist(points[start : start + AT_ONCE], self.references)
+        """(2, B) minus the distance to the nearest pair, and minus what of it the action adds.
+
+        `without` names an episode per row that is not compared with.
+        """
+        states, actions = self._points(observations, np.asarray(inner, np.float32))
+        found = []
+        for start in range(0, len(states), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            apart = torch.cdist(states[part], self.references[0])
             if without is not None:
-                own = torch.from_numpy(without[start : start + AT_ONCE])
-                part = part.masked_fill(own[:, None] == self.reference_episode, torch.inf)
-            found.append(part.amin(1).double().numpy())
-        return -np.concatenate(found)
+                own = torch.from_numpy(without[part])
+                apart = apart.masked_fill(own[:, None] == self.reference_episode, torch.inf)
+            state = apart.amin(1)
+            pair = torch.hypot(apart, torch.cdist(actions[part], self.references[1])).amin(1)
+            found.append(-torch.stack([pair, pair - state]).double().numpy())
+        return np.concatenate(found, axis=1)
+
+
+def quantiles(ordered: Floats, scores: Floats) -> Floats:
+    """(B,) shares of `ordered` scores that are at most as large, in (0, 1)."""
+    low = np.searchsorted(ordered, scores, side="left")
+    high = np.searchsorted(ordered, scores, side="right")
+    return np.asarray((0.5 * (low + high) + 0.5) / (len(ordered) + 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +124,7 @@ class Support:
 
     def quantile(self, observations: NDArray[np.float32], inner: NDArray[Any]) -> Floats:
         """(B,) shares of logged rows whose action is at most as usual, in (0, 1)."""
-        scores = self.scores(observations, inner)
-        low = np.searchsorted(self.usual, scores, side="left")
-        high = np.searchsorted(self.usual, scores, side="right")
-        return np.asarray((0.5 * (low + high) + 0.5) / (len(self.usual) + 1.0))
+        return quantiles(self.usual, self.scores(observations, inner))
 
     def fallback(self, observations: NDArray[np.float32]) -> NDArray[Any]:
         """(B, ...) likeliest actions of the log, in inner units."""
@@ -120,20 +144,13 @@ def fit_support(
         behaviour = estimated_behaviour(dataset, seed=seed, device=device, on_update=on_update)
     clone = behaviour.clone
     assert clone is not None
-    inner = np.asarray(dataset.spaces.from_env(dataset.actions))
     if dataset.spaces.is_discrete:
+        inner = np.asarray(dataset.spaces.from_env(dataset.actions))
         assert behaviour.probabilities is not None
         usual = behaviour.probabilities[np.arange(len(inner)), inner]
         return Support(dataset.spaces, _ClonedProbability(clone), np.sort(usual), clone)
     pairs = NearestPairs(dataset, seed)
-    if len(np.unique(pairs.episode)) < 2:
-        raise DataError(
-            f"data set '{dataset.name}' holds one episode, which cannot say how far apart episodes "
-            "are; give more of them"
-        )
-    rows = np.random.default_rng(seed + 1).permutation(len(dataset))[:CALIBRATED]
-    usual = pairs.distances(dataset.observations[rows], inner[rows], pairs.episode[rows])
-    return Support(dataset.spaces, pairs, np.sort(usual), clone)
+    return Support(dataset.spaces, pairs, np.sort(pairs.of_logged), clone)
 
 
 @dataclass(frozen=True, eq=False)
