@@ -134,17 +134,28 @@ def memory(process: subprocess.Popen[str]) -> float:
     return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def processor_seconds(process: subprocess.Popen[str]) -> float:
+    """That a process has used."""
+    text = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii")
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def load(request: Request) -> dict[str, Any]:
     """A steady rate over several connections; then the server is killed and started again."""
+    import uvloop  # as the server does; the client shares its cores
+
     spec = request.spec
     folder = exported(request)
     with server(folder) as (port, process):
         asked = http_request(spec, port)
         with socket.create_connection(("127.0.0.1", port)) as connection:
             first = _ask(connection, asked).rpartition(b"\r\n")[2]
-        asyncio.run(_steady(port, asked, {**spec, "seconds": min(5.0, spec["seconds"])}))
-        before = memory(process)
-        result = asyncio.run(_steady(port, asked, spec))
+        uvloop.run(_steady(port, asked, {**spec, "seconds": min(5.0, spec["seconds"])}))
+        before, used = memory(process), processor_seconds(process)
+        result = uvloop.run(_steady(port, asked, spec))
+        used = processor_seconds(process) - used
+        result["server_us"] = 1e6 * used / (result["rate"] * spec["seconds"])
         result["memory_mb"], result["memory_growth_mb"] = before, memory(process) - before
         process.send_signal(signal.SIGKILL)
     with (
@@ -172,9 +183,8 @@ async def _steady(port: int, asked: bytes, spec: dict[str, Any]) -> dict[str, An
             asked_at = time.perf_counter_ns()
             writer.write(asked)
             head = await reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"content-length: (\d+)", head)
-            assert length is not None
-            await reader.readexactly(int(length[1]))
+            at = head.index(b"content-length: ") + 16
+            await reader.readexactly(int(head[at : head.index(b"\r", at)]))
             waits.append(time.perf_counter_ns() - asked_at)
             errors += not head.startswith(b"HTTP/1.1 200")
             due += period
@@ -225,7 +235,7 @@ WORK = {"runner": runner, "http": http, "websocket": websocket, "load": load, "r
 def work(request: Request) -> dict[str, Any]:
     before = os.getloadavg()[0]
     result: dict[str, Any] = WORK[request.spec["what"]](request)
-    return {**result, "load_before": before}
+    return {**result, "load_before": before, "cores": len(os.sched_getaffinity(0))}
 
 
 if __name__ == "__main__":

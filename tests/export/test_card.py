@@ -89,7 +89,7 @@ def test_support_is_exported_and_groups_are_kept_apart(tmp_path: Path) -> None:
     data = load_transition_dataset("pendulum-mixed").take_episodes(6)
     evidence = Evidence(data, agent.algorithm)
     obs = data.observations[:50]
-    found = load_policy(folder).outputs(np.ascontiguousarray(obs), {}, {})
+    found = load_policy(folder).run({"observation": np.ascontiguousarray(obs)})
     assert evidence.support is not None
     inner = torch.from_numpy(data.spaces.from_env(found["action"]))
     expected = evidence.support.of(torch.from_numpy(obs), inner)

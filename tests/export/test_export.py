@@ -112,7 +112,7 @@ def test_further_outputs_half_weights_and_a_program(tmp_path: Path) -> None:
     export(agent, folder, further=("value", "q", "density"), program=True)
     policy, algorithm = load_policy(folder), agent.algorithm
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    found = policy.outputs(obs, {}, {})
+    found = policy.run({"observation": obs})
     with torch.no_grad():
         seen = algorithm.normalizer(torch.from_numpy(obs))
         inner = algorithm.policy.mode(seen)
@@ -143,7 +143,7 @@ def test_further_outputs_half_weights_and_a_program(tmp_path: Path) -> None:
     greedy = agent_of("dqn")
     folder = export(greedy, tmp_path / "dqn", further=("q",)).folder
     obs = np.zeros((2, 4), np.float32)
-    found = load_policy(folder).outputs(obs, {}, {})
+    found = load_policy(folder).run({"observation": obs})
     assert found["q"].argmax(-1).tolist() == found["action"].tolist()
 
 
@@ -215,7 +215,11 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(
 
 def test_an_exported_recurrent_policy_is_used_like_the_agent(dreamer_export: Path) -> None:
     agent, policy = agent_of("dreamer"), ExportedPolicy(dreamer_export)
-    obs = np.random.default_rng(1).normal(size=(6, 3, *policy.policy.shape)).astype(np.float32)
+    obs = (
+        np.random.default_rng(1)
+        .normal(size=(6, 3, *policy.policy.seen[0].shape))
+        .astype(np.float32)
+    )
     mine: Any = None
     theirs: Any = None
     for step, seen in enumerate(obs):

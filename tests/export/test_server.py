@@ -183,7 +183,7 @@ def test_requests_that_come_together_share_a_call(bc_export: Path) -> None:
     expected = policy(rows)[0]
 
     async def together(batcher: Batcher) -> list[Any]:
-        asked = (batcher.ask(rows[i : i + 1], {}) for i in range(40))
+        asked = (batcher.ask({"observation": rows[i : i + 1]}, 1, {}) for i in range(40))
         return [outputs["action"][0].tolist() for outputs in await asyncio.gather(*asked)]
 
     for inline in (True, False):

@@ -13,7 +13,7 @@ from rl_training.experiment.files import open_regular
 
 CONTRACT, MODEL, SAMPLE, RUNNER = "contract.json", "policy.onnx", "sample.npz", "run_policy.py"
 CARD, CARD_DATA, PROGRAM = "card.md", "card.json", "policy.pt2"
-FORMAT, VERSION = "rl-training policy", 1
+FORMAT, VERSION = "rl-training policy", 2
 CONTRACT_LIMIT, MODEL_LIMIT = 1 << 24, 1 << 31
 LARGEST_ROW = 1 << 26
 """Numbers in one row of an input or output; more are refused before anything is made of them."""
@@ -78,11 +78,14 @@ def _check(contract: Any) -> None:
         raise ValueError("'model.sha256' should be a text")
     inputs, outputs = (_ports(contract.get(key), key) for key in ("inputs", "outputs"))
     roles = [port.get("role") for port in inputs]
-    if roles.count("observation") != 1 or set(roles) - {"observation", "state", "noise"}:
-        raise ValueError("'inputs' should be one observation, states and noise")
+    known = {"observation", "mask", "state", "noise"}
+    if not roles.count("observation") or roles.count("mask") > 1 or set(roles) - known:
+        raise ValueError("'inputs' should be an observation or its parts, a mask, states and noise")
     names = {port["name"]: port for port in outputs}
     for port in inputs:
-        if port["role"] == "state":
+        if port["role"] == "observation":
+            _check_part(port)
+        elif port["role"] == "state":
             following = names.get(str(port.get("next")))
             if following is None or following["shape"] != port["shape"]:
                 raise ValueError(f"'inputs.{port['name']}.next' should be an output of its shape")
@@ -94,6 +97,31 @@ def _check(contract: Any) -> None:
         ):
             raise ValueError(f"'inputs.{port['name']}.distribution' is not known")
     _check_task(contract, names.get("action"))
+
+
+def _check_part(port: Mapping[str, Any]) -> None:
+    """Where a part of an observation lies, and what it may choose from."""
+    name, path, choices = port["name"], port.get("path", []), port.get("choices")
+    if not isinstance(path, list) or not all(isinstance(step, (str, int)) for step in path):
+        raise ValueError(f"'inputs.{name}.path' should hold names and positions")
+    categories = port.get("categories")
+    if categories is not None and not (
+        isinstance(categories, list) and all(isinstance(label, str) for label in categories)
+    ):
+        raise ValueError(f"'inputs.{name}.categories' should hold names")
+    if choices is None and categories is None:
+        return
+    numbers = math.prod(port["shape"][1:])
+    if not isinstance(choices, list) or len(choices) != numbers:
+        raise ValueError(f"'inputs.{name}.choices' should hold {numbers} whole numbers")
+    for bound in ("low", "high"):
+        entries = port.get(bound) if isinstance(port.get(bound), list) else [port.get(bound)]
+        if len(entries) != numbers or not all(type(entry) is int for entry in entries):
+            raise ValueError(f"'inputs.{name}.{bound}' should hold {numbers} whole numbers")
+    if not all(type(count) is int and 1 <= count <= LARGEST_ROW for count in choices):
+        raise ValueError(f"'inputs.{name}.choices' should hold {numbers} whole numbers")
+    if categories is not None and choices != [len(categories)]:
+        raise ValueError(f"'inputs.{name}.categories' should hold {choices} names")
 
 
 def _check_task(contract: Mapping[str, Any], action: Mapping[str, Any] | None) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from rl_training.envs.layout import Part
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tracking import versions
 from rl_training.export.contract import EPISODE_START, FORMAT, MODEL, VERSION
-from rl_training.export.graph import OPSET, PolicyGraph, Port
+from rl_training.export.graph import MASK, OPSET, PolicyGraph, Port
 from rl_training.export.observations import Seen, Task
 
 
@@ -23,7 +26,7 @@ def contract_of(
         "format": FORMAT,
         "format_version": VERSION,
         "model": {"file": MODEL, "opset": OPSET, "weights": weights, "arithmetic": "float32"},
-        "inputs": [_observation(graph, seen), *_states(graph), *_noises(graph)],
+        "inputs": [*_seen(graph, seen), *_states(graph), *_noises(graph)],
         "outputs": [
             _action(graph),
             *(
@@ -72,29 +75,68 @@ def _port(port: Port) -> dict[str, Any]:
     return {"name": port.name, "dtype": port.dtype, "shape": ["batch", *port.shape]}
 
 
-def _observation(graph: PolicyGraph, seen: Seen) -> dict[str, Any]:
-    spaces = graph.algorithm.spaces
-    entry = _port(Port("observation", np.dtype(spaces.obs_dtype).name, spaces.obs_shape))
-    entry |= {"role": "observation", "units": "the environment's"}
-    if not spaces.is_image:
-        low, high = (_bounds(bound) for bound in (seen.low, seen.high))
-        return entry | {
-            "low": low,
-            "high": high,
-            "meaning": "the observation as the environment gives it; it is normalised inside",
-        }
+def _seen(graph: PolicyGraph, seen: Seen) -> list[dict[str, Any]]:
+    """The observation, or each of its parts, and the mask."""
+    spaces, found, at = graph.algorithm.spaces, [], 0
+    for port in graph.seen:
+        entry = _port(port)
+        if port.name == MASK:
+            entry |= {"role": "mask", "meaning": "true for every action that is allowed now"}
+        elif spaces.is_image:
+            entry |= _image(spaces)
+        elif port.part is not None and port.part.choices:
+            entry |= {"role": "observation", **_choice(port.part)}
+        else:
+            numbers = slice(at, at + math.prod(port.shape))
+            low, high = (
+                _bounds(None if bound is None else np.ravel(bound)[numbers])
+                for bound in (seen.low, seen.high)
+            )
+            what = "the observation" if port.part is None else f"'{port.part.name}'"
+            entry |= {
+                "role": "observation",
+                "units": "the environment's",
+                "low": low,
+                "high": high,
+                "meaning": f"{what} as the environment gives it; it is normalised inside",
+            }
+        if port.part is not None and port.part.path:
+            entry["path"] = list(port.part.path)
+        at += math.prod(port.shape) if port.part is None else port.part.width
+        found.append(entry)
+    return found
+
+
+def _image(spaces: Spaces) -> dict[str, Any]:
     frames = ""
     if spaces.frame_stack > 1:
         frames = (
             f"; its first axis holds the newest {spaces.frame_stack} frames, the oldest first, "
             "which the caller keeps"
         )
-    return entry | {
+    return {
+        "role": "observation",
+        "units": "the environment's",
         "low": 0,
         "high": 255,
         "frame_stack": spaces.frame_stack,
         "meaning": f"the image as the environment gives it, divided by 255 inside{frames}",
     }
+
+
+def _choice(part: Part) -> dict[str, Any]:
+    """Whole numbers that the graph writes one-hot."""
+    starts = part.starts or (0,) * len(part.choices)
+    ends = [start + count - 1 for start, count in zip(starts, part.choices, strict=True)]
+    entry: dict[str, Any] = {"choices": list(part.choices), "low": list(starts), "high": ends}
+    if len(ends) == 1:
+        entry |= {"low": starts[0], "high": ends[0]}
+    if part.labels:
+        return entry | {
+            "categories": list(part.labels),
+            "meaning": f"the category of '{part.name}', as its place in 'categories'",
+        }
+    return entry | {"meaning": f"the choice '{part.name}' as the environment gives it"}
 
 
 def _bounds(bound: Any) -> Any:
@@ -140,6 +182,7 @@ def _action(graph: PolicyGraph) -> dict[str, Any]:
             "low": first,
             "high": last,
             "meaning": f"the number of the action, {first} to {last}, for the environment",
+            **({"categories": list(spaces.action_labels)} if spaces.action_labels else {}),
         }
     return _port(Port("action", "float32", (spaces.action_dim,))) | {
         "role": "action",

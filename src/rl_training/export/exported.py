@@ -81,17 +81,28 @@ def _try(policy: Policy) -> None:
     """One call with a row of zeros, so that what fails fails here."""
     import numpy as np
 
-    rows = np.zeros((1, *policy.shape), policy.dtype)
+    feeds = trial_feeds(policy)
     noise = {
         port["name"]: np.full((1, *port["shape"][1:]), 0.5, np.float32) for port in policy.noises
     }
-    outputs = policy.outputs(rows, policy.initial_state(1), noise)
+    outputs = policy.outputs(feeds, policy.initial_state(1), noise)
     for port in policy.contract["outputs"]:
         found = outputs[port["name"]]
         if found.shape != (1, *port["shape"][1:]):
             raise ValueError(f"its output '{port['name']}' has the shape {found.shape}")
         if found.dtype.kind == "f" and not np.isfinite(found).all():
             raise ValueError(f"its output '{port['name']}' is NaN or infinite")
+
+
+def trial_feeds(policy: Policy) -> State:
+    """One row: zeros, first choices, and a mask that allows everything."""
+    import numpy as np
+
+    found = {}
+    for part in policy.seen:
+        row = np.full((1, *part.shape), part.role == "mask", part.dtype)
+        found[part.name] = part.first.reshape(row.shape) if part.chosen else row
+    return found
 
 
 @contextmanager
@@ -156,35 +167,46 @@ class ExportedPolicy:
         state: State | None = None,
         episode_start: Any = None,
         deterministic: bool = True,
+        action_mask: Any = None,
     ) -> tuple[Array, State | None]:
         """`predict` of the agent that was exported; drawn or not, as it was exported."""
         import numpy as np
 
         self._refuse_other_mode(deterministic)
-        try:
-            rows = self.policy.batch(observation)
-        except ValueError as error:
-            raise DataError(f"predict: {error}") from None
-        if state and any(len(kept) != len(rows) for kept in state.values()):
+        feeds, alone = self._feeds(observation, action_mask)
+        rows = len(next(iter(feeds.values())))
+        if state and any(len(kept) != rows for kept in state.values()):
             raise ConfigError(
-                f"predict: expected the state that the call before returned, for {len(rows)} "
+                f"predict: expected the state that the call before returned, for {rows} "
                 "observations; give state=None where all episodes begin"
             )
         if state and episode_start is not None:
-            first = np.broadcast_to(np.asarray(episode_start, np.bool_), (len(rows),))
+            first = np.broadcast_to(np.asarray(episode_start, np.bool_), (rows,))
             state = begun(self.policy, state, first)
-        action, after = self.policy(observation, state or None)
-        return action, (after if self.policy.states else state)
+        outputs = self.policy.run(feeds, state or None)
+        action = outputs["action"][0] if alone else outputs["action"]
+        return action, (self.policy.next_state(outputs) if self.policy.states else state)
 
-    def explain(self, observation: Any) -> dict[str, Array]:
+    def explain(self, observation: Any, action_mask: Any = None) -> dict[str, Array]:
         """The action under "action", with the further outputs that were exported with it."""
         if self.policy.states:
             raise ConfigError("explain: a policy that keeps a state exports nothing but actions")
-        action, _ = self.predict(observation)
-        outputs = self.policy.outputs(self.policy.batch(observation), {}, {})
-        alone = action.ndim < outputs["action"].ndim
-        further = {k: (v[0] if alone else v) for k, v in outputs.items() if k != "action"}
-        return {"action": action, **further}
+        self._refuse_other_mode(deterministic=True)
+        feeds, alone = self._feeds(observation, action_mask)
+        outputs = self.policy.run(feeds)
+        return {name: (values[0] if alone else values) for name, values in outputs.items()}
+
+    def _feeds(self, observation: Any, action_mask: Any) -> tuple[State, bool]:
+        """Inputs from parts by name, or from the vector that stands for them."""
+        from rl_training.export.vectors import as_vectors, feeds_of
+
+        try:
+            rows = None if action_mask is not None else as_vectors(self.policy, observation)
+            if rows is None:
+                return self.policy.feeds(observation, action_mask)
+            return feeds_of(self.policy, rows.reshape(-1, rows.shape[-1])), rows.ndim == 1
+        except ValueError as error:
+            raise DataError(f"predict: {error}") from None
 
     def evaluate(
         self,
@@ -237,8 +259,9 @@ class ExportedPolicy:
     def _acting(self, seed: int | None) -> Any:
         import numpy as np
 
-        rng = np.random.default_rng(0 if seed is None else seed)
-        return lambda obs, state: self.policy(obs, state or None, rng)
+        from rl_training.export.vectors import VectorPolicy
+
+        return VectorPolicy(self.policy, np.random.default_rng(0 if seed is None else seed))
 
     def _spaces(self) -> Any:
         from rl_training.envs.spaces import Spaces

@@ -57,7 +57,7 @@ def further_outputs(
 def _has(algorithm: Algorithm, output: FurtherOutput) -> bool:
     """Whether the algorithm has learned what an output says."""
     spaces = algorithm.spaces
-    obs = torch.zeros(
+    obs = torch.ones(  # a mask among them allows everything
         (2, *spaces.obs_shape), dtype=torch.uint8 if spaces.is_image else torch.float32
     )
     with torch.no_grad():

@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.envs.layout import Part
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     ConfigError,
     ExportError,
@@ -95,10 +97,42 @@ RANDOM: dict[Any, Drawn] = {
 }
 
 
+@dataclass(frozen=True)
+class SeenPort(Port):
+    """An input that is read from what the caller observes: a part of it, or the mask."""
+
+    part: Part | None = None
+    """None for images, vectors without parts and masks."""
+
+
+def seen_ports(spaces: Spaces) -> list[SeenPort]:
+    """What the graph takes of an observation; together they are the networks' vector or image."""
+    rest = spaces.obs_dim - (spaces.action_dim if spaces.has_mask else 0)
+    if spaces.is_image:
+        ports = [SeenPort("observation", "uint8", spaces.obs_shape)]
+    elif spaces.layout is None:
+        ports = [SeenPort("observation", "float32", (rest,))]
+    else:
+        ports = []
+        for part in spaces.layout.parts:
+            name = f"observation.{part.name}" if part.path else "observation"
+            if any(port.name == name for port in ports):  # a name with a dot and a nested one
+                name = f"{name}.{len(ports)}"
+            kind = "int64" if part.choices else "float32"
+            ports.append(SeenPort(name, kind, part.shape, part))
+    if spaces.has_mask:
+        ports.append(SeenPort(MASK, "bool", (spaces.action_dim,)))
+    return ports
+
+
+MASK = "action_mask"
+
+
 class PolicyGraph(nn.Module):
     """`Algorithm.act` and the map to the environment's units, with everything kept made explicit.
 
-    Called with observations, the parts of the carry and, for drawn actions, the noise.
+    Called with the parts of the observation, the parts of the carry and, for drawn actions, the
+    noise.
     """
 
     low: Tensor
@@ -118,6 +152,7 @@ class PolicyGraph(nn.Module):
                 f"the task has {spaces.describe()}, and exports hold Discrete actions and Box "
                 "actions in one row; load the checkpoint with rl_training.load instead"
             )
+        self.seen = seen_ports(spaces)
         low, high = (
             torch.tensor(values, dtype=torch.float32)
             for values in (spaces.action_low, spaces.action_high)
@@ -135,7 +170,7 @@ class PolicyGraph(nn.Module):
         self.noises: list[NoisePort] = []
         if draws:
             with GivenNoise() as noise, torch.no_grad():
-                algorithm.act(self.example_observation(2), explore=True)
+                algorithm.act(self.observation(self.example_seen(2)), explore=True)
             if any(drawn.shape[:1] != (2,) for _, drawn in noise.drawn):
                 raise ExportError(
                     f"algo: {algorithm.name()} draws random numbers that are not one row per "
@@ -146,11 +181,13 @@ class PolicyGraph(nn.Module):
                 for i, (kind, drawn) in enumerate(noise.drawn)
             ]
 
-    def example_observation(self, rows: int) -> Tensor:
-        spaces = self.algorithm.spaces
-        return torch.zeros(
-            (rows, *spaces.obs_shape), dtype=torch.uint8 if spaces.is_image else torch.float32
-        )
+    def example_seen(self, rows: int) -> list[Tensor]:
+        """Zeros, and a mask that allows everything."""
+        made = {MASK: torch.ones}
+        return [
+            made.get(port.name, torch.zeros)((rows, *port.shape), dtype=getattr(torch, port.dtype))
+            for port in self.seen
+        ]
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
         """Inputs of that many rows."""
@@ -158,25 +195,43 @@ class PolicyGraph(nn.Module):
             torch.zeros((rows, *port.shape), dtype=getattr(torch, port.dtype))
             for port in (*self.states, *self.noises)
         ]
-        return (self.example_observation(rows), *rest)
+        return (*self.example_seen(rows), *rest)
 
     @property
     def input_names(self) -> list[str]:
-        return ["observation", *(port.name for port in (*self.states, *self.noises))]
+        return [port.name for port in (*self.seen, *self.states, *self.noises)]
 
     @property
     def output_names(self) -> list[str]:
         following = [f"next_{port.name}" for port in self.states]
         return ["action", *following, *(output.name for output in self.further)]
 
-    def forward(self, observation: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        states, noise = rest[: len(self.states)], rest[len(self.states) :]
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        first, second = len(self.seen), len(self.seen) + len(self.states)
+        observation = self.observation(inputs[:first])
+        states, noise = inputs[first:second], inputs[second:]
         carry = tree_unflatten(states, self.carry_form) if states else None
         with GivenNoise(noise) if self.draws else contextlib.nullcontext():
             action, after = self.algorithm.act(observation, explore=self.draws, carry=carry)
         read = (output.read(self.algorithm, observation, action) for output in self.further)
         further = [values for values in read if values is not None]
         return (self.in_env_units(action), *tree_flatten(after)[0], *further)
+
+    def observation(self, seen: Sequence[Tensor]) -> Tensor:
+        """`Layout.named_rows` and the mask behind it, as operations of the graph."""
+        if len(seen) == 1 and self.seen[0].part is None:
+            return seen[0]
+        pieces: list[Tensor] = []
+        for port, values in zip(self.seen, seen, strict=True):
+            part, flat = port.part, values.flatten(1) if values.ndim > 1 else values.unsqueeze(1)
+            if part is None or not part.choices:
+                pieces.append(flat.float())
+                continue
+            starts = part.starts or (0,) * len(part.choices)
+            for i, (count, start) in enumerate(zip(part.choices, starts, strict=True)):
+                known = torch.arange(start, start + count, device=flat.device)
+                pieces.append((flat[:, i : i + 1] == known).float())
+        return torch.cat(pieces, 1)
 
     def in_env_units(self, action: Tensor) -> Tensor:
         """`Spaces.to_env`, operation by operation; that both agree is a part of every export."""
@@ -200,8 +255,7 @@ def traced(graph: PolicyGraph) -> torch.export.ExportedProgram:
     """The policy as a `torch.export` program whose number of rows is free."""
     example = graph.example(2)  # of one row it would be specialised
     rows = torch.export.Dim("batch", min=1, max=1 << 20)
-    rest = tuple({0: rows} for _ in example[1:])
-    shapes = ({0: rows}, rest) if rest else ({0: rows},)
+    shapes = (tuple({0: rows} for _ in example),)
     try:
         with _quiet(), torch.no_grad():
             return torch.export.export(graph, example, dynamic_shapes=shapes, strict=False)

@@ -11,6 +11,7 @@ import numpy as np
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.contract import close_env
 from rl_training.envs.make import make_env
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import RLTrainingError
 from rl_training.models.carry import Carry
@@ -68,7 +69,7 @@ def observe(
     if not len(observed) and logged is not None:
         observed, kind = _spread(logged), "data"
     by_kind = {kind: observed} if len(observed) else {}
-    by_kind["random"] = _random(algorithm, observed, low, high)
+    by_kind["random"] = _possible(_random(algorithm, observed, low, high), algorithm.spaces)
     dtype = algorithm.spaces.obs_dtype
     by_kind = {name: np.ascontiguousarray(rows, dtype) for name, rows in by_kind.items()}
     return Seen(low, high, by_kind, returns, problem)
@@ -126,4 +127,20 @@ def _random(algorithm: Algorithm, seen: Array, low: Array | None, high: Array | 
         bounded = np.isfinite(low) & np.isfinite(high) & (np.abs(low) < 1e6) & (np.abs(high) < 1e6)
         inside = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), drawn.shape)
         drawn = np.where(bounded, inside, np.clip(drawn, low, high))
+    return drawn
+
+
+def _possible(drawn: Array, spaces: Spaces) -> Array:
+    """Drawn vectors with one of every choice, and masks that allow an action."""
+    at = 0
+    for part in spaces.layout.parts if spaces.layout is not None else ():
+        for count in part.choices or (0,):
+            end = at + (count or part.width)
+            if count:
+                chosen = drawn[:, at:end].argmax(-1, keepdims=True)
+                drawn[:, at:end] = np.arange(count) == chosen
+            at = end
+    if spaces.has_mask:
+        masks = drawn[:, -spaces.action_dim :]
+        masks[...] = masks >= np.minimum(0.5, masks.max(-1, keepdims=True))
     return drawn

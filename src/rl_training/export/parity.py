@@ -16,6 +16,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ExportError
 from rl_training.export.graph import GivenNoise, PolicyGraph
 from rl_training.export.run_policy import Policy
+from rl_training.export.vectors import VectorPolicy
 from rl_training.runtime.policy import ActingPolicy
 
 Array = np.ndarray[Any, Any]
@@ -90,7 +91,7 @@ class _Comparison:
         self, graph: PolicyGraph, predict: Predict, policy: Policy, parity: Parity, nudge: float
     ) -> None:
         self.graph, self.predict, self.policy, self.parity = graph, predict, policy, parity
-        self.nudge = nudge
+        self.exported, self.nudge = VectorPolicy(policy), nudge
         self.rng = np.random.default_rng(0)
         self.acting = ActingPolicy(graph.algorithm, deterministic=not graph.draws)
         self.scale = action_scale(graph.algorithm.spaces)
@@ -105,7 +106,7 @@ class _Comparison:
                 before, (expected, mine) = mine, self._drawn(obs, mine, noise)
             else:
                 before, (expected, mine) = mine, self.predict(obs, mine)
-            got, theirs = self.policy(obs, theirs, noise=noise)
+            got, theirs = self.exported(obs, theirs, noise)
             unlike = self._unlike(expected, got)
             if self.graph.algorithm.recurrent:
                 wanted = self._as_arrays(mine)

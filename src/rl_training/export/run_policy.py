@@ -5,6 +5,9 @@ python run_policy.py "[0.1, 0.2, 0.3]"  prints the action for one observation
 
 policy = Policy("FOLDER")
 action, state = policy(observation, state)  # state=None where all episodes begin
+
+An observation of several parts is a dict by their names, with text for categories; of a batch,
+each part has one value per row. Where the contract has a mask, it is given as action_mask.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +41,11 @@ class Policy:
         options.log_severity_level = 4  # what is wrong is raised
         self.session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
         inputs = self.contract["inputs"]
-        self.seen = next(entry for entry in inputs if entry["role"] == "observation")
+        self.seen = [Part(entry) for entry in inputs if entry["role"] in ("observation", "mask")]
+        self.masked = any(part.role == "mask" for part in self.seen)
         self.states = [entry for entry in inputs if entry["role"] == "state"]
         self.noises = [entry for entry in inputs if entry["role"] == "noise"]
         self.names = [entry["name"] for entry in self.contract["outputs"]]
-        self.shape, self.dtype = tuple(self.seen["shape"][1:]), np.dtype(self.seen["dtype"])
 
     def initial_state(self, rows: int) -> State:
         """What a recurrent policy gets where an episode begins; empty for other policies."""
@@ -61,25 +64,42 @@ class Policy:
             for entry in self.noises
         }
 
-    def batch(self, observation: Any) -> Array:
-        """Observations as the model takes them; what is no observation is refused."""
-        given = np.asarray(observation)
-        if given.dtype.kind not in "fiub" or (self.dtype == np.uint8 and given.dtype != np.uint8):
-            raise ValueError(f"observations must be {self.dtype} numbers, got {given.dtype}")
-        if given.shape != self.shape and given.shape[1:] != self.shape:
-            raise ValueError(
-                f"observations must have the shape {self.shape} or a batch of it, got {given.shape}"
-            )
-        with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(given, self.dtype).reshape(-1, *self.shape)
-        if self.dtype != np.uint8 and not np.isfinite(rows).all():
-            raise ValueError("the observation holds NaN, infinity or a number beyond float32")
-        return rows
+    def feeds(self, observation: Any, action_mask: Any = None) -> tuple[State, bool]:
+        """One observation or a batch as inputs of the model, and whether it was one.
 
-    def outputs(self, rows: Array, state: State, noise: State) -> dict[str, Array]:
+        What is no observation is refused by a ValueError.
+        """
+        if isinstance(observation, list) and isinstance((observation or [0])[0], (Mapping, tuple)):
+            return self.joined(observation, action_mask), False
+        if isinstance(observation, Mapping) and set(observation) == {"observation", "action_mask"}:
+            observation, action_mask = observation["observation"], observation["action_mask"]
+        found: State = {}
+        rows, alone = 0, False
+        for part in self.seen:
+            given = action_mask if part.role == "mask" else part.at(observation)
+            values, one = part.read(given)
+            if found and (rows, alone) != (len(values), one):
+                raise ValueError(f"'{part.name}' has {len(values)} rows, others have {rows}")
+            found[part.name], rows, alone = values, len(values), one
+        return found, alone
+
+    def joined(self, observations: Sequence[Any], action_masks: Any = None) -> State:
+        """A list of observations as one batch."""
+        masks = [None] * len(observations) if action_masks is None else action_masks
+        if len(masks) != len(observations):
+            raise ValueError(f"{len(observations)} observations have {len(masks)} action masks")
+        found = [self.feeds(*pair) for pair in zip(observations, masks, strict=True)]
+        if not all(alone for _, alone in found):
+            raise ValueError("a list of observations must hold one observation per entry")
+        return {
+            part.name: np.concatenate([feeds[part.name] for feeds, _ in found])
+            for part in self.seen
+        }
+
+    def outputs(self, feeds: State, state: State, noise: State) -> dict[str, Array]:
         """Every output of the model for a batch, by name."""
-        feeds = {self.seen["name"]: rows, **state, **noise}
-        return dict(zip(self.names, self.session.run(self.names, feeds), strict=True))
+        found = self.session.run(self.names, {**feeds, **state, **noise})
+        return dict(zip(self.names, found, strict=True))
 
     def next_state(self, outputs: Mapping[str, Array]) -> State:
         return {entry["name"]: outputs[entry["next"]] for entry in self.states}
@@ -90,16 +110,106 @@ class Policy:
         state: State | None = None,
         rng: np.random.Generator | None = None,
         noise: State | None = None,
+        action_mask: Any = None,
     ) -> tuple[Array, State]:
         """Actions in the environment's units, and the state for the next call."""
-        rows = self.batch(observation)
-        if noise is None:
-            noise = self.drawn(len(rows), rng or np.random.default_rng()) if self.noises else {}
-        before = self.initial_state(len(rows)) if state is None else state
-        outputs = self.outputs(rows, before, noise)
+        feeds, alone = self.feeds(observation, action_mask)
+        outputs = self.run(feeds, state, rng, noise)
         action = outputs["action"]
-        alone = np.ndim(observation) == len(self.shape)
         return (action[0] if alone else action), self.next_state(outputs)
+
+    def run(
+        self,
+        feeds: State,
+        state: State | None = None,
+        rng: np.random.Generator | None = None,
+        noise: State | None = None,
+    ) -> dict[str, Array]:
+        """Every output for inputs that are as the model takes them."""
+        rows = len(next(iter(feeds.values())))
+        if noise is None:
+            noise = self.drawn(rows, rng or np.random.default_rng()) if self.noises else {}
+        return self.outputs(feeds, self.initial_state(rows) if state is None else state, noise)
+
+
+class Part:
+    """An input of the model that is read from what the caller observes."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.name, self.role, self.path = entry["name"], entry["role"], entry.get("path") or []
+        self.shape, self.dtype = tuple(entry["shape"][1:]), np.dtype(entry["dtype"])
+        self.codes = {label: code for code, label in enumerate(entry.get("categories") or [])}
+        self.chosen = bool(entry.get("choices"))
+        if self.chosen:
+            self.first = np.reshape(entry["low"], -1)
+            self.last = np.reshape(entry["high"], -1)
+
+    def at(self, observation: Any) -> Any:
+        """What an observation holds for this part."""
+        for step in self.path:
+            try:
+                observation = observation[step]
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(
+                    f"the observation has no '{'.'.join(map(str, self.path))}'; give every part "
+                    "of the contract"
+                ) from None
+        return observation
+
+    def read(self, given: Any) -> tuple[Array, bool]:
+        """One value or a batch as the model takes it, and whether it was one."""
+        if given is None:
+            raise ValueError(f"'{self.name}' is missing; the policy needs it at every step")
+        try:
+            values = self._coded(np.asarray(given)) if self.codes else np.asarray(given)
+        except (TypeError, OverflowError):
+            values = np.asarray("")
+        if values.dtype.kind not in "fiub" or (self.dtype == np.uint8 and values.dtype != np.uint8):
+            kind = "numbers" if self.chosen else f"{self.dtype} numbers"
+            raise ValueError(f"'{self.name}' must hold {kind}, got {values.dtype}")
+        alone = values.shape == self.shape
+        if not alone and values.shape[1:] != self.shape:
+            shape = list(self.shape)
+            raise ValueError(
+                f"'{self.name}' must have the shape {shape} or a batch of it, got "
+                f"{list(values.shape)}"
+            )
+        return self.checked(values.reshape(-1, *self.shape)), alone
+
+    def checked(self, values: Array) -> Array:
+        """A batch as the model takes it; values that mean nothing are refused."""
+        if self.chosen:
+            self._refuse_other_choices(values)
+        elif self.role == "mask" and not np.asarray(values, bool).any(-1).all():
+            raise ValueError(f"'{self.name}' must allow an action in every row")
+        elif self.dtype != np.uint8 and not np.abs(values).max(initial=0) <= LARGEST:
+            raise ValueError(f"'{self.name}' holds NaN, infinity or a number beyond float32")
+        return np.ascontiguousarray(values, self.dtype)
+
+    def _coded(self, values: Array) -> Array:
+        """The numbers of categories."""
+        try:
+            codes = [self.codes[str(value)] for value in values.reshape(-1).tolist()]
+        except KeyError as missing:
+            known = ", ".join(list(self.codes)[:8]) + (", ..." if len(self.codes) > 8 else "")
+            raise ValueError(
+                f"'{self.name}' has the unknown category {str(missing.args[0])[:40]!r}; known are "
+                f"{known}"
+            ) from None
+        return np.asarray(codes, np.int64).reshape(values.shape)
+
+    def _refuse_other_choices(self, values: Array) -> None:
+        flat = values.reshape(len(values), -1)
+        wrong = ~((flat >= self.first) & (flat <= self.last) & (flat % 1 == 0))
+        if wrong.any():
+            row, at = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"'{self.name}' holds {flat[row, at]:g}, expected a whole number from "
+                f"{self.first[at]} to {self.last[at]}"
+            )
+
+
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def refuse_foreign_parts(model: bytes) -> None:
@@ -166,9 +276,11 @@ def repeat_sample(folder: Path) -> float:
     discrete = any(entry.get("kind") == "discrete" for entry in policy.contract["outputs"])
     state, worst = None, 0.0
     with np.load(folder / "sample.npz", allow_pickle=False) as sample:
-        for step in range(len(sample["observations"])):
+        for step in range(len(sample["actions"])):
             noise = {entry["name"]: sample[entry["name"]][step] for entry in policy.noises}
-            action, state = policy(sample["observations"][step], state, noise=noise)
+            feeds = {part.name: sample[part.name][step] for part in policy.seen}
+            outputs = policy.run(feeds, state, noise=noise)
+            action, state = outputs["action"], policy.next_state(outputs)
             expected = sample["actions"][step]
             different = np.sum(action != expected) if discrete else np.abs(action - expected).max()
             worst = max(worst, float(different))
@@ -179,6 +291,9 @@ if __name__ == "__main__":
     here = Path(__file__).parent
     if len(sys.argv) > 1:
         acting = Policy(here)
-        print(acting(np.asarray(json.loads(sys.argv[1]), acting.dtype))[0].tolist())
+        asked = json.loads(sys.argv[1])
+        if acting.seen[0].dtype == np.uint8:
+            asked = np.asarray(asked, np.uint8)
+        print(acting(asked)[0].tolist())
     else:
         print(f"largest difference from the stored actions: {repeat_sample(here):g}")

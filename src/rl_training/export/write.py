@@ -45,6 +45,7 @@ from rl_training.export.graph import (
 )
 from rl_training.export.observations import Seen, Task, evaluate, observe
 from rl_training.export.parity import STEPS, Parity, Predict, check
+from rl_training.export.vectors import VectorPolicy, feeds_of
 from rl_training.runtime.evaluation import EvalResult
 
 SAMPLE_ROWS = 64
@@ -124,7 +125,11 @@ def export_policy(
         again = None
         if seen.returns is not None and not graph.draws:
             again = evaluate(
-                trained.config, algorithm, trained.task, policy, len(seen.returns.returns)
+                trained.config,
+                algorithm,
+                trained.task,
+                VectorPolicy(policy),
+                len(seen.returns.returns),
             )
         contract["parity"] = parity.to_dict() | _compared(seen, again)
         _write_model(draft, model, contract, made_at=_now())
@@ -228,7 +233,7 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 def _write_sample(
     folder: Path, graph: PolicyGraph, predict: Predict, seen: Seen, policy: Any
 ) -> None:
-    """(steps, rows, ...) observations and the actions that the agent takes."""
+    """(steps, rows, ...) of every input by its name, and the actions that the agent takes."""
     rows = next(iter(seen.by_kind.values()))
     steps = STEPS if graph.states else 1
     index = np.linspace(0, len(rows) - 1, SAMPLE_ROWS).astype(np.int64)
@@ -236,16 +241,18 @@ def _write_sample(
         index = np.arange(steps * 4) % len(rows)
     observations = rows[index].reshape(steps, -1, *rows.shape[1:])
     actions, noises, state = [], [], None
-    rng = np.random.default_rng(0)
+    rng, exported = np.random.default_rng(0), VectorPolicy(policy)
     for obs in observations:
         noise = policy.drawn(len(obs), rng)
         if graph.draws:  # compared with the agent's by the check before
-            action, state = policy(obs, state, noise=noise)
+            action, state = exported(obs, state, noise)
         else:
             action, state = predict(obs, state)
         actions.append(action)
         noises.append(noise)
-    arrays: dict[str, Any] = {"observations": observations, "actions": np.stack(actions)}
+    arrays: dict[str, Any] = {"actions": np.stack(actions)}
+    feeds = [feeds_of(policy, obs) for obs in observations]
+    arrays |= {part.name: np.stack([one[part.name] for one in feeds]) for part in policy.seen}
     for port in graph.noises:
         arrays[port.name] = np.stack([noise[port.name] for noise in noises])
     np.savez(folder / SAMPLE, **arrays)

@@ -35,11 +35,11 @@ DOORS = {
     "POST": ("/act",),
     "DELETE": ("/act",),
 }
-SECURITY = [
-    (b"content-security-policy", b"default-src 'self'; img-src data:; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-]
+SECURITY = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+FOR_PAGES = (
+    b"content-security-policy",
+    b"default-src 'self'; img-src data:; frame-ancestors 'none'",
+)
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ class PolicyServer:
         self.metrics.answered(route, str(status), time.perf_counter() - began)
         length = (b"content-length", str(len(body)).encode())
         headers_out = [(b"content-type", kind), length, *SECURITY]
+        if kind is not JSON:
+            headers_out.append(FOR_PAGES)
         if status == 413:  # the rest of the body is not read
             headers_out.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers_out})
@@ -191,10 +193,10 @@ class PolicyServer:
         if not self.policy.states:
             if values.get("session") is not None or values.get("state") is not None:
                 raise Refused(400, "this policy keeps no state; leave out 'session' and 'state'")
-            return answer(self.policy, asked, await self.batcher.ask(rows, {}))
+            return answer(self.policy, asked, await self.batcher.ask(asked.feeds, rows, {}))
         if held or values.get("state") is not None:
-            before = self.reader.state(None if first else values.get("state"), len(rows))
-            outputs = await self.batcher.ask(rows, before)
+            before = self.reader.state(None if first else values.get("state"), rows)
+            outputs = await self.batcher.ask(asked.feeds, rows, before)
             after = self.policy.next_state(outputs)
             said = answer(self.policy, asked, outputs)
             return {**said, "state": {name: value.tolist() for name, value in after.items()}}
@@ -203,28 +205,28 @@ class PolicyServer:
     async def _continue(self, asked: Asked, first: bool, own: Session | None) -> dict[str, Any]:
         """Answer a request whose state is kept here."""
         rows, values = asked.rows, asked.values
-        initial = self.policy.initial_state(len(rows))
+        initial = self.policy.initial_state(rows)
         if own is not None:
             if values.get("session") is not None:
                 raise Refused(400, "a WebSocket has a state of its own; leave out 'session'")
             session = own
         elif values.get("session") is None:
-            session = self.sessions.begin(initial, len(rows))
+            session = self.sessions.begin(initial, rows)
         else:
             session = self.sessions.take(values["session"], values.get("step"))
         try:
             fresh = own is not None and (first or not own.state)
             if fresh:
-                session.rows = len(rows)
-            if session.rows != len(rows):
+                session.rows = rows
+            if session.rows != rows:
                 raise Refused(
                     409,
-                    f"'session' is of {session.rows} episodes, the request of {len(rows)}; others "
+                    f"'session' is of {session.rows} episodes, the request of {rows}; others "
                     "need a session of their own",
                 )
             if first or fresh:
                 session.state, session.step = initial, 0
-            outputs = await self.batcher.ask(rows, session.state)
+            outputs = await self.batcher.ask(asked.feeds, rows, session.state)
             session.state = self.policy.next_state(outputs)
             session.step += 1
         finally:
@@ -277,11 +279,11 @@ class PolicyServer:
 
     async def _binary(self, asked: Asked, session: Session) -> bytes:
         """The bytes of the actions, in the types of the contract and little-endian."""
-        state = session.state or self.policy.initial_state(len(asked.rows))
-        if any(len(kept) != len(asked.rows) for kept in state.values()):
+        state = session.state or self.policy.initial_state(asked.rows)
+        if any(len(kept) != asked.rows for kept in state.values()):
             raise Refused(409, "this connection is of another number of episodes; open a new one")
-        outputs = await self.batcher.ask(asked.rows, state)
-        session.state, session.rows = self.policy.next_state(outputs), len(asked.rows)
+        outputs = await self.batcher.ask(asked.feeds, asked.rows, state)
+        session.state, session.rows = self.policy.next_state(outputs), asked.rows
         session.step += 1
         action: Array = outputs["action"]
         return action.astype(action.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -294,12 +296,15 @@ def _name(host: str) -> str:
     return host.partition(":")[0]
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _json(values: Any) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode()
+    return _encode(values).encode()
 
 
 def _text(values: Any) -> Message:
-    return {"type": "websocket.send", "text": json.dumps(values, separators=(",", ":"))}
+    return {"type": "websocket.send", "text": _encode(values)}
 
 
 def _error(sentence: str) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rl_training.export.exported import trial_feeds
 from rl_training.export.run_policy import Array, Policy, State
 from rl_training.serve.metrics import Metrics
 
@@ -15,11 +16,12 @@ INLINE_S = 1e-3
 """A model that answers within this is called in the event loop; a thread would cost more."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Question:
-    """Rows of one request."""
+    """Inputs of one request."""
 
-    rows: Array
+    feeds: State
+    rows: int
     state: State
     answer: asyncio.Future[dict[str, Array]] = field(repr=False)
 
@@ -36,18 +38,18 @@ class Batcher:
         self.task: asyncio.Task[None] | None = None
 
     def _seconds_per_call(self) -> float:
-        rows = np.zeros((1, *self.policy.shape), self.policy.dtype)
+        feeds = trial_feeds(self.policy)
         state, times = self.policy.initial_state(1), []
         for _ in range(5):
             began = time.perf_counter()
-            self.policy.outputs(rows, state, self.policy.drawn(1, self.rng))
+            self.policy.outputs(feeds, state, self.policy.drawn(1, self.rng))
             times.append(time.perf_counter() - began)
         return min(times)
 
-    async def ask(self, rows: Array, state: State) -> dict[str, Array]:
+    async def ask(self, feeds: State, rows: int, state: State) -> dict[str, Array]:
         """Every output of the model for some rows."""
         loop = asyncio.get_running_loop()
-        question = Question(rows, state, loop.create_future())
+        question = Question(feeds, rows, state, loop.create_future())
         self.waiting.append(question)
         if not self.scheduled:
             self.scheduled = True
@@ -73,7 +75,7 @@ class Batcher:
         """Questions with at most `most_rows` rows together, one at least."""
         taken, rows = 0, 0
         for question in self.waiting:
-            rows += len(question.rows)
+            rows += question.rows
             if taken and rows > self.most_rows:
                 break
             taken += 1
@@ -82,23 +84,20 @@ class Batcher:
 
     def _run(self, batch: list[Question]) -> dict[str, Array] | Exception:
         try:
-            if len(batch) == 1:
-                rows, state = batch[0].rows, batch[0].state
-            else:
-                rows = np.concatenate([question.rows for question in batch])
-                state = {
-                    name: np.concatenate([question.state[name] for question in batch])
-                    for name in batch[0].state
-                }
-            return self.policy.outputs(rows, state, self.policy.drawn(len(rows), self.rng))
+            feeds, state = batch[0].feeds, batch[0].state
+            if len(batch) > 1:
+                feeds = _joined([question.feeds for question in batch])
+                state = _joined([question.state for question in batch])
+            rows = sum(question.rows for question in batch)
+            return self.policy.outputs(feeds, state, self.policy.drawn(rows, self.rng))
         except Exception as error:  # noqa: BLE001  (handed to every request; the server stays up)
             return error
 
     def _answer(self, batch: list[Question], outputs: dict[str, Array] | Exception) -> None:
-        self.metrics.batched(len(batch), sum(len(question.rows) for question in batch))
+        self.metrics.batched(len(batch), sum(question.rows for question in batch))
         at = 0
         for question in batch:
-            end = at + len(question.rows)
+            end = at + question.rows
             if question.answer.cancelled():  # the client has gone
                 pass
             elif isinstance(outputs, Exception):
@@ -107,3 +106,7 @@ class Batcher:
                 part = {name: values[at:end] for name, values in outputs.items()}
                 question.answer.set_result(part)
             at = end
+
+
+def _joined(parts: list[State]) -> State:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rl_training.export.run_policy import Array, Policy, State
+from rl_training.export.run_policy import LARGEST, Array, Part, Policy, State
 from rl_training.serve.refusals import Refused
 
-KEYS = ("observation", "observations", "episode_start", "session", "step", "state", "return_state")
+KEYS = {
+    *("observation", "observations", "action_mask", "episode_start"),
+    *("session", "step", "state", "return_state"),
+}
 SLACK = 1e-3
 """Share of a bound's range by which an observation may be beyond it: simulators round, too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A request after a look at all of it."""
 
-    rows: Array
+    feeds: State
+    rows: int
     alone: bool
     values: Mapping[str, Any]
 
@@ -31,103 +36,117 @@ class Reader:
 
     def __init__(self, policy: Policy, most_rows: int, bounds: bool) -> None:
         self.policy, self.most_rows = policy, most_rows
-        numbers = int(np.prod(policy.shape))
-        low, high = (self._bound(policy.seen.get(key), numbers) for key in ("low", "high"))
-        slack = SLACK * np.where(np.isfinite(high - low), high - low, 1.0)
-        self.low, self.high = low - slack, high + slack
-        checked = bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
-        self.bounds = bounds and checked and policy.dtype != np.uint8
-
-    @staticmethod
-    def _bound(given: Any, numbers: int) -> Array:
-        """One number per component; NaN where there is none."""
-        entries = given if isinstance(given, list) else [given] * numbers
-        return np.array([np.nan if entry is None else entry for entry in entries], np.float64)
-
-    @property
-    def most_bytes(self) -> int:
-        """Of a body: JSON writes a number with up to 26 characters."""
-        return min(64 << 20, 65_536 + 26 * self.most_rows * int(np.prod(self.policy.shape)))
+        self.limits = {
+            part.name: _limits(entry, bounds)
+            for part, entry in zip(policy.seen, _entries(policy), strict=True)
+            if part.dtype == np.float32
+        }
+        first = policy.seen[0]
+        plain = len(policy.seen) == 1 and not first.chosen and not first.path
+        self.plain = first if plain else None
+        # JSON writes a number with up to 26 characters; parts have names, categories are text
+        texts = [len(json.dumps(label)) for part in policy.seen for label in part.codes]
+        row = sum(math.prod(p.shape) * max([26, *texts]) + 8 * len(p.name) for p in policy.seen)
+        self.most_bytes = min(64 << 20, 65_536 + most_rows * row)
+        self.packed = np.dtype(
+            [(part.name, part.dtype.newbyteorder("<"), part.shape) for part in policy.seen]
+        )
 
     def asked(self, body: bytes | str) -> Asked:
         """A request in JSON."""
         try:
-            values = json.loads(body)
+            values = _decode(body if isinstance(body, str) else body.decode())
         except (ValueError, RecursionError):
             raise Refused(400, 'the request is no JSON; expected {"observation": [...]}') from None
         if not isinstance(values, dict):
             raise Refused(400, 'the request must be an object such as {"observation": [...]}')
-        unknown = [key for key in values if key not in KEYS]
-        if unknown:
+        if not values.keys() <= KEYS:
+            unknown = next(key for key in values if key not in KEYS)
             raise Refused(
-                400, f"'{str(unknown[0])[:40]}' is not known; expected some of {', '.join(KEYS)}"
+                400, f"'{unknown[:40]}' is not known; expected some of {', '.join(sorted(KEYS))}"
             )
-        if ("observation" in values) == ("observations" in values):
-            raise Refused(400, "give 'observation' for one, or 'observations' for many")
         alone = "observation" in values
-        key = "observation" if alone else "observations"
-        return Asked(self._rows(values[key], alone, key), alone, values)
+        if alone == ("observations" in values):
+            raise Refused(400, "give 'observation' for one, or 'observations' for many")
+        given = values["observation" if alone else "observations"]
+        if values.get("action_mask") is not None and not self.policy.masked:
+            raise Refused(400, "this policy takes no mask; leave out 'action_mask'")
+        if self.plain is not None:
+            rows = self._plain_rows(given, alone, self.plain)
+            feeds = {self.plain.name: rows}
+        else:
+            feeds = self._parts(given, alone, values.get("action_mask"))
+            rows = next(iter(feeds.values()))
+        return Asked(self._within(feeds, len(rows)), len(rows), alone, values)
 
     def from_bytes(self, body: bytes) -> Asked:
-        """Rows as they lie in memory, little-endian and of the contract's type."""
-        size = int(np.prod(self.policy.shape)) * self.policy.dtype.itemsize
+        """Rows as they lie in memory, one after the other: each the parts of the contract in
+        their order, little-endian and of the contract's types."""
+        size = self.packed.itemsize
         if not body or len(body) % size:
             raise Refused(
                 400, f"a binary request holds observations of {size} bytes each, got {len(body)}"
             )
-        flat = np.frombuffer(body, self.policy.dtype.newbyteorder("<"))
-        rows = flat.reshape(-1, *self.policy.shape)
-        return Asked(self._checked(rows, "observation"), len(rows) == 1, {})
-
-    def _rows(self, given: Any, alone: bool, key: str) -> Array:
-        policy = self.policy
+        rows = np.frombuffer(body, self.packed)
+        feeds = {}
         try:
-            if policy.dtype == np.uint8:
-                wide = np.asarray(given)
-                if wide.dtype.kind not in "iu" or (wide.size and not wide.min() >= 0):
-                    raise ValueError
-                if wide.size and wide.max() > 255:
-                    raise ValueError
-                rows = wide.astype(np.uint8)
-            else:
-                rows = np.asarray(given)
-                if rows.dtype.kind not in "fiu":
-                    raise ValueError
-        except (ValueError, TypeError, OverflowError):
-            wanted = "whole numbers from 0 to 255" if policy.dtype == np.uint8 else "numbers"
-            raise Refused(
-                400, f"'{key}' must hold {wanted} in the shape {self._shape(alone)}"
-            ) from None
-        if (rows.shape if alone else rows.shape[1:]) != policy.shape or not rows.size:
-            raise Refused(
-                400, f"'{key}' must have the shape {self._shape(alone)}, got {list(rows.shape)}"
-            )
-        return self._checked(rows[None] if alone else rows, key)
-
-    def _shape(self, alone: bool) -> str:
-        inner = ", ".join(map(str, self.policy.shape))
-        return f"[{inner}]" if alone else f"[n, {inner}]"
-
-    def _checked(self, rows: Array, key: str) -> Array:
-        if len(rows) > self.most_rows:
-            raise Refused(
-                413, f"'{key}' has {len(rows):,} rows; one request may have {self.most_rows:,}"
-            )
-        try:
-            batch = self.policy.batch(rows)
+            for part in self.policy.seen:
+                if part.dtype == np.bool_ and (rows[part.name].view(np.uint8) > 1).any():
+                    raise ValueError(f"'{part.name}' must hold the bytes 0 and 1")
+                values = np.ascontiguousarray(rows[part.name], part.dtype)
+                known = part.dtype == np.uint8 or (part.dtype == np.float32 and not part.chosen)
+                feeds[part.name] = values if known else part.checked(values)
         except ValueError as error:
-            raise Refused(400, f"'{key}': {error}") from None
-        if self.bounds:
-            flat = batch.reshape(len(batch), -1)
-            outside = (flat < self.low) | (flat > self.high)
-            if outside.any():
-                row, at = np.argwhere(outside)[0]
-                raise Refused(
-                    400,
-                    f"'{key}': component {at} of row {row} is {flat[row, at]:g}, outside "
-                    f"[{self.low[at]:g}, {self.high[at]:g}]",
-                )
-        return batch
+            raise Refused(400, str(error)) from None
+        return Asked(self._within(feeds, len(rows)), len(rows), len(rows) == 1, {})
+
+    def _plain_rows(self, given: Any, alone: bool, part: Part) -> Array:
+        """An observation of one part, which is most of what is asked."""
+        key = "observation" if alone else "observations"
+        try:
+            rows = np.asarray(given)
+            if rows.dtype.kind not in ("iu" if part.dtype == np.uint8 else "fiu"):
+                raise ValueError
+            if part.dtype == np.uint8 and rows.size and not 0 <= rows.min() <= rows.max() <= 255:
+                raise ValueError
+        except (ValueError, TypeError, OverflowError):
+            wanted = "whole numbers from 0 to 255" if part.dtype == np.uint8 else "numbers"
+            raise Refused(
+                400, f"'{key}' must hold {wanted} in the shape {_shape(part, alone)}"
+            ) from None
+        if (rows.shape if alone else rows.shape[1:]) != part.shape or not rows.size:
+            raise Refused(
+                400, f"'{key}' must have the shape {_shape(part, alone)}, got {list(rows.shape)}"
+            )
+        return rows[None] if alone else rows
+
+    def _parts(self, given: Any, alone: bool, mask: Any) -> State:
+        """Parts by name; many are a list of observations, or lists of values by name."""
+        try:
+            if not alone and isinstance(given, list):
+                if not given:
+                    raise ValueError("'observations' must hold at least one observation")
+                return self.policy.joined(given, mask)
+            feeds, one = self.policy.feeds(given, mask)
+            if one != alone:
+                raise ValueError("give 'observation' for one, or 'observations' for many")
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+        return feeds
+
+    def _within(self, feeds: State, rows: int) -> State:
+        """The inputs, when all of them are finite and inside their bounds."""
+        if rows > self.most_rows:
+            raise Refused(413, f"{rows:,} rows were given; one request may have {self.most_rows:,}")
+        for name, (low, high) in self.limits.items():
+            values = feeds[name]
+            if not ((values >= low) & (values <= high)).all():
+                flat = values.reshape(rows, -1)
+                _refuse_number(name, flat, np.ravel(low), np.ravel(high))
+            feeds[name] = np.ascontiguousarray(values, np.float32)
+        if self.plain is not None and self.plain.dtype != np.float32:
+            feeds[self.plain.name] = np.ascontiguousarray(feeds[self.plain.name], self.plain.dtype)
+        return feeds
 
     def state(self, given: Any, rows: int) -> State:
         """The state that a client keeps itself."""
@@ -162,3 +181,50 @@ def answer(policy: Policy, asked: Asked, outputs: Mapping[str, Array]) -> dict[s
     if further:
         said["outputs"] = further
     return said
+
+
+_decode = json.JSONDecoder().decode
+
+
+def _entries(policy: Policy) -> list[Mapping[str, Any]]:
+    """What the contract says of the parts of an observation."""
+    named = {entry["name"]: entry for entry in policy.contract["inputs"]}
+    return [named[part.name] for part in policy.seen]
+
+
+def _limits(entry: Mapping[str, Any], bounds: bool) -> tuple[Array, Array]:
+    """What numbers have to be between: the bounds and a little, or all that float32 holds."""
+    shape = tuple(entry["shape"][1:])
+    low, high = (
+        np.reshape(
+            np.array([end if one is None else one for one in _each(entry.get(key), shape)]), shape
+        )
+        for key, end in (("low", -LARGEST), ("high", LARGEST))
+    )
+    if not bounds:
+        return np.full(shape, -LARGEST), np.full(shape, LARGEST)
+    with np.errstate(over="ignore"):
+        span = high - low
+    slack = SLACK * np.where(span < LARGEST, span, 1.0)
+    return np.maximum(low - slack, -LARGEST), np.minimum(high + slack, LARGEST)
+
+
+def _each(bound: Any, shape: tuple[int, ...]) -> list[Any]:
+    return bound if isinstance(bound, list) else [bound] * math.prod(shape)
+
+
+def _refuse_number(name: str, flat: Array, low: Array, high: Array) -> None:
+    """Say which of the numbers is wrong, and why."""
+    row, at = np.argwhere(~((flat >= low) & (flat <= high)))[0]
+    value = flat[row, at]
+    if not abs(value) <= LARGEST:
+        raise Refused(400, f"'{name}' holds NaN, infinity or a number beyond float32")
+    raise Refused(
+        400,
+        f"'{name}': component {at} of row {row} is {value:g}, outside [{low[at]:g}, {high[at]:g}]",
+    )
+
+
+def _shape(part: Part, alone: bool) -> str:
+    inner = ", ".join(map(str, part.shape))
+    return f"[{inner}]" if alone else f"[n, {inner}]"

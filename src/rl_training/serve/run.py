@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def serve(
         import websockets  # noqa: F401
 
         from rl_training.serve.app import Limits, PolicyServer
+        from rl_training.serve.transport import joining_protocol
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve", "serving a policy") from None
     limits = Limits(most_rows, most_episodes, idle_s)
@@ -65,10 +67,14 @@ def serve(
         access_log=False,
         lifespan="on",
         ws_max_size=server.reader.most_bytes,
+        http=joining_protocol(),
+        proxy_headers=False,
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=GRACE_S,
         server_header=False,
     )
+    gc.collect()
+    gc.freeze()  # what lives as long as the server is not looked through between requests
     shown = f"[{host}]" if ":" in host else host
     say(f"serving {folder} at http://{shown}:{listening.getsockname()[1]} (Ctrl-C stops)")
     with listening:

@@ -1,0 +1,74 @@
+"""Observations as the networks' vector, as inputs of an exported policy. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rl_training.export.run_policy import Array, Part, Policy, State
+
+
+class VectorPolicy:
+    """An exported policy that is called with (B, ...) vectors or images, as evaluation does."""
+
+    def __init__(self, policy: Policy, rng: np.random.Generator | None = None) -> None:
+        self.policy, self.rng = policy, rng
+
+    def __call__(
+        self, obs: Array, state: State | None = None, noise: State | None = None
+    ) -> tuple[Array, State]:
+        feeds = feeds_of(self.policy, obs)
+        outputs = self.policy.run(feeds, state or None, self.rng, noise)
+        return outputs["action"], self.policy.next_state(outputs)
+
+
+def as_vectors(policy: Policy, observation: Any) -> Array | None:
+    """One vector or several that stand for parts and masks; None where the parts are given."""
+    first, alone = policy.seen[0], len(policy.seen) == 1
+    if isinstance(observation, (Mapping, tuple)) or (alone and not first.chosen):
+        return None
+    try:
+        rows = np.asarray(observation)
+    except ValueError:  # lists of several lengths
+        return None
+    width = sum(_width(part) for part in policy.seen)
+    if rows.dtype.kind not in "fiub" or rows.ndim not in (1, 2) or rows.shape[-1] != width:
+        return None
+    chosen = alone and not first.shape and rows.ndim == 1 and rows.dtype.kind in "iu"
+    return None if chosen else rows  # whole numbers are choices, one per row
+
+
+def feeds_of(policy: Policy, rows: Array) -> State:
+    """The inputs of the model that (B, width) vectors stand for; images are what they are."""
+    first = policy.seen[0]
+    if len(policy.seen) == 1 and not first.chosen:
+        return {first.name: np.ascontiguousarray(rows, first.dtype).reshape(-1, *first.shape)}
+    found: State = {}
+    at = 0
+    for part in policy.seen:
+        piece = rows[:, at : (at := at + _width(part))]
+        if part.chosen:
+            piece = _chosen(part, piece)
+        found[part.name] = np.ascontiguousarray(piece, part.dtype).reshape(-1, *part.shape)
+    return found
+
+
+def _width(part: Part) -> int:
+    if part.chosen:
+        return int((part.last - part.first + 1).sum())
+    return math.prod(part.shape)
+
+
+def _chosen(part: Part, piece: Array) -> Array:
+    """What was chosen, from numbers of which one in each choice is 1."""
+    found: list[Any] = []
+    for first, last in zip(part.first, part.last, strict=True):
+        one_hot, piece = piece[:, : last - first + 1], piece[:, last - first + 1 :]
+        if not ((one_hot == 1).sum(-1) == 1).all() or not ((one_hot == 0) | (one_hot == 1)).all():
+            raise ValueError(f"'{part.name}' of a vector must be 1 for one choice, 0 for others")
+        found.append(one_hot.argmax(-1) + first)
+    return np.stack(found, -1)
