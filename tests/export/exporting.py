@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
@@ -16,9 +18,25 @@ from rl_training.export.write import ExportResult
 from rl_training.runtime.evaluation import EvalResult
 
 from ..contract.small_runs import small_config
+from ..envs.test_parts import Wards
 from ..runtime.test_policy import Lopsided as Lopsided  # registers the environment
 
 LOPSIDED = "tests/Lopsided-v0"
+PARTS = {"box": "tests/Doses-v0", "discrete": "tests/Wards-v0"}
+"""Tasks whose observations are many parts."""
+
+
+class Doses(Wards):
+    """The same with actions between bounds that are not symmetric."""
+
+    action_space: Any = Lopsided.action_space
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, _, *rest = super().step(0)
+        return obs, float(np.sum(action) * self.ward), *rest
+
+
+gym.register("tests/Doses-v0", Doses)  # type: ignore[arg-type]
 
 
 def agent_of(algo: str, kind: str | None = None, env_id: str | None = None) -> ManagedAlgorithm:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rl_training.api.support import with_paths_found
 from rl_training.experiment.checkpoint import CheckpointInfo, read_checkpoint
 from rl_training.experiment.errors import RLTrainingError
@@ -15,6 +17,7 @@ from rl_training.experiment.tracking import CHECKPOINT_FOLDER, CONFIG_FILE
 from rl_training.export.card import CardText, Origin, baseline_of
 from rl_training.export.evidence import Evidence
 from rl_training.export.observations import Task
+from rl_training.export.parity import Predict
 from rl_training.export.write import ExportOptions, ExportResult, Trained, export_policy
 from rl_training.runtime.loops.data import raw_data
 
@@ -40,13 +43,27 @@ def export_agent(
     trained = Trained(
         agent.config,
         agent.algorithm,
-        lambda obs, state: agent.predict(obs, state),
+        _predict(agent),
         _task(agent),
         origin,
         _evidence(agent, origin),
     )
     say = terminal("stderr").print if progress else lambda text: None
     return export_policy(trained, folder, chosen, say)
+
+
+def _predict(agent: ManagedAlgorithm) -> Predict:
+    """`predict`, with numbers of actions in place of their names."""
+    spaces = agent.algorithm.spaces
+    numbers = {label: i + spaces.action_start for i, label in enumerate(spaces.action_labels)}
+
+    def predict(obs: Any, state: Any) -> tuple[Any, Any]:
+        action, state = agent.predict(obs, state)
+        if numbers:
+            action = np.asarray([numbers[name] for name in action.tolist()], np.int64)
+        return action, state
+
+    return predict
 
 
 def _on_cpu(agent: ManagedAlgorithm) -> ManagedAlgorithm:

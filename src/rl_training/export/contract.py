@@ -105,9 +105,7 @@ def _check_part(port: Mapping[str, Any]) -> None:
     if not isinstance(path, list) or not all(isinstance(step, (str, int)) for step in path):
         raise ValueError(f"'inputs.{name}.path' should hold names and positions")
     categories = port.get("categories")
-    if categories is not None and not (
-        isinstance(categories, list) and all(isinstance(label, str) for label in categories)
-    ):
+    if categories is not None and not _are_names(categories):
         raise ValueError(f"'inputs.{name}.categories' should hold names")
     if choices is None and categories is None:
         return
@@ -128,6 +126,12 @@ def _check_task(contract: Mapping[str, Any], action: Mapping[str, Any] | None) -
     """What an evaluation in the environment needs."""
     if action is None or action.get("kind") not in ("box", "discrete"):
         raise ValueError("'outputs.action' should be a Box or Discrete action")
+    labels = action.get("categories")
+    if labels is not None:
+        first, last = action.get("low"), action.get("high")
+        whole = type(first) is int and type(last) is int and action["kind"] == "discrete"
+        if not whole or not _are_names(labels) or len(labels) != last - first + 1:
+            raise ValueError("'outputs.action.categories' should name every action")
     task = contract.get("task")
     if not isinstance(task, Mapping) or not isinstance(task.get("spaces"), Mapping):
         raise ValueError("'task.spaces' should say what the policy sees and does")
@@ -172,6 +176,10 @@ def _check_bound(bound: Any, name: str, numbers: int) -> None:
         raise ValueError(f"{name} should hold {numbers} numbers")
     if not all(entry is None or _is_number(entry) for entry in entries):
         raise ValueError(f"{name} should hold numbers")
+
+
+def _are_names(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _is_number(value: Any) -> bool:

@@ -184,8 +184,11 @@ class ExportedPolicy:
             first = np.broadcast_to(np.asarray(episode_start, np.bool_), (rows,))
             state = begun(self.policy, state, first)
         outputs = self.policy.run(feeds, state or None)
-        action = outputs["action"][0] if alone else outputs["action"]
-        return action, (self.policy.next_state(outputs) if self.policy.states else state)
+        names = self.policy.label(outputs["action"])
+        actions = outputs["action"] if names is None else names
+        return actions[0] if alone else actions, (
+            self.policy.next_state(outputs) if self.policy.states else state
+        )
 
     def explain(self, observation: Any, action_mask: Any = None) -> dict[str, Array]:
         """The action under "action", with the further outputs that were exported with it."""
@@ -194,6 +197,8 @@ class ExportedPolicy:
         self._refuse_other_mode(deterministic=True)
         feeds, alone = self._feeds(observation, action_mask)
         outputs = self.policy.run(feeds)
+        names = self.policy.label(outputs["action"])
+        outputs |= {} if names is None else {"action": names}
         return {name: (values[0] if alone else values) for name, values in outputs.items()}
 
     def _feeds(self, observation: Any, action_mask: Any) -> tuple[State, bool]:

@@ -46,6 +46,7 @@ class Policy:
         self.states = [entry for entry in inputs if entry["role"] == "state"]
         self.noises = [entry for entry in inputs if entry["role"] == "noise"]
         self.names = [entry["name"] for entry in self.contract["outputs"]]
+        self.action = next(e for e in self.contract["outputs"] if e["name"] == "action")
 
     def initial_state(self, rows: int) -> State:
         """What a recurrent policy gets where an episode begins; empty for other policies."""
@@ -100,6 +101,11 @@ class Policy:
         """Every output of the model for a batch, by name."""
         found = self.session.run(self.names, {**feeds, **state, **noise})
         return dict(zip(self.names, found, strict=True))
+
+    def label(self, action: Any) -> Any:
+        """The name of a Discrete action, or of several; None where actions have no names."""
+        names = self.action.get("categories")
+        return None if names is None else np.asarray(names)[action - self.action["low"]]
 
     def next_state(self, outputs: Mapping[str, Array]) -> State:
         return {entry["name"]: outputs[entry["next"]] for entry in self.states}
@@ -161,9 +167,10 @@ class Part:
         if given is None:
             raise ValueError(f"'{self.name}' is missing; the policy needs it at every step")
         try:
-            values = self._coded(np.asarray(given)) if self.codes else np.asarray(given)
-        except (TypeError, OverflowError):
+            values = np.asarray(given)
+        except (ValueError, TypeError, OverflowError):  # such as lists of several lengths
             values = np.asarray("")
+        values = self._coded(values) if self.codes else values
         if values.dtype.kind not in "fiub" or (self.dtype == np.uint8 and values.dtype != np.uint8):
             kind = "numbers" if self.chosen else f"{self.dtype} numbers"
             raise ValueError(f"'{self.name}' must hold {kind}, got {values.dtype}")
@@ -273,7 +280,7 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
 def repeat_sample(folder: Path) -> float:
     """The largest difference from the stored actions; their number for Discrete actions."""
     policy = Policy(folder)
-    discrete = any(entry.get("kind") == "discrete" for entry in policy.contract["outputs"])
+    discrete = policy.action["kind"] == "discrete"
     state, worst = None, 0.0
     with np.load(folder / "sample.npz", allow_pickle=False) as sample:
         for step in range(len(sample["actions"])):
@@ -294,6 +301,9 @@ if __name__ == "__main__":
         asked = json.loads(sys.argv[1])
         if acting.seen[0].dtype == np.uint8:
             asked = np.asarray(asked, np.uint8)
-        print(acting(asked)[0].tolist())
+        action = acting(asked)[0]
+        print(
+            json.dumps((action if acting.label(action) is None else acting.label(action)).tolist())
+        )
     else:
         print(f"largest difference from the stored actions: {repeat_sample(here):g}")

@@ -178,6 +178,9 @@ def answer(policy: Policy, asked: Asked, outputs: Mapping[str, Array]) -> dict[s
     }
     action = outputs["action"]
     said: dict[str, Any] = {"action": action[0].tolist()} if alone else {"actions": action.tolist()}
+    labels = policy.label(action)
+    if labels is not None:
+        said["label" if alone else "labels"] = (labels[0] if alone else labels).tolist()
     if further:
         said["outputs"] = further
     return said
