@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .exporting import agent_of, export, quick_exporter
+from .exporting import PARTS, agent_of, export, quick_exporter
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,18 +19,18 @@ def _quick_exports() -> Iterator[None]:
         yield
 
 
-Exports = Callable[[str], Path]
+Exports = Callable[[str, str | None, str | None], Path]
 
 
 @pytest.fixture(scope="session")
 def _exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
-    """The export of a small agent by the name of its algorithm, made at the first call."""
+    """The export of a small agent: algorithm, kind of actions and task; made at the first call."""
     folder = tmp_path_factory.mktemp("exports")
-    kinds = {"bc": "box"}
 
     @functools.cache
-    def made(algo: str) -> Path:
-        return export(agent_of(algo, kinds.get(algo)), folder / algo).folder
+    def made(algo: str, kind: str | None, env_id: str | None) -> Path:
+        name = f"{algo}-{kind}-{(env_id or 'own').replace('/', '-')}"
+        return export(agent_of(algo, kind, env_id), folder / name).folder
 
     return made
 
@@ -38,10 +38,16 @@ def _exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
 @pytest.fixture
 def bc_export(_exports: Exports, tmp_path: Path) -> Path:
     """Of a BC policy for the pendulum, to be spoilt."""
-    return Path(shutil.copytree(_exports("bc"), tmp_path / "bc-export"))
+    return Path(shutil.copytree(_exports("bc", "box", None), tmp_path / "bc-export"))
 
 
 @pytest.fixture
 def dreamer_export(_exports: Exports, tmp_path: Path) -> Path:
     """Of a recurrent policy."""
-    return Path(shutil.copytree(_exports("dreamer"), tmp_path / "dreamer-export"))
+    return Path(shutil.copytree(_exports("dreamer", None, None), tmp_path / "dreamer-export"))
+
+
+@pytest.fixture
+def parts_export(_exports: Exports) -> Path:
+    """Of a BC policy for observations of many parts; to be read."""
+    return _exports("bc", "discrete", PARTS["discrete"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rl_training.export.exported import load_policy
@@ -16,7 +17,9 @@ TOKEN = "a token of some length"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_a_person_tries_an_observation(bc_export: Path, dreamer_export: Path) -> None:
+def test_a_person_tries_an_observation(
+    bc_export: Path, dreamer_export: Path, parts_export: Path
+) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     action = load_policy(bc_export)([0.5, -0.5, 2.0])[0].item()
     with playwright.sync_playwright() as driver:
@@ -61,4 +64,25 @@ def test_a_person_tries_an_observation(bc_export: Path, dreamer_export: Path) ->
             page.click("#restart")
             page.click("#act")
             expect(page.locator("#action")).to_contain_text("at step 1")
+
+        problems.clear()
+        with served(parts_export) as (address, _):
+            page.goto(f"http://{address}/")
+            expect(page.locator("#inputs")).to_contain_text("observation.pair.0")
+            page.get_by_label("ward (2 to 5)").select_option("4")
+            page.get_by_label("pair.1 (0 to 9)").fill("3.5")
+            page.get_by_label("pair.0 1 (0 to 2)").select_option("2")
+            page.click("#act")
+            parts = {
+                "table": np.zeros((2, 3)),
+                "ward": 4,
+                "flags": np.zeros(3),
+                "pair": ([0, 2], 3.5),
+            }
+            chosen = load_policy(parts_export)(parts)[0]
+            expect(page.locator("#action")).to_have_text(str(chosen))
+            page.click("#sample")
+            page.click("#act")
+            expect(page.locator("#error")).to_have_text("")
+            assert not problems, problems
         browser.close()

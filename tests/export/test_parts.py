@@ -43,9 +43,8 @@ def ask(server: PolicyServer, body: Any, binary: bool = False) -> tuple[int, Any
     return sent[0]["status"], json.loads(sent[1]["body"])
 
 
-def test_parts_are_given_as_the_environment_has_them(tmp_path: Path) -> None:
-    agent = agent_of("bc", "discrete", "tests/Wards-v0")
-    folder = export(agent, tmp_path / "bc").folder
+def test_parts_are_given_as_the_environment_has_them(parts_export: Path) -> None:
+    agent, folder = agent_of("bc", "discrete", "tests/Wards-v0"), parts_export
     inputs = {port["name"]: port for port in read_contract(folder)["inputs"]}
     ward, pair = inputs["observation.ward"], inputs["observation.pair.0"]
     assert (ward["dtype"], ward["choices"], ward["low"], ward["high"]) == ("int64", [4], 2, 5)

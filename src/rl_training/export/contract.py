@@ -113,7 +113,8 @@ def _check_part(port: Mapping[str, Any]) -> None:
     if not isinstance(choices, list) or len(choices) != numbers:
         raise ValueError(f"'inputs.{name}.choices' should hold {numbers} whole numbers")
     for bound in ("low", "high"):
-        entries = port.get(bound) if isinstance(port.get(bound), list) else [port.get(bound)]
+        given: Any = port.get(bound)
+        entries = given if isinstance(given, list) else [given]
         if len(entries) != numbers or not all(type(entry) is int for entry in entries):
             raise ValueError(f"'inputs.{name}.{bound}' should hold {numbers} whole numbers")
     if not all(type(count) is int and 1 <= count <= LARGEST_ROW for count in choices):
@@ -128,9 +129,10 @@ def _check_task(contract: Mapping[str, Any], action: Mapping[str, Any] | None) -
         raise ValueError("'outputs.action' should be a Box or Discrete action")
     labels = action.get("categories")
     if labels is not None:
-        first, last = action.get("low"), action.get("high")
-        whole = type(first) is int and type(last) is int and action["kind"] == "discrete"
-        if not whole or not _are_names(labels) or len(labels) != last - first + 1:
+        first, last = (action.get(bound) for bound in ("low", "high"))
+        whole = isinstance(first, int) and isinstance(last, int) and action["kind"] == "discrete"
+        count = int(last) - int(first) + 1 if whole else -1
+        if not _are_names(labels) or len(labels) != count:
             raise ValueError("'outputs.action.categories' should name every action")
     task = contract.get("task")
     if not isinstance(task, Mapping) or not isinstance(task.get("spaces"), Mapping):

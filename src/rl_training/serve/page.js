@@ -1,81 +1,135 @@
 "use strict";
 const MOST_FIELDS = 64;
 const at = (id) => document.getElementById(id);
-let contract = null, observation = null, token = "", session = null;
+let contract = null, parts = [], token = "", session = null;
 
 const headers = () => token ? { Authorization: `Bearer ${token}` } : {};
-const numbers = () => observation.shape.slice(1).reduce((a, b) => a * b, 1);
-const bound = (name, i) => {
-  const given = observation[name];
-  return Array.isArray(given) ? given[i] : given ?? null;
-};
+const numbers = (part) => part.shape.slice(1).reduce((a, b) => a * b, 1);
+const entry = (given, i) => Array.isArray(given) ? given[i] : given ?? null;
+const element = (tag, values) => Object.assign(document.createElement(tag), values);
+const text = (part) => numbers(part) > MOST_FIELDS;
 
 function row(port) {
   const bounds = port.low == null && port.high == null ? "" : `${short(port.low)} to ${short(port.high)}`;
   const line = document.createElement("tr");
-  for (const text of [port.name, `${port.dtype} [${port.shape.join(", ")}]`, bounds, port.meaning ?? ""]) {
-    line.append(Object.assign(document.createElement("td"), { textContent: text }));
+  for (const content of [port.name, `${port.dtype} [${port.shape.join(", ")}]`, bounds, port.meaning ?? ""]) {
+    line.append(element("td", { textContent: content }));
   }
   return line;
 }
 
 function short(value) {
-  const text = JSON.stringify(value ?? "unbounded");
-  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
+  const content = JSON.stringify(value ?? "unbounded");
+  return content.length > 60 ? `${content.slice(0, 60)}…` : content;
 }
 
 function shape(values, sizes) {
-  if (sizes.length < 2) return values;
+  if (sizes.length === 0) return values[0];
+  if (sizes.length === 1) return values;
   const step = values.length / sizes[0];
   return Array.from({ length: sizes[0] }, (_, i) => shape(values.slice(i * step, (i + 1) * step), sizes.slice(1)));
+}
+
+function field(part, p, i) {
+  const id = parts.length > 1 ? `x${p}-${i}` : `x${i}`;
+  if (part.role === "mask") return element("input", { type: "checkbox", id, checked: true });
+  if (part.choices) {
+    const list = element("select", { id });
+    const first = entry(part.low, i);
+    for (let k = 0; k < part.choices[i]; k += 1) {
+      list.append(element("option", { value: part.categories ? part.categories[k] : first + k, textContent: part.categories ? part.categories[k] : first + k }));
+    }
+    return list;
+  }
+  const low = entry(part.low, i), high = entry(part.high, i);
+  const start = low != null && high != null ? Math.min(Math.max(0, low), high) : 0;
+  return element("input", { type: "text", inputMode: "decimal", id, value: start });
+}
+
+function called(part, i) {
+  const name = part.path ? part.path.join(".") : part.role === "mask" ? "action" : "component";
+  return part.path && numbers(part) === 1 ? name : `${name} ${i}`;
+}
+
+function labelled(part, i) {
+  const low = entry(part.low, i), high = entry(part.high, i);
+  return low != null && high != null && !part.categories ? `${called(part, i)} (${low} to ${high})` : called(part, i);
 }
 
 function showFields() {
   const fields = at("fields");
   fields.replaceChildren();
-  if (numbers() > MOST_FIELDS) {
-    const area = Object.assign(document.createElement("textarea"), { id: "observation" });
-    const label = document.createElement("label");
-    label.append(`Observation as JSON, [${observation.shape.slice(1).join(", ")}]`, area);
-    fields.append(label);
-    area.value = JSON.stringify(shape(Array(numbers()).fill(0), observation.shape.slice(1)));
-    return;
-  }
-  for (let i = 0; i < numbers(); i += 1) {
-    const label = document.createElement("label");
-    const low = bound("low", i), high = bound("high", i);
-    const known = low != null && high != null;
-    const start = known ? Math.min(Math.max(0, low), high) : 0;
-    const input = Object.assign(document.createElement("input"), { type: "text", inputMode: "decimal", id: `x${i}`, value: start });
-    label.append(known ? `component ${i} (${low} to ${high})` : `component ${i}`, input);
-    fields.append(label);
-  }
+  parts.forEach((part, p) => {
+    part.fields = [];
+    if (text(part)) {
+      const label = document.createElement("label");
+      const area = element("textarea", { id: parts.length > 1 ? `x${p}` : "observation" });
+      label.append(`${part.name} as JSON, [${part.shape.slice(1).join(", ")}]`, area);
+      fields.append(label);
+      area.value = JSON.stringify(shape(Array(numbers(part)).fill(0), part.shape.slice(1)));
+      part.fields = [area];
+      return;
+    }
+    const group = element("fieldset", {});
+    group.append(element("legend", { textContent: part.role === "mask" ? "Allowed actions" : part.name }));
+    for (let i = 0; i < numbers(part); i += 1) {
+      const label = document.createElement("label");
+      part.fields.push(field(part, p, i));
+      label.append(labelled(part, i), part.fields[i]);
+      group.append(label);
+    }
+    fields.append(group);
+  });
 }
 
 function randomize() {
-  const draw = (i) => {
-    const low = bound("low", i) ?? -1, high = bound("high", i) ?? 1;
-    return observation.dtype === "uint8" ? Math.floor(Math.random() * 256) : low + Math.random() * (high - low);
-  };
-  const values = Array.from({ length: numbers() }, (_, i) => draw(i));
-  if (numbers() > MOST_FIELDS) at("observation").value = JSON.stringify(shape(values, observation.shape.slice(1)));
-  else values.forEach((value, i) => { at(`x${i}`).value = Number(value.toPrecision(6)); });
+  for (const part of parts) {
+    const draw = (i) => {
+      const low = entry(part.low, i) ?? -1, high = entry(part.high, i) ?? 1;
+      return part.dtype === "uint8" ? Math.floor(Math.random() * 256) : low + Math.random() * (high - low);
+    };
+    if (text(part)) {
+      const values = Array.from({ length: numbers(part) }, (_, i) => draw(i));
+      part.fields[0].value = JSON.stringify(shape(values, part.shape.slice(1)));
+      continue;
+    }
+    part.fields.forEach((input, i) => {
+      if (part.choices) input.selectedIndex = Math.floor(Math.random() * part.choices[i]);
+      else if (part.role !== "mask") input.value = part.dtype === "uint8" ? draw(i) : Number(draw(i).toPrecision(6));
+    });
+  }
+}
+
+function value(part) {
+  if (text(part)) return JSON.parse(part.fields[0].value);
+  return shape(part.fields.map((input, i) => {
+    if (part.role === "mask") return input.checked;
+    if (part.categories) return input.value;
+    const content = input.value.trim();
+    if (content === "" || Number.isNaN(Number(content))) throw new Error(`${called(part, i)} is no number`);
+    return Number(content);
+  }), part.shape.slice(1));
 }
 
 function given() {
-  if (numbers() > MOST_FIELDS) return JSON.parse(at("observation").value);
-  return shape(Array.from({ length: numbers() }, (_, i) => {
-    const text = at(`x${i}`).value.trim();
-    if (text === "" || Number.isNaN(Number(text))) throw new Error(`component ${i} is no number`);
-    return Number(text);
-  }), observation.shape.slice(1));
+  const asked = {};
+  for (const part of parts) {
+    if (part.role === "mask") { asked.action_mask = value(part); continue; }
+    // on the way to a part, names stand for objects and positions for lists
+    let place = asked;
+    ["observation", ...part.path ?? []].forEach((step, depth, steps) => {
+      if (depth + 1 === steps.length) place[step] = value(part);
+      else place = place[step] ??= Number.isInteger(steps[depth + 1]) ? [] : {};
+    });
+  }
+  return asked;
 }
 
 async function act(event) {
   event.preventDefault();
   at("error").textContent = "";
   try {
-    const asked = { observation: given() };
+    const asked = given();
     if (session) asked.session = session;
     const reply = await fetch("/act", {
       method: "POST", headers: { "Content-Type": "application/json", ...headers() }, body: JSON.stringify(asked),
@@ -83,9 +137,10 @@ async function act(event) {
     const said = await reply.json();
     if (!reply.ok) throw new Error(said.error);
     if (said.session) session = said.session;
+    const label = said.label == null ? "" : ` (${said.label})`;
     const rest = said.outputs ? `, ${JSON.stringify(said.outputs)}` : "";
     const step = said.step ? ` at step ${said.step}` : "";
-    at("action").textContent = `${JSON.stringify(said.action)}${rest}${step}`;
+    at("action").textContent = `${JSON.stringify(said.action)}${label}${rest}${step}`;
   } catch (error) {
     at("action").textContent = "none";
     at("error").textContent = error.message;
@@ -100,7 +155,7 @@ async function load() {
     return;
   }
   contract = await reply.json();
-  observation = contract.inputs.find((port) => port.role === "observation");
+  parts = contract.inputs.filter((port) => port.role === "observation" || port.role === "mask");
   at("token-form").hidden = true;
   at("title").textContent = `${contract.algorithm.name} on ${contract.task.env_id ?? "its task"}`;
   at("about").textContent = `Acts by ${contract.acts}. ${contract.episode_start}`;
