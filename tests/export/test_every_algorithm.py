@@ -47,7 +47,7 @@ class Programs:
 
 def same_action(agent: ManagedAlgorithm, graph: PolicyGraph, acting: Any) -> None:
     """What the graph does for five random observations is what the agent does."""
-    rng, feeds = np.random.default_rng(0), []
+    rng, feeds = np.random.default_rng(0), list[Any]()
     for port in graph.seen:
         shape = (5, *port.shape)
         if port.dtype == "uint8":

@@ -129,9 +129,10 @@ def _check_task(contract: Mapping[str, Any], action: Mapping[str, Any] | None) -
         raise ValueError("'outputs.action' should be a Box or Discrete action")
     labels = action.get("categories")
     if labels is not None:
-        first, last = (action.get(bound) for bound in ("low", "high"))
+        first: Any = action.get("low")
+        last: Any = action.get("high")
         whole = isinstance(first, int) and isinstance(last, int) and action["kind"] == "discrete"
-        count = int(last) - int(first) + 1 if whole else -1
+        count = last - first + 1 if whole else -1
         if not _are_names(labels) or len(labels) != count:
             raise ValueError("'outputs.action.categories' should name every action")
     task = contract.get("task")
