@@ -862,14 +862,14 @@ def test_unwritable_output_folder(
 def test_a_run_folder_that_cannot_be_filled_is_removed(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rl_training.api import managed
+    from rl_training.api import training
 
     def make_with_something_in_the_way(config: TrainConfig) -> Path:
         folder = tmp_path / "runs" / "new"
-        (folder / managed.CONFIG_FILE).mkdir(parents=True)
+        (folder / training.CONFIG_FILE).mkdir(parents=True)
         return folder
 
-    monkeypatch.setattr(managed, "create_run_folder", make_with_something_in_the_way)
+    monkeypatch.setattr(training, "create_run_folder", make_with_something_in_the_way)
     outcome = cli("train", "bc/pendulum", *QUICK)
     assert_refused(outcome, "output_dir:", "cannot be filled", "Is a directory")
     assert not list((tmp_path / "runs").iterdir())

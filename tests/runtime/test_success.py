@@ -83,7 +83,7 @@ class Watch(SilentConsole):
 def test_return_length_and_success_are_shown_logged_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rl_training.api.managed.ProgressConsole", Watch)
+    monkeypatch.setattr("rl_training.api.training.ProgressConsole", Watch)
     Watch.shown.clear()
     logged: list[LogEvent] = []
 

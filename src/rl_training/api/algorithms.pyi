@@ -14,11 +14,11 @@ from rl_training.models import NetworkFactory
 from rl_training.algorithms.fqe import EvaluatedPolicy
 from rl_training.algorithms.ppo import PPOParams
 from rl_training.algorithms.sac import SACParams
-from rl_training.experiment.config import DatasetConfig
-from rl_training.experiment.config import EarlyStoppingConfig
-from rl_training.experiment.config import LoggerConfig
-from rl_training.experiment.config import Schedule
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.data_config import DatasetConfig
+from rl_training.experiment.run_sections import EarlyStoppingConfig
+from rl_training.experiment.run_sections import LoggerConfig
+from rl_training.experiment.run_sections import Schedule
 
 __all__ = ['BC', 'AWR', 'MARWIL', 'CRR', 'IQL', 'AWAC', 'CQL', 'TD3BC', 'ReBRAC', 'SAC', 'TD3', 'RLPD', 'MBPO', 'MOPO', 'DQN', 'QRDQN', 'IQN', 'FQF', 'PPO', 'Dreamer', 'GAIL', 'FQE', 'managed_class']
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,9 +12,12 @@ from rl_training.algorithms.fqe import EvaluatedPolicy, fingerprint_of
 from rl_training.algorithms.warm_start import start_from
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import RewardProcessing, TrainConfig
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import CheckpointError, ConfigError
 from rl_training.replay.table import observation_statistics
 from rl_training.runtime.loops.data import raw_data
+
+if TYPE_CHECKING:
+    from rl_training.api.managed import ManagedAlgorithm
 
 
 def start_policy(
@@ -54,3 +58,26 @@ def start_policy(
             statistics=statistics,
         )
     return said
+
+
+def begin(
+    config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset | None
+) -> str | None:
+    """Let untrained agents start from the policy in `init_from`; returns what they took over.
+
+    `dataset` is the run's data if they are in memory.
+    """
+    if config.init_from is None:
+        return None
+    source = initial_agent(config.init_from, str(agents[0].update_count.device))
+    return start_policy(config, agents, source.config, source.algorithm, dataset)
+
+
+def initial_agent(path: str, device: str) -> ManagedAlgorithm:
+    """The agent in `init_from`."""
+    from rl_training.api.managed import load
+
+    try:
+        return load(path, device=device)
+    except CheckpointError as error:
+        raise ConfigError(f"init_from: {error}") from None

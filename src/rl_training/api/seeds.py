@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_training.api.managed import ManagedAlgorithm, begin
+from rl_training.api.initial import begin
+from rl_training.api.managed import ManagedAlgorithm
 from rl_training.api.support import (
     announce,
     check_checkpoints,

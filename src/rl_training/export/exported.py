@@ -28,9 +28,12 @@ from rl_training.export.contract import (
     refuse_other_model,
 )
 
+from rl_training.runtime.playing import Playable
+
 if TYPE_CHECKING:
+    from rl_training.envs.spaces import Spaces
     from rl_training.export.run_policy import Array, Policy, State
-    from rl_training.runtime.evaluation import EvalResult
+    from rl_training.runtime.evaluation import ActFunction
 
 ROOM = 2 << 30
 """Bytes of memory that loading and trying a model may take, beside what its file takes."""
@@ -135,8 +138,8 @@ class ExportedTask:
     eval_max_steps: int
 
 
-class ExportedPolicy:
-    """An export folder used like an agent: `predict` and `evaluate`.
+class ExportedPolicy(Playable):
+    """An export folder used like an agent: `predict`, `evaluate` and `record_video`.
 
     Environments of unknown packages are made only with `trust`.
     """
@@ -213,62 +216,15 @@ class ExportedPolicy:
         except ValueError as error:
             raise DataError(f"predict: {error}") from None
 
-    def evaluate(
-        self,
-        episodes: int | None = None,
-        seed: int | None = None,
-        *,
-        deterministic: bool = True,
-        env_id: str | None = None,
-        env_kwargs: Mapping[str, Any] | None = None,
-    ) -> EvalResult:
-        """Whole episodes from the start states that `evaluate` of the agent uses."""
-        from rl_training.runtime.evaluation import evaluate_once
-
-        self._refuse_other_mode(deterministic)
-        return evaluate_once(
-            self._acting(seed),
-            self._task(env_id, env_kwargs),
-            self._spaces(),
-            episodes=self.config.eval_episodes if episodes is None else episodes,
-            max_steps=self.config.eval_max_steps,
-            seed=seed,
-        )
-
-    def record_video(
-        self,
-        path: str | Path,
-        *,
-        seed: int | None = None,
-        overwrite: bool = False,
-        deterministic: bool = True,
-        env_id: str | None = None,
-        env_kwargs: Mapping[str, Any] | None = None,
-    ) -> EvalResult:
-        """Write a video, .mp4 or .gif, of the first episode of `evaluate`."""
-        from rl_training.runtime.evaluation import HELD_OUT_STATES
-        from rl_training.runtime.video import record_episode
-
-        self._refuse_other_mode(deterministic)
-        states = HELD_OUT_STATES if seed is None else seed
-        return record_episode(
-            self._acting(seed),
-            *self._task(env_id, env_kwargs),
-            self._spaces(),
-            states,
-            Path(path),
-            max_steps=self.config.eval_max_steps,
-            overwrite=overwrite,
-        )
-
-    def _acting(self, seed: int | None) -> Any:
+    def _acting(self, deterministic: bool, seed: int | None) -> ActFunction:
         import numpy as np
 
         from rl_training.export.vectors import VectorPolicy
 
+        self._refuse_other_mode(deterministic)
         return VectorPolicy(self.policy, np.random.default_rng(0 if seed is None else seed))
 
-    def _spaces(self) -> Any:
+    def _task_spaces(self) -> Spaces:
         from rl_training.envs.spaces import Spaces
 
         try:
@@ -276,22 +232,20 @@ class ExportedPolicy:
         except UnfitStateError as error:
             raise ExportError(f"'{self.folder / CONTRACT}' is damaged: {error}") from None
 
-    def _task(
-        self, env_id: str | None, env_kwargs: Mapping[str, Any] | None
-    ) -> tuple[str, dict[str, Any]]:
-        """The policy's environment, or another; another one has no arguments but those given."""
+    def _own_task(self) -> tuple[str, dict[str, Any]]:
         own = self.config
-        if env_id is None:
-            if own.env_id is None:
-                raise ConfigError(
-                    f"env_id: the policy in '{self.folder}' was trained without an environment; "
-                    "give one with the same spaces"
-                )
-            if not self._trust:
-                named = {"env_id": own.env_id, "env_kwargs": own.env_kwargs}
-                refuse_unknown_modules(named, f"export '{self.folder}'")
-        given = own.env_kwargs if env_id is None else {}
-        return env_id or str(own.env_id), dict(given if env_kwargs is None else env_kwargs)
+        if own.env_id is None:
+            raise ConfigError(
+                f"env_id: the policy in '{self.folder}' was trained without an environment; "
+                "give one with the same spaces"
+            )
+        if not self._trust:
+            named = {"env_id": own.env_id, "env_kwargs": own.env_kwargs}
+            refuse_unknown_modules(named, f"export '{self.folder}'")
+        return own.env_id, own.env_kwargs
+
+    def _eval_lengths(self) -> tuple[int, int]:
+        return self.config.eval_episodes, self.config.eval_max_steps
 
     def _refuse_other_mode(self, deterministic: bool) -> None:
         draws = bool(self.policy.noises)
