@@ -160,7 +160,7 @@ def test_a_larger_budget_moves_no_schedule(tmp_path: Path) -> None:
         bound = ManagedAlgorithm(TrainConfig(**values))
         bound.learn(progress=False)
         key = "algo_kwargs.ppo.clip_schedule" if section else "algo_kwargs.clip_schedule"
-        with pytest.raises(ConfigError, match=rf"would stretch {key}.*{key}\.over set"):
+        with pytest.raises(ConfigError, match=rf"would change {key}.*{key}\.over set"):
             bound.learn(more_timesteps=100, progress=False)
         inner |= {"clip_schedule": {"kind": "linear", "over": 500, "end": 0.5}}
         free = ManagedAlgorithm(TrainConfig(**values))

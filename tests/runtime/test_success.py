@@ -13,7 +13,7 @@ import pytest
 from rl_training import PPO, SAC, Callback, LogEvent
 from rl_training.envs.collector import Collector
 from rl_training.envs.contract import success_in
-from rl_training.experiment.console import SilentConsole
+from rl_training.experiment.console import Console
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.loops.online import UNKNOWN, EpisodeStatistics, FinishedEpisode
 
@@ -71,7 +71,7 @@ def test_the_last_step_of_an_episode_says_whether_it_succeeded(vectorization: An
         assert silent or {episode.success for episode in episodes} == {True, False}
 
 
-class Watch(SilentConsole):
+class Watch(Console):
     """Keeps what the progress bar would show."""
 
     shown: list[str] = []

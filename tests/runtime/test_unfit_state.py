@@ -15,7 +15,7 @@ from rl_training import ManagedAlgorithm
 from rl_training.api.support import refused_if_unfit
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import read_checkpoint
-from rl_training.experiment.console import SilentConsole
+from rl_training.experiment.console import Console
 from rl_training.experiment.errors import CheckpointError, RLTrainingError, UnfitStateError
 from rl_training.runtime import record as record_module
 from rl_training.runtime.build import build_loop, run_scope
@@ -92,7 +92,7 @@ def test_every_value_is_looked_at(
     config = agent.config
     with run_scope(config, agent.algorithm.spaces):
         loop = build_loop(config, agent.algorithm)
-        record = Record(config, agent.algorithm, loop, agent.run_dir, SilentConsole())
+        record = Record(config, agent.algorithm, loop, agent.run_dir, Console())
         latest = record.store.latest()
         assert latest is not None
         info, sound = read_checkpoint(latest.path)

@@ -23,7 +23,7 @@ from rl_training.api.support import (
 )
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
-from rl_training.experiment.console import Console, ProgressConsole, SilentConsole
+from rl_training.experiment.console import Console, ProgressConsole
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import working_in
 from rl_training.experiment.sinks import make_sinks
@@ -66,7 +66,7 @@ def learn_seeds(
     config = config.replace(algo_kwargs=first.config.params)
     config = config.settled(dataset=first.config.dataset)
     spaces = first.algorithm.spaces
-    console: Console = ProgressConsole() if progress else SilentConsole()
+    console = ProgressConsole() if progress else Console()
     with run_scope(config, spaces):
         make_sinks(config)
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in config.seeds or ()]
@@ -103,7 +103,7 @@ def resume_seeds(
         raise ConfigError(f"'{run_dir}' is a run of one seed; resume it as such")
     config = with_options(stored, options, stored.algo)
     refuse_changes(stored, config)
-    console: Console = ProgressConsole() if progress else SilentConsole()
+    console = ProgressConsole() if progress else Console()
     config = with_paths_found(config, run_dir)
     spaces = task_spaces(config)
     with working_in(run_dir, *_parts(run_dir, config)), run_scope(config, spaces):

@@ -31,7 +31,7 @@ from rl_training.experiment.config import (
     TrainConfig,
     whole_number,
 )
-from rl_training.experiment.console import Console, ProgressConsole, SilentConsole
+from rl_training.experiment.console import Console, ProgressConsole
 from rl_training.experiment.errors import CheckpointError, ConfigError
 from rl_training.experiment.lock import working_in
 from rl_training.experiment.sinks import make_sinks
@@ -120,7 +120,7 @@ class Training(Acting):
         if self._loaded and config.env_id is not None:  # its spaces come from the checkpoint
             found = env_spaces(config.env_id, config.env_kwargs)
             self.algorithm.spaces.refuse_other(found, f"environment '{config.env_id}'")
-        console = ProgressConsole() if progress else SilentConsole()
+        console = ProgressConsole() if progress else Console()
         with run_scope(config, self.algorithm.spaces):
             # everything that can be refused is refused before the folder exists
             make_sinks(config)
@@ -182,7 +182,7 @@ class Training(Acting):
         stored = TrainConfig.stored(read_run_config(run_dir))
         config = with_options(stored, options, stored.algo)
         refuse_changes(stored, config)
-        console: Console = ProgressConsole() if progress else SilentConsole()
+        console = ProgressConsole() if progress else Console()
         if "graph" in config.engine and self.algorithm.update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
             config = config.settled(engine="auto")

@@ -15,7 +15,7 @@ from rl_training.api.support import find_checkpoint
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig
-from rl_training.experiment.console import ProgressConsole, SilentConsole
+from rl_training.experiment.console import Console, ProgressConsole
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError, did_you_mean
 from rl_training.experiment.tracking import CHECKPOINT_FOLDER, write_json
 from rl_training.ope.behaviour import Behaviour, recorded_behaviour
@@ -25,7 +25,7 @@ from rl_training.ope.options import Options
 from rl_training.ope.support import Abstaining, Support, fit_support
 
 if TYPE_CHECKING:
-    from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.api.acting import Acting
 
 __all__ = ["Abstaining", "Evaluation", "Support", "estimate", "record", "select", "support_of"]
 
@@ -34,7 +34,7 @@ Data = TransitionDataset | DatasetConfig | Mapping[str, Any] | str | Path
 """Whatever `load_transition_dataset` takes."""
 
 
-def _options(agent: ManagedAlgorithm, given: Mapping[str, Any]) -> Options:
+def _options(agent: Acting, given: Mapping[str, Any]) -> Options:
     known = {one.name for one in fields(Options)}
     for key in given:
         if key not in known:
@@ -54,7 +54,7 @@ def _options(agent: ManagedAlgorithm, given: Mapping[str, Any]) -> Options:
     return options
 
 
-def _read(agent: ManagedAlgorithm, data: Data) -> TransitionDataset:
+def _read(agent: Acting, data: Data) -> TransitionDataset:
     if agent.algorithm.recurrent or agent.algorithm.spaces.is_image:
         raise ConfigError(
             f"estimate: {agent.algorithm.name()} looks at whole episodes or at images, and logs "
@@ -94,7 +94,7 @@ class _Progress:
     """Shows two kinds of fits, one after the other."""
 
     def __init__(self, shown: bool) -> None:
-        self.console = ProgressConsole() if shown else SilentConsole()
+        self.console = ProgressConsole() if shown else Console()
         self.title = ""
 
     def fit(self, title: str) -> Any:
@@ -114,7 +114,7 @@ class _Progress:
 
 
 def estimate(
-    agent: ManagedAlgorithm,
+    agent: Acting,
     data: Data,
     behaviour: NDArray[Any] | str | None = None,
     progress: bool = True,
@@ -275,6 +275,6 @@ def select(
     return Selection(tuple(ranked), looks)
 
 
-def support_of(data: Data, agent: ManagedAlgorithm) -> Support:
+def support_of(data: Data, agent: Acting) -> Support:
     """What a log supports, for the agent's spaces."""
     return fit_support(_read(agent, data))

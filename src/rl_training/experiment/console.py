@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 
-class Console(Protocol):
-    """Receives the progress reports of a trainer."""
+class Console:
+    """Receives the progress reports of a trainer. This one prints nothing."""
 
-    def start(self, title: str, total: int, done: int, unit: str) -> None: ...
-    def advance(self, done: int, episodes: str = "") -> None: ...
-    def busy(self, text: str) -> None: ...
+    def start(self, title: str, total: int, done: int, unit: str) -> None:
+        """The run begins, with `done` of `total` units behind it."""
+
+    def advance(self, done: int, episodes: str = "") -> None:
+        """`episodes` summarises the latest training episodes."""
+
+    def busy(self, text: str) -> None:
+        """Show what a slow tick is doing."""
+
     def evaluated(
         self, tick: int, score: float, text: str, best: bool, name: str = "return"
-    ) -> None: ...
-    def say(self, text: str) -> None: ...
-    def stop(self) -> None: ...
+    ) -> None:
+        """The policy was evaluated; `name` is the metric of `score`."""
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+
+    def stop(self) -> None:
+        """The run has ended."""
 
 
-class SilentConsole:
-    """Prints nothing."""
-
-    def start(self, title: str, total: int, done: int, unit: str) -> None: ...
-    def advance(self, done: int, episodes: str = "") -> None: ...
-    def busy(self, text: str) -> None: ...
-    def evaluated(
-        self, tick: int, score: float, text: str, best: bool, name: str = "return"
-    ) -> None: ...
-    def say(self, text: str) -> None: ...
-    def stop(self) -> None: ...
-
-
-class ProgressConsole:
+class ProgressConsole(Console):
     """A progress bar with rate, time left, training episodes and last evaluation; plain lines if
     the output is not a terminal.
 
@@ -76,7 +74,6 @@ class ProgressConsole:
         self._bar.start()
 
     def advance(self, done: int, episodes: str = "") -> None:
-        """`episodes` summarises the latest training episodes."""
         now = time.monotonic()
         rate = (done - self._done_at_start) / max(now - self._began, 1e-9)
         self._episodes = episodes
@@ -97,7 +94,6 @@ class ProgressConsole:
         return ", ".join(text for text in (self._episodes, self._score) if text)
 
     def busy(self, text: str) -> None:
-        """Show what a slow tick is doing."""
         now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, state=text)

@@ -13,6 +13,7 @@ from typing import Any
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.envs.collector import Collector
 from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -40,7 +41,7 @@ from rl_training.runtime.callbacks import (
 )
 from rl_training.runtime.controls import crossed, lr_grid_step, schedule_factor, until_next
 from rl_training.runtime.health import Health
-from rl_training.runtime.loops import Component, Loop
+from rl_training.runtime.loops import Component, Loop, OptionalComponent
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.randomness import TorchRandom
 from rl_training.runtime.results import train_result, write_result
@@ -100,8 +101,8 @@ class Record:
 
     def start(self) -> None:
         """Say what there is to say before the first step."""
-        for part in self._components().values():
-            for note in getattr(part, "notes", ()):
+        for collector in self._collectors():
+            for note in collector.notes:
                 self.console.say(f"warning: {note}")
         loop = self.loop
         event = StartEvent(loop.tick, loop.total, self.run_dir, self.config, self.agent)
@@ -347,9 +348,12 @@ class Record:
             "random": TorchRandom(),
         }
 
+    def _collectors(self) -> list[Collector]:
+        return [part for part in self._components().values() if isinstance(part, Collector)]
+
     def exactness(self) -> dict[str, Any]:
         """Whether a resumed run is an uninterrupted one bit for bit, and if not, why."""
-        reasons = [getattr(part, "inexact_because", None) for part in self._components().values()]
+        reasons = [collector.inexact_because for collector in self._collectors()]
         reason = "; ".join(reason for reason in reasons if reason) or None
         return {"exact": reason is None, "inexact_because": reason}
 
@@ -389,7 +393,7 @@ class Record:
             self.loop.horizon -= self.config.total_timesteps or 0
             stored = Stored(parts)
             for name, component in self._components().items():
-                if name in stored or not getattr(component, "optional", False):
+                if name in stored or not isinstance(component, OptionalComponent):
                     component.load_training_state(stored[name])
             if self.loop.position != info.tick:
                 raise stored.wrong("trainer.progress", f"that of tick {info.tick}")

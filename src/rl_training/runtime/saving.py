@@ -37,7 +37,7 @@ def refuse_moved_schedules(old: Mapping[str, Any], config: TrainConfig) -> None:
     for name, schedule in sections.items():
         if not (schedule.is_constant or schedule.over):
             raise ConfigError(
-                f"{key}: changing the budget on resume would stretch {name}, whose horizon is the "
+                f"{key}: changing the budget on resume would change {name}, whose horizon is the "
                 f"budget; keep {key}={old[key]}, or start a run with {name}.over set"
             )
 

@@ -328,20 +328,11 @@ def _ending(run_dir: Path) -> tuple[str, str]:
         return "", ""
 
 
-class SeedConsole:
-    """Passes on what one of the agents says, under its seed."""
+class SeedConsole(Console):
+    """Passes on what one of the agents reports, with its seed."""
 
     def __init__(self, console: Console, seed: int, form: SeedsForm) -> None:
         self.console, self.seed, self.form = console, seed, form
-
-    def start(self, title: str, total: int, done: int, unit: str) -> None:
-        pass
-
-    def advance(self, done: int, episodes: str = "") -> None:
-        pass
-
-    def busy(self, text: str) -> None:
-        pass
 
     def evaluated(
         self, tick: int, score: float, text: str, best: bool, name: str = "return"
@@ -350,6 +341,3 @@ class SeedConsole:
 
     def say(self, text: str) -> None:
         self.console.say(f"seed {self.seed}: {text}")
-
-    def stop(self) -> None:
-        pass

@@ -24,10 +24,7 @@ Report = Mapping[str, float | NDArray[np.float32] | Video]
 
 
 class Component(Protocol):
-    """A part of a run with its own state.
-
-    If its attribute `optional` is true, it starts fresh when a checkpoint lacks it.
-    """
+    """A part of a run with its own state."""
 
     def training_state(self) -> dict[str, Any]: ...
     def load_training_state(self, state: dict[str, Any]) -> None: ...
@@ -44,6 +41,10 @@ class ModuleState:
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         load_module(self.module, Stored(state))
+
+
+class OptionalComponent:
+    """A component that starts fresh if a checkpoint lacks it, as older ones do."""
 
 
 class Extra:

@@ -20,7 +20,7 @@ from rl_training.models import RewardScale
 from rl_training.replay.rollout import RolloutBatch, generalized_advantages
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component, ModuleState, Report
+from rl_training.runtime.loops import Component, ModuleState, OptionalComponent, Report
 from rl_training.runtime.loops.online import Experience, step_budget
 from rl_training.runtime.profile import Part
 from rl_training.runtime.randomness import TorchRandom
@@ -40,11 +40,9 @@ class RolloutSteps(NamedTuple):
     final_value: Tensor  # value of the true final state of a truncated episode; else 0
 
 
-class Rollout:
+class Rollout(OptionalComponent):
     """The steps since the last update: part of the checkpoint, so that a run may end in the
     middle of a rollout."""
-
-    optional = True
 
     def __init__(self, steps: int, num_envs: int, spaces: Spaces, device: torch.device) -> None:
         self.steps, self.num_envs, self.device = steps, num_envs, device

@@ -19,7 +19,7 @@ from rl_training.experiment.errors import ConfigError, EnvironmentFailure, Envir
 from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import Progress
-from rl_training.runtime.loops import Component
+from rl_training.runtime.loops import Component, OptionalComponent
 from rl_training.runtime.signals import Pause, StepInterrupted
 
 
@@ -133,10 +133,8 @@ class NewestMetrics:
         self.metrics = {name: metrics.tensor(name, torch.float32) for name in metrics.names()}
 
 
-class UnfinishedStep:
+class UnfinishedStep(OptionalComponent):
     """Whether environments were stepped but the updates after it are not complete."""
-
-    optional = True
 
     def __init__(self) -> None:
         self.begun = False
