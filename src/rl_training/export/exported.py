@@ -27,7 +27,6 @@ from rl_training.export.contract import (
     read_limited,
     refuse_other_model,
 )
-
 from rl_training.runtime.playing import Playable
 
 if TYPE_CHECKING:
