@@ -45,6 +45,7 @@ COMMANDS = (
     ("serve",),
     ("ope",),
     ("select",),
+    ("compare",),
     ("doctor",),
 )
 
@@ -145,9 +146,10 @@ def test_list(cli: Command, bc_run: Path, tmp_path: Path) -> None:
         (tmp_path / name / "result.json").write_text(content, encoding="utf-8")
     shown = cli("list", "--runs", tmp_path)
     assert shown.code == 0
-    for word in (*algorithm_names(), "pendulum-mixed", "bc-run  finished, 20 updates, return"):
+    run = "bc-run  finished, 20 of 20, eval/return_mean"
+    for word in (*algorithm_names(), "pendulum-mixed", run):
         assert word in shown.out
-    assert shown.out.count("unfinished") == 3
+    assert shown.out.count("dead, 0; go on with") == 3
     for name in packaged_config_names():
         assert name in shown.out.replace("\n", " ")
     assert "none yet" in cli("list", "--runs", tmp_path / "nowhere").out

@@ -19,6 +19,7 @@ ORDER = [
     "algorithms",
     "runtime",
     "ope",
+    "reports",
     "export",
     "serve",
     "api",

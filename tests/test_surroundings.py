@@ -144,7 +144,7 @@ def test_nothing_reaches_the_terminal_that_is_not_printable(cli: Command, tmp_pa
         (tmp_path / name / "result.json").write_text(text)
     outcome = cli("list", "--runs", tmp_path)
     assert outcome.code == 0
-    assert "deep  unfinished" in outcome.out
+    assert "deep  dead" in outcome.out
     assert "\\x1b[31m" in outcome.out
     refused = cli("eval", tmp_path / f"run{ESCAPE}")
     assert refused.code == 2

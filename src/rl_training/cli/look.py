@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from rl_training.cli.options import ConfigArgument, OverridesArgument, out, overridden
+
+if TYPE_CHECKING:
+    from rl_training.reports.runs import Run
 
 app = typer.Typer()
 
@@ -19,8 +22,19 @@ app = typer.Typer()
 @app.command(name="list")
 def list_all(
     runs: Annotated[Path, typer.Option("--runs", help="Folder with run folders.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the runs alone, as JSON.")] = False,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Runs of this status: running, finished, interrupted, failed or dead."),
+    ] = None,
+    algo: Annotated[str | None, typer.Option(help="Runs of this algorithm.")] = None,
+    sort: Annotated[str, typer.Option(help="Order of the runs: name, score or progress.")] = "name",
 ) -> None:
     """Show algorithms, packaged configs, data sets and runs."""
+    found = _runs(runs, status, algo, sort)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
     from rl_training.data.scripted import SCRIPTED
     from rl_training.envs.spaces import ACTION_NAMES
     from rl_training.experiment.config_files import packaged_config_names
@@ -50,9 +64,8 @@ def list_all(
         out.print(f"{title}:")
         out.print(table)
     out.print(f"\nRuns in {runs}:", soft_wrap=True)
-    found = list(_runs(runs))
-    for line in found:
-        out.print(f"  {line}", soft_wrap=True)
+    for run in found:
+        out.print(f"  {_in_words(run)}", soft_wrap=True)
     if not found:
         out.print("  none yet")
 
@@ -62,18 +75,63 @@ def _plain_table(*names: str) -> Table:
     return Table(*names, box=None, show_header=bool(names), padding=(0, 0, 0, 2))
 
 
-def _runs(folder: Path) -> Iterator[str]:
-    for config in sorted(folder.glob("*/config.yaml")):
-        run = config.parent
-        try:
-            result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-            done = f"{result['status']}, {result['updates']:,} updates"
-            score = (result["last_eval"] or {}).get("eval/return_mean")
-            returned = f", return {score:,.1f}" if score is not None else ""
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            yield f"{run.name}  unfinished"  # or written by another program
-        else:
-            yield f"{run.name}  {done}{returned}"
+def _runs(folder: Path, status: str | None, algo: str | None, sort: str) -> list[dict[str, Any]]:
+    from rl_training.experiment.errors import ConfigError, RLTrainingError
+    from rl_training.reports.runs import STATUSES, find_runs
+
+    if status is not None and status not in STATUSES:
+        raise ConfigError(f"--status: '{status}' is none of {', '.join(STATUSES)}")
+    if sort not in SORTED_BY:
+        raise ConfigError(f"--sort: '{sort}' is none of {', '.join(SORTED_BY)}")
+    try:
+        described = [_described(run) for run in find_runs([folder])]
+    except RLTrainingError:
+        return []  # none yet
+    kept = [
+        run for run in described if status in (None, run["status"]) and algo in (None, run["algo"])
+    ]
+    return sorted(kept, key=SORTED_BY[sort])
+
+
+SORTED_BY: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "name": lambda run: run["name"],
+    "score": lambda run: -math.inf if run["score"] is None else run["score"],
+    "progress": lambda run: run["progress"] or 0.0,
+}
+
+
+def _described(run: Run) -> dict[str, Any]:
+    """A run in a few plain values, whether it has ended or not."""
+    metric = run.chosen_metric
+    scores = [s.score(metric) for s in run.seeds] if metric else []
+    known = [score for score in scores if score is not None]
+    seconds, tick = run.wall_seconds, run.tick
+    rate = tick / seconds if seconds and tick else None
+    left = (run.budget - tick) / rate if run.status == "running" and rate and run.budget else None
+    return {
+        "name": run.folder.name,
+        "folder": str(run.folder),
+        "algo": run.config.get("algo"),
+        "task": run.task,
+        "seeds": [seed.seed for seed in run.seeds],
+        "status": run.status,
+        "tick": tick,
+        "budget": run.budget,
+        "progress": round(tick / run.budget, 4) if run.budget else None,
+        "metric": metric,
+        "score": sum(known) / len(known) if known else None,
+        "wall_seconds": seconds,
+        "seconds_left": None if left is None else round(left, 1),
+    }
+
+
+def _in_words(run: dict[str, Any]) -> str:
+    unit = f"{run['tick']:,}" + (f" of {run['budget']:,}" if run["budget"] else "")
+    score = "" if run["score"] is None else f", {run['metric']} {run['score']:,.1f}"
+    ended = run["status"] in ("finished", "running")
+    return f"{run['name']}  {run['status']}, {unit}{score}" + (
+        "" if ended else f"; go on with: rl-training resume {run['folder']}"
+    )
 
 
 @app.command()

@@ -6,6 +6,7 @@ import errno
 import os
 import platform
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ except ImportError:  # not on Windows, where runs are not locked
     fcntl = None  # type: ignore[assignment]
 
 LOCK_FILE = ".lock"
+LOOK_SECONDS = 0.2
+"""How long another process may look at a lock."""
 _held: set[int] = set()
 
 
@@ -71,6 +74,22 @@ def _refuse_links(run_dir: Path) -> None:
             )
 
 
+def is_in_use(run_dir: Path) -> bool:
+    """Whether a process trains in this run folder, as far as the file system can tell."""
+    try:
+        descriptor = os.open(run_dir / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK_FILE
@@ -92,6 +111,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _lock(path: Path) -> int | None:
     """Return the descriptor that holds the lock; None if the file system has no locks."""
+    deadline = time.monotonic() + LOOK_SECONDS
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -105,6 +125,10 @@ def _lock(path: Path) -> int | None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if time.monotonic() < deadline:  # `is_in_use` holds it for an instant
+                os.close(descriptor)
+                time.sleep(0.01)
+                continue
             pid, _, host = os.pread(descriptor, 300, 0).decode(errors="replace").partition(" ")
             os.close(descriptor)
             raise RunInUseError(

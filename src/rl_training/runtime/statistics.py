@@ -47,8 +47,8 @@ class Summary:
         drawn = values[rng.integers(len(values), size=(RESAMPLES, len(values)))]
         return cls(
             tuple(values.tolist()),
-            _interval(float(values.mean()), drawn.mean(1)),
-            _interval(float(interquartile_mean(values)), interquartile_mean(drawn)),
+            bootstrap_interval(float(values.mean()), drawn.mean(1)),
+            bootstrap_interval(float(interquartile_mean(values)), interquartile_mean(drawn)),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def interquartile_mean(values: np.ndarray[Any, Any]) -> Any:
     return ordered[..., cut : values.shape[-1] - cut].mean(-1)
 
 
-def _interval(value: float, resampled: np.ndarray[Any, Any]) -> Interval:
+def bootstrap_interval(value: float, resampled: np.ndarray[Any, Any]) -> Interval:
+    """`value` with the percentile interval of its bootstrap."""
     tail = 50.0 * (1.0 - CONFIDENCE)
     low, high = np.percentile(resampled, [tail, 100.0 - tail])
     return Interval(value, float(low), float(high))

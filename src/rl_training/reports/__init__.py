@@ -1,0 +1,1 @@
+"""Reads finished and running runs: what they did, how they compare."""

@@ -1,0 +1,151 @@
+"""Line charts as SVG: no request to the network, readable in light and dark, with texts for
+screen readers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 640, 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8860b")
+"""Okabe and Ito's, which colour-blind readers can tell apart, and two more."""
+STYLE = (
+    ".chart{color:#1b1b1b;background:#fff;font:12px system-ui,sans-serif}"
+    ".chart text{fill:currentColor}.chart .grid{stroke:currentColor;stroke-opacity:.15}"
+    ".chart .mark{stroke:currentColor;stroke-opacity:.6;stroke-dasharray:5 4}"
+    "@media(prefers-color-scheme:dark){.chart{color:#e8e8e8;background:#16181c}}"
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named curve, with a band around it if `low` and `high` are given."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A horizontal line, such as the mean return of the data."""
+
+    name: str
+    y: float
+
+
+def line_chart(
+    title: str, x_label: str, y_label: str, lines: Sequence[Line], marks: Sequence[Mark] = ()
+) -> str:
+    """An SVG element of curves over a shared axis; an empty one says so."""
+    drawn = [line for line in lines if len(line.x)]
+    values = [v for line in drawn for v in (*line.y, *line.low, *line.high) if math.isfinite(v)]
+    values += [mark.y for mark in marks]
+    places = [x for line in drawn for x in line.x]
+    described = f"{title}: {y_label} over {x_label}, " + ", ".join(map(_in_words, drawn))
+    rows = -(-len(drawn) // 2) + len(marks)
+    height = HEIGHT + 18 * rows
+    body = [f"<title>{escape(title)}</title><desc>{escape(described)}</desc>"]
+    body.append(f"<style>{STYLE}</style>")
+    if not values or not places:
+        body.append(f'<text x="{LEFT}" y="{HEIGHT // 2}">no points yet</text>')
+        return _svg(height, title, body)
+    x_ticks, y_ticks = ticks(min(places), max(places)), ticks(min(values), max(values))
+    x_low, x_high = min(places), max(max(places), min(places) + 1e-9)
+    y_low, y_high = min(y_ticks[0], *values), max(y_ticks[-1], *values)
+
+    def across(x: float) -> float:
+        return LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
+
+    def up(y: float) -> float:
+        return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
+
+    body += [
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(y):.1f}" '
+        f'y2="{up(y):.1f}"/><text x="{LEFT - 8}" y="{up(y) + 4:.1f}" '
+        f'text-anchor="end">{short(y)}</text>'
+        for y in y_ticks
+    ]
+    body += [
+        f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" '
+        f'text-anchor="middle">{short(x)}</text>'
+        for x in x_ticks
+        if x_low <= x <= x_high
+    ]
+    body.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" '
+        f'text-anchor="middle">{escape(x_label)}</text>'
+        f'<text transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" '
+        f'text-anchor="middle">{escape(y_label)}</text>'
+    )
+    for mark in marks:
+        at = f"{up(mark.y):.1f}"
+        body.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
+    for i, line in enumerate(drawn):
+        colour = COLOURS[i % len(COLOURS)]
+        if line.low:
+            edge = list(zip(line.x, line.high, strict=True))
+            edge += list(zip(line.x, line.low, strict=True))[::-1]
+            around = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in edge)
+            body.append(f'<polygon points="{around}" fill="{colour}" fill-opacity=".18"/>')
+        points = " ".join(
+            f"{across(x):.1f},{up(y):.1f}"
+            for x, y in zip(line.x, line.y, strict=True)
+            if math.isfinite(y)
+        )
+        body.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
+            'stroke-linejoin="round"/>'
+        )
+        if len(line.x) == 1:
+            x, y = across(line.x[0]), up(line.y[0])
+            body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+        left, below = LEFT + (i % 2) * (WIDTH - LEFT) // 2, HEIGHT + 12 + 18 * (i // 2)
+        body.append(
+            f'<rect x="{left}" y="{below - 9}" width="12" height="4" fill="{colour}"/>'
+            f'<text x="{left + 18}" y="{below - 3}">{escape(line.name)}</text>'
+        )
+    for i, mark in enumerate(marks):
+        below = HEIGHT + 12 + 18 * (-(-len(drawn) // 2) + i)
+        body.append(
+            f'<line class="mark" x1="{LEFT}" x2="{LEFT + 14}" y1="{below - 7}" y2="{below - 7}"/>'
+            f'<text x="{LEFT + 18}" y="{below - 3}">{escape(mark.name)}: {short(mark.y)}</text>'
+        )
+    return _svg(height, title, body)
+
+
+def _svg(height: int, title: str, body: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {height}" '
+        f'role="img" aria-label="{escape(title)}">{"".join(body)}</svg>'
+    )
+
+
+def _in_words(line: Line) -> str:
+    return f"{line.name} from {short(line.y[0])} to {short(line.y[-1])}"
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers that cover a range."""
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [i * step for i in range(first, last + 1)]
+
+
+def short(value: float) -> str:
+    """A number in a few characters."""
+    size = abs(value)
+    if size >= 1e6:
+        return f"{value / 1e6:.3g}M"
+    if size >= 1e4:
+        return f"{value / 1e3:.3g}k"
+    return f"{value:,.4g}" if size < 1e3 else f"{value:,.0f}"
