@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training import CQL
 from rl_training.algorithms import cql_loss
-from rl_training.algorithms.cql import CQLParams
+from rl_training.algorithms.cql import CQLParams, calibrated
 from rl_training.experiment.errors import ConfigError, RenamedKeyWarning
+from rl_training.runtime.build import build_loop
+from rl_training.runtime.loops.offline_to_online import with_unknown_returns
 
+from ..contract.small_runs import small_config, small_learner
 from ..each import each
 from .helpers import (
     COMMON_BAD_KNOBS,
@@ -231,14 +235,25 @@ def test_a_broadcast_of_the_target_is_refused():
 @each("backup_entropy", [True, False])
 @each("lagrange_threshold", [None, 1.0])
 @each("backup_action", ["sampled", "mode"])
-@each(("importance_weights", "cloning_weight"), [(True, 0.0), (False, 0.7)])
+@each(
+    ("importance_weights", "cloning_weight", "calibrate"),
+    [(True, 0.0, False), (False, 0.7, False), (True, 0.0, True), (False, 0.7, True)],
+)
 def test_update(
-    backup_entropy, lagrange_threshold, backup_action, importance_weights, cloning_weight
+    backup_entropy,
+    lagrange_threshold,
+    backup_action,
+    importance_weights,
+    cloning_weight,
+    calibrate,
 ):
+    if calibrate and (backup_entropy or lagrange_threshold is not None):
+        return  # of no concern to each other
     learner = make_learner(
         "cql",
         importance_weights=importance_weights,
         cloning_weight=cloning_weight,
+        calibrate=calibrate,
         backup_entropy=backup_entropy,
         lagrange_threshold=lagrange_threshold,
         backup_action=backup_action,
@@ -254,6 +269,9 @@ def test_update(
         noise.clear()
         before = copy.deepcopy(learner)
         batch = random_batch(seed=seed)
+        batch = batch._replace(  # returns of every fifth row were cut by a time limit
+            bootstrap_discount=0.9 * (torch.arange(16) % 5 == 0), final_obs=batch.next_obs.flip(0)
+        )
         metrics = learner.step(as_double(batch))
         policy_noise, td_noise, uniform, now_noise, next_noise = noise
         assert uniform.shape == now_noise.shape == next_noise.shape == (3, 16, 2)
@@ -284,12 +302,23 @@ def test_update(
         now, log_prob_now = tanh_gaussian_sample(policy, batch.obs, now_noise)
         following, log_prob_following = tanh_gaussian_sample(policy, batch.next_obs, next_noise)
         multiplier = 1.0 if lagrange_threshold is None else np.exp(f64(before.log_multiplier))
+        q_uniform = critics_of(critics, batch.obs, 2.0 * f64(uniform) - 1.0)
+        q_now = critics_of(critics, batch.obs, now)
+        q_following = critics_of(critics, batch.obs, following)  # actions of s' rated at s
+        if calibrate:
+            mode = np.tanh(gaussian_of(policy, batch.final_obs)[0])
+            ahead = critics_of(before.target_critics, batch.final_obs, mode).min(0)
+            reference = f64(batch.returns_to_go) + f64(batch.bootstrap_discount) * ahead
+            assert (q_uniform < reference).any()  # which stay as they are
+            assert (q_now < reference).any()
+            assert (q_now > reference).any()
+            q_now, q_following = np.maximum(q_now, reference), np.maximum(q_following, reference)
         terms = oracle_terms(
             critics_of(critics, batch.obs, batch.action),
             target,
-            critics_of(critics, batch.obs, 2.0 * f64(uniform) - 1.0),
-            critics_of(critics, batch.obs, now),
-            critics_of(critics, batch.obs, following),  # actions of s' rated at s
+            q_uniform,
+            q_now,
+            q_following,
             log_prob_now,
             log_prob_following,
             action_dim=2,
@@ -320,6 +349,35 @@ def test_the_multiplier_follows_the_gap(threshold, sign):
         seen.append(float(metrics["multiplier"]))
         assert np.sign(5.0 * float(metrics["conservative_gap"]) - threshold) == sign
     assert (np.diff([1.0, *seen]) * sign > 0).all()
+
+
+def test_calibrated_values_are_not_pushed_below_the_logged_return():
+    q = torch.tensor([[[-1.0, 5.0]]], requires_grad=True)
+    calibrated(q, torch.tensor([2.0, 2.0])).sum().backward()
+    assert q.grad.tolist() == [[[0.0, 1.0]]]
+    own, data = random_batch(seed=1)._replace(returns_to_go=None), random_batch(seed=2)
+    unknown = with_unknown_returns(own, data)  # of episodes that have not ended
+    assert torch.equal(calibrated(q, unknown.returns_to_go[:2]), q)
+    assert unknown.final_obs is None
+    cut = data._replace(final_obs=data.obs, bootstrap_discount=torch.ones(16))
+    unknown = with_unknown_returns(own, cut)
+    assert not unknown.bootstrap_discount.any()
+    assert unknown.final_obs.shape == own.obs.shape
+    assert with_unknown_returns(own, own) is own
+
+
+def test_calibration_goes_on_in_the_environment_and_needs_data():
+    knobs = {"calibrate": True, "offline_pretrain_updates": 3, "hidden_sizes": [8]}
+    config = small_config("cql", loop="offline_to_online", algo_kwargs=knobs)
+    learner, _ = small_learner(config)
+    loop = build_loop(config, learner)
+    loop.advance(loop.total)
+    loop.close()
+    assert int(learner.update_count) > 3
+    assert learner.first_nonfinite() is None
+    assert learner.nonfinite_weight() is None
+    with pytest.raises(ConfigError, match=r"^algo_kwargs\.calibrate: .* are those of a data set"):
+        CQL("Pendulum-v1", calibrate=True, offline_batch_ratio=0.0, total_timesteps=100)
 
 
 def test_the_older_name_of_the_threshold_keeps_its_meaning():

@@ -11,6 +11,11 @@ component (`importance_weights: true` is the paper's objective, without the two 
 sampled actions come from the policy after its own step of the update, the authors' from before
 it. Left: the authors' first 40,000 updates of behaviour cloning for the policy, and further
 objectives (docs/algorithms/cql.md). Discrete actions: sums over all actions are exact.
+
+`calibrate` is Cal-QL (Nakamoto et al. 2023, arXiv:2303.05479): the term never pushes values of the
+policy's actions below the return of the logged policy from there on. Kept from the authors' code:
+uniform actions are not bounded. Changed: returns that a time limit cut go on with the target
+critics' value; rows of the environment, whose returns are not known yet, are not bounded.
 """
 
 from __future__ import annotations
@@ -36,14 +41,21 @@ from rl_training.algorithms.critics import (
     td_target,
     temperature_loss,
 )
-from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
+from rl_training.algorithms.functional import (
+    Loss,
+    Metrics,
+    bootstrapped_returns,
+    critic_loss,
+    soft_update,
+)
 from rl_training.algorithms.params import (
     AveragedPolicyParams,
     OfflineToOnlineParams,
     TargetNetworkParams,
 )
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, Finite, NonNegative, Positive
+from rl_training.experiment.config import Count, Finite, NonNegative, Positive, TrainConfig
+from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.renames import Renamed, opposite
 from rl_training.models import ActionValueCritic, Policy, frozen_copy
 from rl_training.replay.batch import Batch
@@ -77,6 +89,8 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams
     """The paper's objective: sampled values over their densities, without the data's action."""
     cloning_weight: NonNegative | None = None
     """Weight of the policy's distance to the data; 1 by default, in the paper's objective 0."""
+    calibrate: bool = False
+    """Cal-QL: rate the policy's actions down to the logged returns at most."""
     lagrange_threshold: Finite | None = None
     """Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default."""
     lagrange_lr: Positive = 3e-4
@@ -139,6 +153,15 @@ def cql_loss(
     # without the number of samples, as in the authors' code: a constant shift
     soft_max = torch.logsumexp(candidates, dim=1)
     return _conservative(q_data, td_target, soft_max, min_q_weight, multiplier, lagrange_threshold)
+
+
+def calibrated(q: Tensor, reference: Tensor) -> Tensor:
+    """max(Q(s, a), V_ref(s)) for (members, samples, B) values and (B,) references; Cal-QL, eq. 5.1.
+
+    No gradient pushes a value down that is below its reference already.
+    """
+    assert reference.shape == q.shape[-1:], (q.shape, reference.shape)
+    return torch.maximum(q, reference)
 
 
 def cql_policy_loss(soft: Loss, distance: Tensor, *, cloning_weight: float) -> Loss:
@@ -207,12 +230,17 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         "multiplier_loss",
     )
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
-    box_knobs: ClassVar[tuple[str, ...]] = ("num_action_samples", "importance_weights")
+    box_knobs: ClassVar[tuple[str, ...]] = (
+        "num_action_samples",
+        "importance_weights",
+        "calibrate",
+    )
 
     def __init__(
         self, spaces: Spaces, params: CQLParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
+        self.needs_returns = params.calibrate  # type: ignore[misc]
         self.model = self.actor_and_critics()
         self.target_critics = frozen_copy(self.model.critics)
         default = float(not (spaces.is_discrete or params.importance_weights))
@@ -228,6 +256,15 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         if params.lagrange_threshold is not None:
             self.log_multiplier = nn.Parameter(torch.zeros(()))
             self.add_optimizer("multiplier", [self.log_multiplier], params.lagrange_lr)
+
+    @classmethod
+    def check_config(cls, config: TrainConfig) -> None:
+        super().check_config(config)
+        if config.params.calibrate and config.dataset is None:
+            raise ConfigError(
+                "algo_kwargs.calibrate: the returns that bound the term are those of a data set; "
+                "add one, for example 'dataset: {kind: npz, path: data.npz}', or remove this key"
+            )
 
     @property
     def policy(self) -> Policy:
@@ -279,6 +316,11 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
             return soft
         return cql_policy_loss(soft, distance_to_data(policy, batch), cloning_weight=weight)
 
+    def _value_ahead(self, obs: Tensor) -> Tensor:
+        """(B,) value of states in which a time limit cut the data's returns."""
+        q: Tensor = self.target_critics(obs, mode_choice(self.model.policy, obs))
+        return q.amin(0)
+
     def _critics_loss(self, batch: Batch, target: Tensor) -> Callable[[], Loss]:
         """What the critics minimise, with its actions drawn."""
         p: CQLParams = self.params
@@ -301,11 +343,15 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
             current, log_prob = policy_choice(policy, batch.obs, self.normal(n, *shape))
             following, log_prob_next = policy_choice(policy, batch.next_obs, self.normal(n, *shape))
             actions = torch.cat([batch.action.unsqueeze(0), random, current, following])
+        reference = bootstrapped_returns(batch, self._value_ahead) if p.calibrate else None
 
         def loss() -> Loss:
             # one pass of the critics over the data's action and all 3n samples
             q = critics.of_samples(batch.obs, actions)
             q_random, q_current, q_following = torch.split(q[:, 1:], n, dim=1)
+            if reference is not None:
+                q_current = calibrated(q_current, reference)
+                q_following = calibrated(q_following, reference)
             return cql_loss(
                 q[:, 0],
                 target,

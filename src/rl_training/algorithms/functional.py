@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -36,13 +36,12 @@ def critic_loss(q: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def bootstrapped_returns(batch: Batch, value: nn.Module) -> Tensor:
+def bootstrapped_returns(batch: Batch, value: Callable[[Tensor], Tensor]) -> Tensor:
     """Returns-to-go that continue with the value of the final state where a time limit cut."""
     assert batch.returns_to_go is not None
     if batch.final_obs is None or batch.bootstrap_discount is None:
         return batch.returns_to_go
-    final_value: Tensor = value(batch.final_obs)
-    return batch.returns_to_go + batch.bootstrap_discount * final_value
+    return batch.returns_to_go + batch.bootstrap_discount * value(batch.final_obs)
 
 
 def capped_exp(exponent: Tensor, cap: float) -> Tensor:

@@ -593,6 +593,8 @@ class CQL(ManagedAlgorithm):
             The paper's objective: sampled values over their densities, without the data's action.
         cloning_weight = None
             Weight of the policy's distance to the data; 1 by default, in the paper's objective 0.
+        calibrate = False
+            Cal-QL: rate the policy's actions down to the logged returns at most.
         lagrange_threshold = None
             Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default.
         lagrange_lr = 0.0003
@@ -637,6 +639,7 @@ class CQL(ManagedAlgorithm):
         num_action_samples: int = 10,
         importance_weights: bool = False,
         cloning_weight: float | None = None,
+        calibrate: bool = False,
         lagrange_threshold: float | None = None,
         lagrange_lr: float = 0.0003,
         backup_entropy: bool = False,

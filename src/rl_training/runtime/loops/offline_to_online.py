@@ -6,6 +6,8 @@ the environment that pass through the data's processing.
 
 from __future__ import annotations
 
+import torch
+
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.roles import PriorDataKnobs
 from rl_training.data.dataset import TransitionDataset
@@ -79,11 +81,24 @@ class MixedMinibatches:
         own = self.memory.draw(slices * (size - prior))
         if self.by_data:  # the data's rows are normalised already
             own = normalized(own, self.normalizer)
-        return interleaved(self.draw_prior(slices * prior), own, slices) if prior else own
+        if not prior:
+            return own
+        known = self.draw_prior(slices * prior)
+        return interleaved(known, with_unknown_returns(own, known), slices)
 
     def draw_prior(self, rows: int) -> Batch:
         assert self.prior is not None  # refused where it is needed
         return self.prior.draw(rows)
+
+
+def with_unknown_returns(own: Batch, known: Batch) -> Batch:
+    """Rows of running episodes beside rows of data with returns: theirs are below any value."""
+    if known.returns_to_go is None:
+        return own
+    own = own._replace(returns_to_go=torch.full_like(own.reward, -torch.inf))
+    if known.final_obs is None:
+        return own
+    return own._replace(bootstrap_discount=torch.zeros_like(own.reward), final_obs=own.next_obs)
 
 
 def build(
