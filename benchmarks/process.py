@@ -82,12 +82,16 @@ def serve(handler: Handler) -> None:
 class Companion:
     """A process that answers requests; a context manager, at whose end it is gone."""
 
-    def __init__(self, python: str | Path, module: str) -> None:
+    def __init__(
+        self, python: str | Path, module: str, package: Path | None = None, *, gpu: bool = False
+    ) -> None:
+        """`package` is the project whose `rl_training` is imported, if it is not this one."""
         self.module = module
+        paths = {} if package is None else {"PYTHONPATH": str(package / "src")}
         self._process: subprocess.Popen[str] = subprocess.Popen(
             [str(python), "-m", module],
             cwd=ROOT,
-            env=job_environment(),
+            env=job_environment(paths, gpu=gpu),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from math import lcm
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.jobs import Job, Records
 from benchmarks.peers.environment import SB3_VERSION, SHARED
 from benchmarks.speed.ratios import RatioTable, load_note
 from benchmarks.suites import Options, Section, Suite
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config import TrainConfig
 
 NAME = "online_speed"
 COMPARE = "benchmarks.speed.compare_job"
@@ -21,6 +24,7 @@ TIMES_FASTER = {
     "ppo/cartpole": 2.0,
 }
 """Packaged configs, and how many times the peer's speed they have to reach."""
+CHANGES: dict[str, Any] = {"device": "cpu", "threads": 1, "engine": "eager", "seed": 0}
 ROUNDS = 10
 TURNS_PER_BUDGET = 20
 
@@ -34,14 +38,24 @@ def online_speed_jobs(options: Options) -> list[Job]:
     return [_job(options, name) for name in TIMES_FASTER]
 
 
-def _job(options: Options, name: str) -> Job:
+def measured_config(name: str) -> TrainConfig:
+    """A packaged config as it is measured here."""
     from rl_training.experiment.config import load_config
 
-    config = load_config(name).replace(device="cpu", threads=1, engine="eager", seed=0)
-    rounds = 2 if options.quick else ROUNDS
+    return load_config(name).replace(**CHANGES)
+
+
+def turn_steps(config: TrainConfig) -> int:
+    """Environment steps of a turn: a whole number of training rounds, so that all turns do the
+    same work."""
     size = _training_round(config)
-    # a whole number of training rounds per turn, so that all turns do the same work
-    turn = max(1, (config.total_timesteps or 0) // TURNS_PER_BUDGET // size) * size
+    return max(1, (config.total_timesteps or 0) // TURNS_PER_BUDGET // size) * size
+
+
+def _job(options: Options, name: str) -> Job:
+    config = measured_config(name)
+    rounds = 2 if options.quick else ROUNDS
+    turn = turn_steps(config)
     spec: dict[str, Any] = {"config": config.to_dict(), "turn_ticks": turn, "rounds": rounds}
     spec |= {"peer": True, "stable-baselines3": SB3_VERSION}
     cost = SECONDS[name] * (1 + PEER_SLOWER) * rounds / TURNS_PER_BUDGET + 10
@@ -52,7 +66,7 @@ def _job_name(name: str) -> str:
     return name.replace("/", "-")
 
 
-def _training_round(config: Any) -> int:
+def _training_round(config: TrainConfig) -> int:
     """Environment steps from one round of updates to the next."""
     params, envs = config.params, int(config.num_envs)
     if hasattr(params, "rollout_length"):

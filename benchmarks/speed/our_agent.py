@@ -27,7 +27,11 @@ gym.register(ENV_ID, entry_point=f"{__name__}:SyntheticEnv", disable_env_checker
 
 
 def make_agent(
-    algo: str, shape: Mapping[str, int], knobs: Mapping[str, Any], device: str = "cpu"
+    algo: str,
+    shape: Mapping[str, int],
+    knobs: Mapping[str, Any],
+    device: str = "cpu",
+    engine: str = "auto",
 ) -> ManagedAlgorithm:
     """An untrained agent, one thread, with the fastest engine as trained."""
     if algorithm_class(algo).loop == "offline":
@@ -40,6 +44,7 @@ def make_agent(
         env_id=ENV_ID,
         env_kwargs={key: shape[key] for key in ("obs_dim", "action_dim")},
         device=device,
+        engine=engine,
         threads=1,
         algo_kwargs=dict(knobs),
         **lane,

@@ -19,7 +19,7 @@ from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer, move_towards
 from rl_training.algorithms.params import AnyParams
 from rl_training.algorithms.swap import replaced
 from rl_training.envs.spaces import ACTION_NAMES, Spaces
-from rl_training.execution import can_branch_on, is_batched
+from rl_training.execution import can_branch_on, is_batched, without_gradients
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.registry import working_algorithms
@@ -361,7 +361,7 @@ class Algorithm(nn.Module, Generic[P, B]):
             changed = changed._replace(reward=changed.reward / self.reward_divisor)
         return changed  # type: ignore[return-value]
 
-    @torch.no_grad()
+    @without_gradients
     def _move_average(self, averaged: Policy) -> None:
         """A plain mean at first, so that the initial weights are forgotten at once."""
         rate, count = self.params.averaging, self.update_count
@@ -372,7 +372,7 @@ class Algorithm(nn.Module, Generic[P, B]):
         else:
             move_towards(targets, sources, 1.0, (1.0 / count).clamp(min=rate))
 
-    @torch.no_grad()
+    @without_gradients
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         """Inner actions for a batch of raw observations.
 
@@ -384,7 +384,8 @@ class Algorithm(nn.Module, Generic[P, B]):
 
     def network_input(self, obs: Tensor) -> Tensor:
         """Raw observations as the policy's network gets them."""
-        return self.normalizer(obs) if self.normalizer.active else obs
+        normalizer: Any = self._modules["normalizer"]  # asking the module for it takes longer
+        return normalizer(obs) if normalizer.active else obs
 
     def initial_carry(self, rows: int) -> Carry:
         """The carry at a reset."""

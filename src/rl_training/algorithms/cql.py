@@ -110,7 +110,7 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams
         """A run stores every knob: one without `importance_weights` is from before there was
         another objective."""
         stored = {"min_q_weight", "lagrange_lr", "target_entropy", "temperature_lr", "tau", "gamma"}
-        stored |= {"policy_lr", "critic_lr", "batch_size", "hidden_sizes", "buffer_capacity"}
+        stored |= {"policy_lr", "critic_lr", "batch_size", "hidden_sizes"}
         if isinstance(values, dict) and stored <= values.keys():
             return {"importance_weights": True, **values}
         return values

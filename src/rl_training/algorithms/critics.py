@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, critic_loss
 from rl_training.envs.spaces import Spaces
+from rl_training.execution import without_gradients
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import (
     ActionValueCritic,
@@ -59,7 +60,7 @@ def mode_choice(policy: Policy, obs: Tensor) -> Tensor:
     return torch.zeros_like(log_probs).scatter(-1, log_probs.argmax(-1, keepdim=True), 1.0)
 
 
-@torch.no_grad()
+@without_gradients
 def policy_td_target(
     policy: Policy,
     target_critics: Critics,
@@ -76,7 +77,7 @@ def policy_td_target(
     return td_target(target_critics, batch, chosen, members), next_log_prob
 
 
-@torch.no_grad()
+@without_gradients
 def td_target(
     target_critics: Critics,
     batch: Batch,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import move_towards
-from rl_training.execution import is_batched
+from rl_training.execution import is_batched, without_gradients
 from rl_training.replay.batch import Batch
 
 Metrics = dict[str, Tensor]
@@ -35,7 +35,7 @@ def critic_loss(q: Tensor, target: Tensor) -> Tensor:
     return (q - target).square().mean(-1).sum(0)
 
 
-@torch.no_grad()
+@without_gradients
 def bootstrapped_returns(batch: Batch, value: Callable[[Tensor], Tensor]) -> Tensor:
     """Returns-to-go that continue with the value of the final state where a time limit cut."""
     assert batch.returns_to_go is not None
@@ -81,7 +81,7 @@ def collapsed_weights(metrics: Mapping[str, float]) -> str | None:
     return None
 
 
-@torch.no_grad()
+@without_gradients
 def soft_update(
     target: nn.Module, online: nn.Module, tau: float, due: Tensor | None = None
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_training.execution import can_branch_on, is_batched, is_traced
+from rl_training.execution import can_branch_on, is_batched, is_traced, without_gradients
 from rl_training.experiment.state import Stored
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -149,7 +149,7 @@ class FusedAdam(Optimizer):
         ]
         """Weight decays and the parameters that have them."""
 
-    @torch.no_grad()
+    @without_gradients
     def step(self, gradients: Sequence[Tensor], due: Tensor | None = None) -> None:
         if due is not None and can_branch_on(due):
             if not due:
@@ -205,7 +205,7 @@ class LaProp(Optimizer):
         super().__init__(parameters, lr)
         self.clip, self.warmup = clip, warmup
 
-    @torch.no_grad()
+    @without_gradients
     def step(self, gradients: Sequence[Tensor], due: Tensor | None = None) -> None:
         assert due is None, "LaProp steps at every update"
         self.steps += 1

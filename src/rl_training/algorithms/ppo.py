@@ -21,6 +21,7 @@ from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.params import ActorCriticParams, DiscountedParams
 from rl_training.envs.spaces import Spaces
+from rl_training.execution import without_gradients
 from rl_training.experiment.config import (
     Count,
     Fraction,
@@ -173,7 +174,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         # with scaled rewards the value's unit is specific to the earlier run
         return {} if self.params.normalize_rewards else {"value": self.value}
 
-    @torch.no_grad()
+    @without_gradients
     def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sample actions; returns them with log-probabilities and values, for seen observations.
 

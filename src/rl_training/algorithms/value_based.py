@@ -14,7 +14,7 @@ from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.params import OffPolicyParams, PriorityExponents, ReplayParams
 from rl_training.envs.spaces import Spaces
-from rl_training.execution import can_branch_on, is_batched
+from rl_training.execution import can_branch_on, is_batched, without_gradients
 from rl_training.experiment.config import Count, Fraction, Positive, Rate, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import Carry, Observed, Policy, frozen_copy
@@ -211,7 +211,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     def acting_networks(self) -> dict[str, nn.Module]:
         return {"policy": self.network, "target network": self.target_network}
 
-    @torch.no_grad()
+    @without_gradients
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         action = self.network.mode(self.normalizer(obs))
         if explore:
@@ -245,7 +245,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         return {**metrics, "td_error_mean": td_errors.mean()}
 
 
-@torch.no_grad()
+@without_gradients
 def copy_where(due: Tensor, source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
     """target <- source where the 0-d `due` is true.
 

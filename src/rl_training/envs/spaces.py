@@ -131,19 +131,21 @@ class Spaces:
             **seen,
         )
 
-    @property
+    # cached, because acting asks for them at every step
+
+    @cached_property
     def is_image(self) -> bool:
         return bool(self.image_shape)
 
-    @property
+    @cached_property
     def obs_shape(self) -> tuple[int, ...]:
         return self.image_shape or (self.obs_dim,)
 
-    @property
+    @cached_property
     def obs_dtype(self) -> type[np.uint8] | type[np.float32]:
         return np.uint8 if self.is_image else np.float32
 
-    @property
+    @cached_property
     def is_discrete(self) -> bool:
         return self.action_kind == "discrete"
 

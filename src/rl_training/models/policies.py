@@ -193,8 +193,10 @@ class BoxPolicy(MeanPolicy):
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
     def mode(self, obs: Tensor) -> Tensor:
-        out = self.net(obs)
-        return torch.tanh(out[..., : self.action_dim])
+        out: Tensor = self.net(obs)
+        if self.log_std is None:
+            out = out.narrow(-1, 0, self.action_dim)
+        return torch.tanh(out)
 
     def sample(self, obs: Tensor) -> Tensor:
         distribution = self(obs)

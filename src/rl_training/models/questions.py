@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.execution import is_traced, num_agents
+from rl_training.execution import is_traced, num_agents, without_gradients
 from rl_training.models.linear import batched_linear
 from rl_training.models.mlp import MLP, EnsembleMLP, activated
 
@@ -31,8 +31,11 @@ class Question(Generic[A]):
         return Question(self.net, self.x, self.read, frozen=True)
 
     def answer(self) -> A:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
-            return self.read(self.net(self.x))
+        return self._frozen_answer() if self.is_frozen else self.read(self.net(self.x))
+
+    @without_gradients
+    def _frozen_answer(self) -> A:
+        return self.read(self.net(self.x))
 
 
 def together(*questions: Question[Any]) -> tuple[Any, ...]:

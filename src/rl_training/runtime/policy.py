@@ -35,7 +35,7 @@ class ActingPolicy:
         self.obs_dtype = algorithm.spaces.obs_dtype
 
     def __call__(self, obs: Array, carry: Carry | None = None) -> tuple[Array, Carry]:
-        with torch.inference_mode():
+        with torch._C._InferenceMode(True):  # `torch.inference_mode` without its wrapper
             tensor = torch.from_numpy(np.ascontiguousarray(obs, self.obs_dtype))
             if not self.on_host:
                 tensor = tensor.to(self.device)

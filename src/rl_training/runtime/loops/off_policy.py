@@ -133,11 +133,13 @@ class OffPolicyLoop:
 
     @property
     def tick(self) -> int:
-        return self.position - (self.experience.num_envs if self.step.begun else 0)
+        position = self.position
+        return position - self.experience.num_envs if self.step.begun else position
 
     @property
     def position(self) -> int:
-        return self.pretrained + self.progress.env_steps
+        steps = self.progress.env_steps
+        return steps + self.pretrained if self.pretraining_total else steps
 
     def advance(self, ticks: int) -> Metrics:
         until = self.tick + ticks
@@ -145,9 +147,9 @@ class OffPolicyLoop:
             self._pretrain(min(ticks, self.pretraining_total - self.pretrained))
             if self.link.pause.due():
                 return self.newest.metrics
-        while self.tick < until:
+        while (tick := self.tick) < until:
             if not self.step.begun:
-                self._collect()
+                self._collect(tick / self.horizon)
                 self.step.begun = True
             self.step.begun = not self._learn()
             if self.link.pause.due():
@@ -159,12 +161,12 @@ class OffPolicyLoop:
         self.newest.metrics, done = self.pretraining.engine.run_until_due(updates)
         self.progress.updates += done
 
-    def _collect(self) -> None:
+    def _collect(self, fraction: float) -> None:
+        """One step of every environment, after `fraction` of the budget."""
         restarted = self.experience.collector.restarted
         if restarted.any():
             self.memory.cut(restarted)
             restarted[:] = False
-        fraction = self.tick / self.horizon
         self.algorithm.fraction = fraction
         self.memory.store(self.experience.draw_and_step(self.actor.actions), fraction)
 

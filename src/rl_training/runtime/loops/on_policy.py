@@ -226,17 +226,19 @@ class OnPolicyLoop:
         first = self.progress.env_steps == 0 and not self.rollout.first_seen
         obs = self._seen(self.experience.obs, observe=first)
         self.rollout.first_seen = True
+        tensor = torch.from_numpy
         while not self.rollout.is_full:
             step, (action, log_prob, value) = self._step(obs)
             final = torch.zeros_like(value)
-            if step.truncated.any():  # after a truncation the next state is not in the next row
+            if 1 in step.truncated.tobytes():  # then the next state is not in the next row
                 final = self.actor_critic.value(self._seen(step.next_obs, observe=False))
-            reward, terminated, truncated = (
-                torch.from_numpy(x) for x in (step.reward, step.terminated, step.truncated)
-            )
+            reward, terminated = tensor(step.reward), tensor(step.terminated)
             self.rollout.add(
-                torch.from_numpy(step.obs),
-                RolloutSteps(obs, action, log_prob, value, reward, terminated, truncated, final),
+                tensor(step.obs),
+                RolloutSteps(
+                    *(obs, action, log_prob, value, reward, terminated),
+                    *(tensor(step.truncated), final),
+                ),
             )
             obs = self._seen(self.experience.obs, observe=True)
             if self.link.pause.due():
