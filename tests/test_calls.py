@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 import torch
 
 from rl_training import BC, IQL, ManagedAlgorithm, TransitionDataset, load_transition_dataset
-from rl_training.experiment.config import load_config
 from rl_training.execution import without_gradients
+from rl_training.experiment.config import load_config
 from rl_training.runtime.build import build_loop, run_scope
 
 from .test_speed import synthetic
@@ -53,9 +54,9 @@ def test_a_prediction_and_an_update_make_few_calls(dataset: TransitionDataset) -
     agent.predict(observation)
     assert calls(lambda: agent.predict(observation)) <= PREDICT
 
-    agent = IQL("HalfCheetah-v5", batch_size=8, **task)
-    with run_scope(agent.config, agent.algorithm.spaces):
-        loop = build_loop(agent.config, agent.algorithm, dataset)
+    learner = IQL("HalfCheetah-v5", batch_size=8, **task)
+    with run_scope(learner.config, learner.algorithm.spaces):
+        loop = build_loop(learner.config, learner.algorithm, dataset)
         loop.advance(16)
         assert calls(lambda: loop.advance(64)) / 64 <= IQL_UPDATE
 
@@ -77,7 +78,7 @@ def test_an_environment_step_with_its_updates_makes_few_calls() -> None:
         with run_scope(agent.config, agent.algorithm.spaces):
             loop = build_loop(agent.config, agent.algorithm, None)
             loop.advance(warm)
-            found = calls(lambda: loop.advance(steps)) / steps
+            found = calls(partial(loop.advance, steps)) / steps
             loop.close()
         assert found <= most, f"{name}: {found:.1f} calls per step"
 

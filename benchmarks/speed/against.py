@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from benchmarks.machine import has_gpu, hardware
+from benchmarks.machine import hardware, has_gpu
 from benchmarks.markdown import number, table
 from benchmarks.process import ROOT, Companion
 from benchmarks.speed import gpu, offline_cpu, online_cpu
@@ -34,8 +34,14 @@ from benchmarks.speed.synthetic import SHAPE
 LEAST, ROUNDS, TURN_SECONDS = 0.97, 9, 1.5
 GPU_SUITE = gpu.NAME
 PAPERS_CQL: dict[str, Any] = {
-    **{"min_q_weight": 5.0, "lagrange_lr": 1e-4, "target_entropy": None, "temperature_lr": 1e-4},
-    **{"tau": 0.005, "gamma": 0.99, "policy_lr": 1e-4, "critic_lr": 3e-4},
+    "min_q_weight": 5.0,
+    "lagrange_lr": 1e-4,
+    "target_entropy": None,
+    "temperature_lr": 1e-4,
+    "tau": 0.005,
+    "gamma": 0.99,
+    "policy_lr": 1e-4,
+    "critic_lr": 3e-4,
 }
 """Knobs that runs of the first version stored: with all of them CQL has the paper's objective,
 the only one that there was."""

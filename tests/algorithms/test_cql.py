@@ -468,10 +468,20 @@ def test_one_knob_says_which_objective():
 
 def test_stored_knobs_without_another_objective_are_the_papers() -> None:
     first_version = {  # all that commit f9df17d stored
-        **{"batch_size": 256, "hidden_sizes": [256, 256], "grad_clip": None, "gamma": 0.99},
-        **{"tau": 0.005, "policy_lr": 1e-4, "critic_lr": 3e-4, "min_q_weight": 5.0},
-        **{"num_action_samples": 10, "lagrange_threshold": None, "lagrange_lr": 3e-4},
-        **{"backup_entropy": False, "backup_action": "sampled", "target_entropy": None},
+        "batch_size": 256,
+        "hidden_sizes": [256, 256],
+        "grad_clip": None,
+        "gamma": 0.99,
+        "tau": 0.005,
+        "policy_lr": 1e-4,
+        "critic_lr": 3e-4,
+        "min_q_weight": 5.0,
+        "num_action_samples": 10,
+        "lagrange_threshold": None,
+        "lagrange_lr": 3e-4,
+        "backup_entropy": False,
+        "backup_action": "sampled",
+        "target_entropy": None,
         "temperature_lr": 3e-4,
     }
     assert CQLParams(**first_version).importance_weights
