@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training import AWR, BC
 from rl_training.api.managed import ManagedAlgorithm, load
+from rl_training.api.support import find_checkpoint
+from rl_training.api.worth import record
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.errors import ExportError
 from rl_training.export.evidence import Evidence
@@ -20,6 +23,7 @@ from rl_training.export.support import support_of
 
 from ..conftest import Command
 from ..contract.small_runs import small_config
+from ..data.test_tables import KEYS, stays
 from .exporting import export
 
 
@@ -38,7 +42,10 @@ def test_a_card_from_a_run_says_where_the_policy_comes_from(
     assert card["selection"]["checkpoint"] == 15
     assert card["selection"]["evaluations"] >= 2
     assert card["origin"]["data_fingerprint"] == card["data"]["fingerprint_of_data_found"]
-    assert [one["name"] for one in card["comparison"]] == ["behaviour in the data", "run awr-run"]
+    assert [one["name"] for one in card["comparison"]] == [
+        "behaviour in the data",
+        "run awr-run (awr)",
+    ]
     simulator = card["performance"]["simulator"]
     assert simulator["episodes"] == 2
     assert simulator["mean_95"][0] <= simulator["mean"] <= simulator["mean_95"][1]
@@ -57,6 +64,47 @@ def test_a_card_from_a_run_says_where_the_policy_comes_from(
     with pytest.raises(ExportError, match="is no run folder with an evaluation"):
         export(load(bc_run), tmp_path / "c", compare=[tmp_path])
     assert not (tmp_path / "c").exists()
+
+
+def test_a_card_of_a_log_holds_estimates_held_out_measures_and_a_clone(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"hidden_sizes": [8], "tensorboard": False, "output_dir": tmp_path}
+    for name, seed in (("train", 0), ("test", 1)):
+        stays(40, seed).to_csv(tmp_path / f"{name}.csv", index=False)
+    log = {"kind": "csv", "path": str(tmp_path / "train.csv"), **KEYS, "split": {"holdout": 0.25}}
+    runs = {}
+    for made in (BC, AWR):
+        agent = made(dataset=log, **small)
+        runs[made] = Path(agent.learn(total_updates=4, progress=False).run_dir)
+        test = {"kind": "csv", "path": str(tmp_path / "test.csv"), **KEYS}
+        found = agent.estimate(test, estimators=["wis"], stochastic=True, progress=False)
+        for _ in range(2):
+            record(find_checkpoint(runs[made], "latest"), found)
+    folder = export(load(runs[AWR]), tmp_path / "awr", compare=[runs[BC]]).folder
+    card = json.loads((folder / "card.json").read_text())
+    (estimate,) = card["performance"]["off_policy"]
+    named = {one["name"]: one for one in estimate["estimates"]}
+    assert set(named) == {"wis", "behaviour"}
+    low, high = named["wis"]["interval"]
+    assert low <= named["wis"]["value"] <= high
+    assert estimate["times_looked_at"] == 2
+    aside = card["performance"]["held_out_data"]
+    assert aside["episodes"] == 10
+    assert aside["log_likelihood_95"][0] < aside["log_likelihood"] < aside["log_likelihood_95"][1]
+    held_out = load_transition_dataset(log).held_out
+    assert held_out is not None
+    agreed = load(runs[AWR]).predict(held_out.observations)[0]
+    labels = np.asarray(held_out.spaces.action_labels)[held_out.actions]
+    assert aside["action_agreement"] == pytest.approx((agreed == labels).mean())
+    assert card["comparison"][1]["name"].endswith("(bc)")
+    assert card["comparison"][1]["off_policy"][0]["log"] == estimate["log"]
+    limits = " ".join(card["known_limits"])
+    assert "looked at 2 times" in limits
+    assert "clone" not in limits
+    text = (folder / "card.md").read_text()
+    assert "wis" in text
+    alone = export(load(runs[AWR]), tmp_path / "alone", episodes=0).folder
+    limits = " ".join(json.loads((alone / "card.json").read_text())["known_limits"])
+    assert "not compared with a clone" in limits
 
 
 def test_support_is_uniform_on_held_out_data_and_low_for_random_actions() -> None:

@@ -14,7 +14,8 @@ from rl_training.experiment.errors import RLTrainingError
 from rl_training.experiment.state import Stored
 from rl_training.experiment.terminal import terminal
 from rl_training.experiment.tracking import CHECKPOINT_FOLDER, CONFIG_FILE
-from rl_training.export.card import CardText, Origin, baseline_of
+from rl_training.export.card import CardText, Origin
+from rl_training.export.compared import baseline_of
 from rl_training.export.evidence import Evidence
 from rl_training.export.observations import Task
 from rl_training.export.parity import Predict

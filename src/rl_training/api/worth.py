@@ -17,7 +17,7 @@ from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.console import Console, ProgressConsole
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError, did_you_mean
-from rl_training.experiment.tracking import CHECKPOINT_FOLDER, write_json
+from rl_training.experiment.tracking import CHECKPOINT_FOLDER, OPE_FILE, write_json
 from rl_training.ope.behaviour import Behaviour, recorded_behaviour
 from rl_training.ope.evaluate import Log, evaluate, prepare_log
 from rl_training.ope.found import Evaluation
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Abstaining", "Evaluation", "Support", "estimate", "record", "select", "support_of"]
 
-OPE_FILE = "ope.json"
 Data = TransitionDataset | DatasetConfig | Mapping[str, Any] | str | Path
 """Whatever `load_transition_dataset` takes."""
 

@@ -23,7 +23,7 @@ from rl_training.experiment.files import NOT_ALLOWED, replace_text
 from rl_training.experiment.trust import needs_trust
 
 CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"
-CHECKPOINT_FOLDER, DATASET_FILE = "checkpoints", "dataset.npz"
+CHECKPOINT_FOLDER, DATASET_FILE, OPE_FILE = "checkpoints", "dataset.npz", "ope.json"
 
 
 def create_run_folder(config: TrainConfig) -> Path:

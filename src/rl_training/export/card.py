@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,12 +12,12 @@ from typing import Any
 
 from rl_training.experiment.checkpoint import CheckpointInfo
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError, ExportError
+from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.tracking import METRICS_FILE, RESULT_FILE
+from rl_training.export.compared import CLONING, Baseline, estimates_of, json_of, scored
 from rl_training.export.evidence import Evidence
 from rl_training.export.parity import Predict
-from rl_training.runtime.statistics import Summary
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,6 @@ def refuse_gaps(text: CardText) -> None:
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """Another policy, or the behaviour in the data, to compare with."""
-
-    name: str
-    returns: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Origin:
     """Where a policy comes from, as far as files say so."""
 
@@ -60,16 +50,19 @@ class Origin:
     data: Mapping[str, Any] = field(default_factory=dict)
     support: Mapping[str, Any] | None = None
     by_group: Sequence[Mapping[str, Any]] | None = None
+    held_out: Mapping[str, Any] | None = None
+    """Measures on episodes that no update learned from."""
 
     def with_evidence(self, evidence: Evidence, predict: Predict) -> Origin:
         """The same with what the run's data say."""
-        behaviour = Baseline("behaviour in the data", evidence.behaviour_returns())
+        behaviour = Baseline("behaviour in the data", returns=evidence.behaviour_returns())
         return replace(
             self,
             data=evidence.described(),
             baselines=[*([behaviour] if behaviour.returns else []), *self.baselines],
             support=evidence.support_section(predict),
             by_group=evidence.by_group(predict),
+            held_out=evidence.held_out_section(),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -89,7 +82,7 @@ class Origin:
 
 def card_of(origin: Origin, contract: Mapping[str, Any], text: CardText) -> dict[str, Any]:
     """All sections; what is not known is null and named in `missing`."""
-    result = _json_of(origin.run_dir, RESULT_FILE)
+    result = json_of(origin.run_dir, RESULT_FILE)
     card: dict[str, Any] = {
         "intended_use": text.intended_use.strip() or None,
         "limits_of_use": text.limits.strip() or None,
@@ -98,7 +91,7 @@ def card_of(origin: Origin, contract: Mapping[str, Any], text: CardText) -> dict
         "algorithm": _algorithm(origin.config),
         "selection": _selection(origin, result),
         "performance": _performance(origin, result),
-        "comparison": [_scored(one.name, one.returns) for one in origin.baselines] or None,
+        "comparison": [one.scored() for one in origin.baselines] or None,
         "by_group": None if origin.by_group is None else list(origin.by_group),
         "support": origin.support,
         "known_limits": _known_limits(origin, contract, result),
@@ -109,14 +102,6 @@ def card_of(origin: Origin, contract: Mapping[str, Any], text: CardText) -> dict
     }
     card["missing"] = [name for name, value in card.items() if value is None]
     return card
-
-
-def _json_of(run_dir: Path | None, name: str) -> dict[str, Any]:
-    try:
-        values = json.loads((run_dir / name).read_text(encoding="utf-8")) if run_dir else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _data(origin: Origin, result: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -185,23 +170,17 @@ def _siblings(run_dir: Path | None) -> list[str]:
 def _performance(origin: Origin, result: Mapping[str, Any]) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     if origin.returns:
-        found["simulator"] = _scored("exported policy, held-out start states", origin.returns)
+        found["simulator"] = scored("exported policy, held-out start states", origin.returns)
+    chosen = origin.checkpoint
+    estimates = [] if chosen is None else estimates_of(origin.run_dir, chosen.path.name)
+    if estimates:
+        found["off_policy"] = estimates
+    if origin.held_out is not None:
+        found["held_out_data"] = dict(origin.held_out)
     for name, key in (("held_out", "held_out"), ("last_evaluation", "last_eval")):
         if result.get(key):
             found[name] = result[key]
     return found or None
-
-
-def _scored(name: str, returns: Sequence[float]) -> dict[str, Any]:
-    summary = Summary.of(returns)
-    return {
-        "name": name,
-        "episodes": len(returns),
-        "mean": summary.mean.value,
-        "mean_95": [summary.mean.low, summary.mean.high],
-        "iqm": summary.iqm.value,
-        "iqm_95": [summary.iqm.low, summary.iqm.high],
-    }
 
 
 def _known_limits(
@@ -219,6 +198,20 @@ def _known_limits(
         limits.append(f"Its performance rests on {len(origin.returns)} episodes.")
     if not origin.baselines:
         limits.append("It was compared with no other policy.")
+    offline = origin.config.dataset is not None
+    if offline and CLONING not in (origin.config.algo, *(one.algo for one in origin.baselines)):
+        limits.append("It was not compared with a clone of its data (--compare RUN of bc).")
+    performance = _performance(origin, result) or {}
+    if offline and "off_policy" not in performance:
+        limits.append("No log says what it is worth without a simulator (rl-training ope).")
+    for estimate in performance.get("off_policy", ()):
+        if estimate["supported"] is False:
+            limits.append(f"A log does not support it: {estimate['verdict']}.")
+        if estimate["times_looked_at"] > 1:
+            limits.append(
+                f"The log of an estimate was looked at {estimate['times_looked_at']} times for "
+                "this run, so the estimate may be too good."
+            )
     if result and result.get("status") not in (None, "finished"):
         limits.append(f"Its run ended as '{result['status']}'.")
     if contract["model"]["weights"] == "float16":
@@ -244,19 +237,6 @@ def _reproduce(origin: Origin) -> dict[str, Any]:
             if key not in ("output_dir", "device")
         },
     }
-
-
-def baseline_of(path: Path) -> Baseline:
-    """The held-out returns of another run, by what its result.json says."""
-    result = _json_of(path, RESULT_FILE)
-    held_out = (result.get("held_out") or {}) if result else {}
-    scores = held_out.get("best") or held_out.get("last") or result.get("last_eval") or {}
-    mean = scores.get("eval/return_mean") if isinstance(scores, Mapping) else None
-    if not isinstance(mean, (int, float)) or not math.isfinite(mean):
-        raise ExportError(
-            f"--compare: '{path}' is no run folder with an evaluation; give one that has finished"
-        )
-    return Baseline(f"run {path.name}", (float(mean),))
 
 
 TITLES = {

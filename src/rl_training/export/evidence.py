@@ -11,12 +11,16 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.export.parity import Predict
 from rl_training.export.support import Support, support_of
+from rl_training.replay.table import TransitionTable
+from rl_training.runtime.held_out import measures_by_row
 from rl_training.runtime.statistics import Summary
 
 Array = np.ndarray[Any, Any]
 QUERIES = 2_000
 MOST_GROUPS = 50
 LOW = 0.05
+ROWS_AT_ONCE = 4_096
+WITHOUT_REWARDS = ("action_agreement", "log_likelihood", "action_gap")
 
 
 class Evidence:
@@ -57,6 +61,33 @@ class Evidence:
             "policy_share_below_0.05": float((mine < LOW).mean()),
             "data_share_below_0.05": float((theirs < LOW).mean()),
         }
+
+    @torch.no_grad()
+    def held_out_section(self) -> dict[str, Any] | None:
+        """Measures on the episodes that were set aside, with intervals over episodes."""
+        aside, algorithm = self.dataset.held_out, self.algorithm
+        if aside is None or algorithm.recurrent:
+            return None
+        table = TransitionTable(
+            aside, algorithm.update_count.device, gamma=algorithm.gamma, with_returns=False
+        )
+        found: dict[str, list[Array]] = {}
+        for rows in torch.arange(len(table)).split(ROWS_AT_ONCE):
+            batch = table.gather(rows)
+            seen = batch._replace(
+                obs=algorithm.network_input(batch.obs),
+                next_obs=algorithm.network_input(batch.next_obs),
+            )
+            for name, values in measures_by_row(algorithm, seen).items():
+                if name in WITHOUT_REWARDS:  # the data's are not those of training
+                    found.setdefault(name, []).append(values.double().numpy())
+        starts = aside.episode_starts
+        section: dict[str, Any] = {"episodes": len(starts), "transitions": len(table)}
+        for name, parts in found.items():
+            sums = np.add.reduceat(np.concatenate(parts), starts)
+            mean = Summary.of(sums / aside.episode_lengths()).mean
+            section |= {name: mean.value, f"{name}_95": [mean.low, mean.high]}
+        return section
 
     def by_group(self, predict: Predict) -> list[dict[str, Any]] | None:
         """Behaviour and agreement in every group of the data's column of groups."""

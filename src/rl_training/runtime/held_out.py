@@ -64,7 +64,7 @@ class HeldOutData:
     ) -> dict[str, float]:
         sums: dict[str, float] = {}
         for index in torch.split(rows, ROWS_AT_ONCE):
-            for name, values in _by_row(algorithm, self._seen(algorithm, index)).items():
+            for name, values in measures_by_row(algorithm, self._seen(algorithm, index)).items():
                 sums[name] = sums.get(name, 0.0) + float(values.double().sum())
         found = {name: total / len(rows) for name, total in sums.items()}
         first = algorithm.state_values(self._seen(algorithm, starts).obs)
@@ -103,7 +103,7 @@ class HeldOutData:
         return float(distances[0] - distances[1])
 
 
-def _by_row(algorithm: Algorithm, batch: Batch) -> Mapping[str, Tensor]:
+def measures_by_row(algorithm: Algorithm, batch: Batch) -> Mapping[str, Tensor]:
     """(B,) of each measure that is a mean over rows."""
     mode = algorithm.acting_policy.mode(batch.obs)
     if not algorithm.spaces.is_box:
