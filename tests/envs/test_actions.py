@@ -21,7 +21,6 @@ from rl_training.experiment.errors import (
     ConfigError,
     DataError,
     EnvironmentSetupError,
-    ExportError,
     RLTrainingError,
 )
 
@@ -98,9 +97,6 @@ def test_every_use_of_a_policy(tmp_path: Path) -> None:
         assert data.actions.shape == (2 * LENGTH, again.algorithm.spaces.action_dim)
         with pytest.raises(DataError, match=r"^log_prob: "):
             again.log_prob(obs, np.full((3, *space.shape), 99))
-        if again.algorithm.spaces.action_shape is not None:
-            with pytest.raises(ExportError, match="exports hold Discrete actions and Box"):
-                again.export(tmp_path / "export")
 
 
 def test_runs_resume_bit_for_bit(tmp_path: Path) -> None:

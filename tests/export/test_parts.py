@@ -15,10 +15,13 @@ from rl_training import AWR, PPO
 from rl_training.experiment.errors import DataError
 from rl_training.export.contract import read_contract
 from rl_training.export.exported import ExportedPolicy, load_policy
+from rl_training.export.graph import PolicyGraph
 from rl_training.export.run_policy import repeat_sample
 from rl_training.serve.app import PolicyServer
 
 from ..data.test_tables import KEYS, stays
+from ..envs.choices import ACTIONS
+from ..envs.choices import ENV_ID as CHOICES
 from ..envs.masked import register_masked
 from ..envs.test_parts import PARTS as WARDS
 from .exporting import agent_of, disturb, export
@@ -182,6 +185,34 @@ def test_a_mask_is_an_input_of_its_own(tmp_path: Path) -> None:
     ):
         status, said = ask(server, wrong)
         assert (status, sentence in said["error"]) == (400, True), said
+
+
+def test_actions_of_several_choices_and_of_any_shape(tmp_path: Path) -> None:
+    obs = np.random.default_rng(0).uniform(-1, 1, (30, 4)).astype(np.float32)
+    for kind, draws in (("multi_discrete", True), ("multi_binary", False), ("table", False)):
+        agent = PPO(CHOICES, env_kwargs={"actions": kind}, output_dir=tmp_path, **SMALL)
+        disturb(agent)
+        result = export(agent, tmp_path / kind, stochastic=draws)
+        assert repeat_sample(result.folder) <= 1e-5
+        action = read_contract(result.folder)["outputs"][0]
+        space: Any = ACTIONS[kind]
+        assert action["shape"] == ["batch", *space.shape]
+        policy = ExportedPolicy(result.folder)
+        expected = agent.predict(obs)[0]
+        found = policy.predict(obs, deterministic=not draws)[0]
+        assert found.shape == expected.shape
+        assert all(space.contains(one.astype(space.dtype)) for one in found)
+        if not draws:
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+            assert len(np.unique(found, axis=0)) > 1
+            assert policy.evaluate(2).returns == pytest.approx(agent.evaluate(2).returns)
+        reply = ask(PolicyServer(policy.policy), {"observation": obs[0].tolist()})[1]["action"]
+        assert np.shape(reply) == space.shape
+    scalar = PPO(CHOICES, env_kwargs={"actions": "scalar"}, output_dir=tmp_path, **SMALL)
+    graph = PolicyGraph(scalar.algorithm, draws=False)
+    with torch.no_grad():
+        (numbers,) = graph(torch.from_numpy(obs))
+    np.testing.assert_allclose(numbers.numpy(), scalar.predict(obs)[0], atol=1e-6)
 
 
 def test_a_policy_without_masks_takes_none(bc_export: Path) -> None:

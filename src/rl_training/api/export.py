@@ -54,7 +54,7 @@ def export_agent(
 
 
 def _predict(agent: ManagedAlgorithm) -> Predict:
-    """`predict`, with numbers of actions in place of their names."""
+    """`predict`, with flat actions, and numbers in place of names."""
     spaces = agent.algorithm.spaces
     numbers = {label: i + spaces.action_start for i, label in enumerate(spaces.action_labels)}
 
@@ -62,7 +62,7 @@ def _predict(agent: ManagedAlgorithm) -> Predict:
         action, state = agent.predict(obs, state)
         if numbers:
             action = np.asarray([numbers[name] for name in action.tolist()], np.int64)
-        return action, state
+        return spaces.inside(action), state
 
     return predict
 

@@ -125,8 +125,8 @@ def _check_part(port: Mapping[str, Any]) -> None:
 
 def _check_task(contract: Mapping[str, Any], action: Mapping[str, Any] | None) -> None:
     """What an evaluation in the environment needs."""
-    if action is None or action.get("kind") not in ("box", "discrete"):
-        raise ValueError("'outputs.action' should be a Box or Discrete action")
+    if action is None or action.get("kind") not in ("box", "discrete", "multi_discrete"):
+        raise ValueError("'outputs.action' should be a Box, Discrete or MultiDiscrete action")
     labels = action.get("categories")
     if labels is not None:
         first: Any = action.get("low")

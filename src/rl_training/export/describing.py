@@ -184,7 +184,18 @@ def _action(graph: PolicyGraph) -> dict[str, Any]:
             "meaning": f"the number of the action, {first} to {last}, for the environment",
             **({"categories": list(spaces.action_labels)} if spaces.action_labels else {}),
         }
-    return _port(Port("action", "float32", (spaces.action_dim,))) | {
+    shape = (spaces.action_dim,) if spaces.action_shape is None else spaces.action_shape
+    if not spaces.is_box:
+        ends = [first + n - 1 for first, n in zip(spaces.starts, spaces.choices, strict=True)]
+        return _port(Port("action", "int64", shape)) | {
+            "role": "action",
+            "kind": "multi_discrete",
+            "choices": list(spaces.choices),
+            "low": list(spaces.starts),
+            "high": ends,
+            "meaning": "the number of every part's choice, for the environment",
+        }
+    return _port(Port("action", "float32", shape)) | {
         "role": "action",
         "kind": "box",
         "low": list(spaces.action_low),

@@ -72,7 +72,7 @@ class Evidence:
             aside, algorithm.update_count.device, gamma=algorithm.gamma, with_returns=False
         )
         found: dict[str, list[Array]] = {}
-        for rows in torch.arange(len(table)).split(ROWS_AT_ONCE):
+        for rows in torch.split(torch.arange(len(table)), ROWS_AT_ONCE):
             batch = table.gather(rows)
             seen = batch._replace(
                 obs=algorithm.network_input(batch.obs),
@@ -85,7 +85,7 @@ class Evidence:
         section: dict[str, Any] = {"episodes": len(starts), "transitions": len(table)}
         for name, parts in found.items():
             sums = np.add.reduceat(np.concatenate(parts), starts)
-            mean = Summary.of(sums / aside.episode_lengths()).mean
+            mean = Summary.of((sums / aside.episode_lengths()).tolist()).mean
             section |= {name: mean.value, f"{name}_95": [mean.low, mean.high]}
         return section
 
@@ -136,7 +136,7 @@ class Evidence:
         """Share of equal Discrete actions; of Box actions, those within 5 % of the range."""
         actions, _ = predict(np.ascontiguousarray(self.dataset.observations[rows]), None)
         spaces, logged = self.algorithm.spaces, self.dataset.actions[rows]
-        if spaces.is_discrete:
-            return float((actions == logged).mean())
+        if not spaces.is_box:
+            return float((actions == logged).reshape(len(rows), -1).all(-1).mean())
         span = np.asarray(spaces.action_high) - np.asarray(spaces.action_low)
         return float((np.abs(actions - logged) <= 0.05 * span).all(-1).mean())

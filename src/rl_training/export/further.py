@@ -102,7 +102,7 @@ def _known(algorithm: Algorithm, support: Support | None) -> dict[str, list[Furt
 
 def _density(algorithm: Algorithm) -> list[FurtherOutput]:
     policy, actions = algorithm.acting_policy, algorithm.spaces.action_dim
-    if isinstance(policy, CategoricalPolicy):
+    if isinstance(policy, CategoricalPolicy) and algorithm.spaces.is_discrete:
         return [
             FurtherOutput(
                 "log_probabilities",

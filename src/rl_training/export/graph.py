@@ -138,6 +138,7 @@ class PolicyGraph(nn.Module):
     low: Tensor
     high: Tensor
     half_range: Tensor
+    starts: Tensor
 
     def __init__(
         self, algorithm: Algorithm, draws: bool, further: Sequence[FurtherOutput] = ()
@@ -147,17 +148,17 @@ class PolicyGraph(nn.Module):
         if draws:
             refuse_sampling(algorithm, "leave out --stochastic")
         spaces = algorithm.spaces
-        if spaces.action_choices or spaces.action_shape is not None:
-            raise ExportError(
-                f"the task has {spaces.describe()}, and exports hold Discrete actions and Box "
-                "actions in one row; load the checkpoint with rl_training.load instead"
-            )
         self.seen = seen_ports(spaces)
         low, high = (
             torch.tensor(values, dtype=torch.float32)
             for values in (spaces.action_low, spaces.action_high)
         )
-        for name, value in (("low", low), ("high", high), ("half_range", 0.5 * (high - low))):
+        for name, value in (
+            ("low", low),
+            ("high", high),
+            ("half_range", 0.5 * (high - low)),
+            ("starts", torch.tensor(spaces.starts, dtype=torch.int64)),
+        ):
             self.register_buffer(name, value)
         carry = algorithm.initial_carry(2) if algorithm.recurrent else ()
         flat, self.carry_form = tree_flatten_with_path(carry)
@@ -234,12 +235,19 @@ class PolicyGraph(nn.Module):
         return torch.cat(pieces, 1)
 
     def in_env_units(self, action: Tensor) -> Tensor:
-        """`Spaces.to_env`, operation by operation; that both agree is a part of every export."""
+        """`Spaces.to_env` and `Spaces.outside`, operation by operation; that both agree is a part
+        of every export."""
         spaces = self.algorithm.spaces
         if spaces.is_discrete:
             return action + spaces.action_start if spaces.action_start else action
-        result = (action + 1.0) * self.half_range + self.low
-        return torch.minimum(torch.maximum(result, self.low), self.high)
+        if spaces.is_box:
+            result = (action + 1.0) * self.half_range + self.low
+            result = torch.minimum(torch.maximum(result, self.low), self.high)
+        else:
+            result = action + self.starts
+        if spaces.action_shape is None:
+            return result
+        return result.reshape(result.shape[0], *spaces.action_shape)
 
 
 def _word(path: str) -> str:

@@ -21,7 +21,7 @@ from rl_training.runtime.policy import ActingPolicy
 
 Array = np.ndarray[Any, Any]
 Predict = Callable[[Array, Any], tuple[Array, Any]]
-"""`predict` of the agent: observations and its state to actions and the next state."""
+"""`predict` of the agent: observations and its state to flat actions and the next state."""
 
 BATCHES = (1, 7, 64)
 STEPS = 20
@@ -120,7 +120,7 @@ class _Comparison:
                     for name, value in self._as_arrays(mine).items():
                         theirs[name] = np.where(_column(unlike, value), value, theirs[name])
             same = ~unlike
-            if same.any() and not self.graph.algorithm.spaces.is_discrete:
+            if same.any() and self.graph.algorithm.spaces.is_box:
                 error = float((np.abs(got - expected) / self.scale)[same].max())
                 self.parity.largest_error = max(self.parity.largest_error, error)
 
@@ -135,8 +135,8 @@ class _Comparison:
         return {name: leaf.cpu().numpy() for name, leaf in zip(names, leaves, strict=True)}
 
     def _unlike(self, expected: Array, got: Array) -> Array:
-        if self.graph.algorithm.spaces.is_discrete:
-            unlike: Array = expected != got
+        if not self.graph.algorithm.spaces.is_box:
+            unlike: Array = (expected != got).reshape(len(got), -1).any(1)
             return unlike
         return self._far(expected, got, self.scale)
 

@@ -280,7 +280,7 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
 def repeat_sample(folder: Path) -> float:
     """The largest difference from the stored actions; their number for Discrete actions."""
     policy = Policy(folder)
-    discrete = policy.action["kind"] == "discrete"
+    discrete = policy.action["kind"] != "box"
     state, worst = None, 0.0
     with np.load(folder / "sample.npz", allow_pickle=False) as sample:
         for step in range(len(sample["actions"])):

@@ -76,7 +76,8 @@ class Support:
 
 
 def support_of(spaces: Spaces, observations: Array, actions: Array) -> Support | None:
-    """From data in the environment's units; None where there are too few, or images."""
-    if spaces.is_image or len(observations) < 2 * VOTERS:
+    """From data in the environment's units; None where there are too few, images, or actions of
+    several choices."""
+    if spaces.is_image or spaces.action_choices or len(observations) < 2 * VOTERS:
         return None
     return Support(spaces, observations, spaces.from_env(actions))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class VectorPolicy:
-    """An exported policy that is called with (B, ...) vectors or images, as evaluation does."""
+    """An exported policy that is called with (B, ...) vectors or images, as evaluation does, and
+    answers with flat actions."""
 
     def __init__(self, policy: Policy, rng: np.random.Generator | None = None) -> None:
         self.policy, self.rng = policy, rng
@@ -23,7 +24,10 @@ class VectorPolicy:
     ) -> tuple[Array, State]:
         feeds = feeds_of(self.policy, obs)
         outputs = self.policy.run(feeds, state or None, self.rng, noise)
-        return outputs["action"], self.policy.next_state(outputs)
+        action = outputs["action"]
+        if self.policy.action["kind"] != "discrete":
+            action = action.reshape(len(action), -1)
+        return action, self.policy.next_state(outputs)
 
 
 def as_vectors(policy: Policy, observation: Any) -> Array | None:

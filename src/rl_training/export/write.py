@@ -250,7 +250,8 @@ def _write_sample(
             action, state = predict(obs, state)
         actions.append(action)
         noises.append(noise)
-    arrays: dict[str, Any] = {"actions": np.stack(actions)}
+    shape = (steps, -1, *policy.action["shape"][1:])
+    arrays: dict[str, Any] = {"actions": np.stack(actions).reshape(shape)}
     feeds = [feeds_of(policy, obs) for obs in observations]
     arrays |= {part.name: np.stack([one[part.name] for one in feeds]) for part in policy.seen}
     for port in graph.noises:
