@@ -15,7 +15,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.tracking import METRICS_FILE, RESULT_FILE
-from rl_training.export.compared import CLONING, Baseline, estimates_of, json_of, scored
+from rl_training.export.compared import Baseline, estimates_of, is_cloning, json_of, scored
 from rl_training.export.evidence import Evidence
 from rl_training.export.parity import Predict
 
@@ -199,8 +199,9 @@ def _known_limits(
     if not origin.baselines:
         limits.append("It was compared with no other policy.")
     offline = origin.config.dataset is not None
-    if offline and CLONING not in (origin.config.algo, *(one.algo for one in origin.baselines)):
-        limits.append("It was not compared with a clone of its data (--compare RUN of bc).")
+    cloned = is_cloning(origin.config.algo) or any(one.clones for one in origin.baselines)
+    if offline and not cloned:
+        limits.append("It was not compared with a clone of its data (--compare RUN).")
     performance = _performance(origin, result) or {}
     if offline and "off_policy" not in performance:
         limits.append("No log says what it is worth without a simulator (rl-training ope).")

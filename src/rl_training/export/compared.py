@@ -12,10 +12,9 @@ from typing import Any
 import yaml
 
 from rl_training.experiment.errors import ExportError
+from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.experiment.tracking import CONFIG_FILE, OPE_FILE, RESULT_FILE
 from rl_training.runtime.statistics import Summary
-
-CLONING = "bc"
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,8 @@ class Baseline:
     """Another policy, or the behaviour in the data, to compare with."""
 
     name: str
-    algo: str | None = None
+    clones: bool = False
+    """Whether it was trained to do what the data show, without their rewards."""
     returns: tuple[float, ...] = ()
     """Of its episodes; else what its files say."""
     said: Mapping[str, Any] = field(default_factory=dict)
@@ -102,7 +102,14 @@ def baseline_of(path: Path) -> Baseline:
         )
     algo = config.get("algo")
     name = f"run {path.name}" + (f" ({algo})" if isinstance(algo, str) else "")
-    return Baseline(name, algo if isinstance(algo, str) else None, said=said)
+    return Baseline(name, is_cloning(algo), said=said)
+
+
+def is_cloning(algo: Any) -> bool:
+    """Whether an algorithm learns from data what they show, without their rewards."""
+    if algo not in algorithm_names():
+        return False
+    return not algorithm_class(algo).needs_rewards
 
 
 def _config_of(path: Path) -> dict[str, Any]:
