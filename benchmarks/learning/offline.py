@@ -36,8 +36,9 @@ NAME = "offline"
 DATA, PEER = "benchmarks.learning.data_job", "benchmarks.peers.d3rlpy_job"
 
 WEIGHTED = ("awr", "marwil", "iql", "awac", "crr")
-ALGORITHMS = (*WEIGHTED, "cql", "bc")
-PEERS = ("bc", "iql", "awac", "crr", "cql")
+PENALISED = ("td3_bc", "rebrac")
+ALGORITHMS = (*WEIGHTED, *PENALISED, "cql", "bc")
+PEERS = ("bc", "iql", "awac", "crr", "td3_bc", "rebrac", "cql")
 DATASETS = ("pendulum-expert", "pendulum-mixed", "pendulum-random")
 
 ALL_WEIGHTS_ONE: dict[str, dict[str, Any]] = {
@@ -48,12 +49,19 @@ ALL_WEIGHTS_ONE: dict[str, dict[str, Any]] = {
     "awr": {"temperature": 1e9},
     "awac": {"temperature": 1e9, "weight_type": "exp"},
     "crr": {"temperature": 1e9, "weight_type": "exp"},
+    # nothing but cloning is left
+    "td3_bc": {"alpha": 1e-9},
+    "rebrac": {"policy_penalty": 1e9},
 }
-TWINS = {**dict.fromkeys(WEIGHTED, ("negated", "shuffled", "beta0")), "cql": ("shuffled",)}
+TWINS = {
+    **dict.fromkeys(WEIGHTED, ("negated", "shuffled", "beta0")),
+    **dict.fromkeys(PENALISED, ("shuffled", "beta0")),
+    "cql": ("shuffled",),
+}
 TWIN_MEANING = {
     "negated": "rewards negated, so every advantage changes its sign",
     "shuffled": "rewards of all rows permuted, so advantages are noise",
-    "beta0": "all weights one",
+    "beta0": "all weights one; TD3+BC and ReBRAC: no weight on the critic",
 }
 
 LEARNS, FAILS, CQL_LEARNS = -250.0, -500.0, -400.0
@@ -67,9 +75,19 @@ UPDATES_PER_SECOND = {
     "iql": 300,
     "awac": 290,
     "crr": 140,
+    "td3_bc": 300,
+    "rebrac": 300,
     "cql": 68,
 }
-PEER_UPDATES_PER_SECOND = {"bc": 255, "iql": 130, "awac": 135, "crr": 76, "cql": 40}
+PEER_UPDATES_PER_SECOND = {
+    "bc": 255,
+    "iql": 130,
+    "awac": 135,
+    "crr": 76,
+    "td3_bc": 130,
+    "rebrac": 130,
+    "cql": 40,
+}
 
 
 # --- jobs ------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ GATES = {
     "fqf/cartpole": Gate(475, 50_000, 270),
     "ppo/cartpole": Gate(475, 100_000, 30),
     "sac/pendulum": Gate(-200, 20_000, 150),
+    "td3/pendulum": Gate(-200, 20_000, 130),
     "ppo/pendulum": Gate(-250, 150_000, 60),
     "dqn/lunarlander": Gate(100, 150_000, 300),
 }
@@ -73,6 +74,7 @@ TWINS = {
     "dqn/cartpole": ("frozen", "myopic"),
     "ppo/cartpole": ("frozen", "myopic"),
     "sac/pendulum": ("myopic",),
+    "td3/pendulum": ("myopic",),
 }
 TWIN_MEANING = {
     "frozen": f"learning rates of {NEVER:g}, so the policy stays the first one",

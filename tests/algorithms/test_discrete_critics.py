@@ -317,3 +317,12 @@ def test_they_learn_which_action_pays():
             learner.step(type(batch)(*(None if x is None else x[rows] for x in batch)))
         share = (learner.policy.mode(batch.obs) == right).float().mean()
         assert share > 0.8, (algo, float(share))
+    # the twin: what was paid says nothing about the action
+    noise = batch._replace(reward=batch.reward[torch.from_numpy(rng.permutation(4096))])
+    for algo in ("iql", "cql"):
+        learner = make_learner(algo, DISCRETE, hidden_sizes=(16,), batch_size=128, **rates)
+        for _ in range(120):
+            rows = torch.from_numpy(rng.integers(4096, size=128))
+            learner.step(type(noise)(*(None if x is None else x[rows] for x in noise)))
+        share = (learner.policy.mode(batch.obs) == right).float().mean()
+        assert share < 0.6, (algo, float(share))

@@ -246,9 +246,9 @@ def test_returns_of_simbav2_are_distributions() -> None:
     means = (now * atoms).sum(-1)
     np.testing.assert_allclose(float(metrics["q_mean"].detach()), means.mean(), rtol=1e-4)
     np.testing.assert_allclose(f64(critics(batch.obs, batch.action)), means, rtol=1e-4)
-    learner.reward_divisor.fill_(3.0)  # values are told in the units of the rewards
-    told = learner.action_values(batch.obs, batch.action)
-    np.testing.assert_allclose(f64(told), 3.0 * means.min(0), rtol=1e-4)
+    learner.reward_divisor.fill_(3.0)  # values are in the units of the rewards
+    values = learner.action_values(batch.obs, batch.action)
+    np.testing.assert_allclose(f64(values), 3.0 * means.min(0), rtol=1e-4)
 
 
 def test_adam_with_decoupled_decay_another_momentum_and_weights_on_a_sphere() -> None:

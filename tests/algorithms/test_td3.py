@@ -79,6 +79,32 @@ def test_updates():
                 )
 
 
+def test_they_learn_what_pays_and_nothing_else():
+    """A log of random actions, paid by their distance to one that depends on the state."""
+    rng = np.random.default_rng(0)
+    batch = random_batch(size=4096, seed=1)
+    best = 0.8 * torch.tanh(2.0 * batch.obs[:, : batch.action.shape[1]])
+    batch = batch._replace(
+        reward=-5.0 * (batch.action - best).square().sum(-1), discount=torch.zeros(4096)
+    )
+    knobs = {"hidden_sizes": (32,), "policy_lr": 4e-3, "critic_lr": 1e-2, "batch_size": 128}
+    weak = {"td3_bc": {"alpha": 20.0}, "rebrac": {"policy_penalty": 0.1}}
+    for algo in ("td3", "td3_bc", "rebrac"):
+        errors = {}
+        for twin in ("", "shuffled"):
+            learner = make_learner(algo, **knobs, **weak.get(algo, {}))
+            order = torch.from_numpy(rng.permutation(4096)) if twin else torch.arange(4096)
+            paid = batch._replace(reward=batch.reward[order])
+            for _ in range(150):
+                rows = torch.from_numpy(rng.integers(4096, size=128))
+                learner.step(type(batch)(*(None if x is None else x[rows] for x in paid)))
+            found = learner.policy.mode(batch.obs).detach()
+            errors[twin] = float((found - best).square().mean())
+        no_idea = float(best.square().mean())
+        assert errors[""] < 0.4 * no_idea, (algo, errors, no_idea)
+        assert errors["shuffled"] > 0.7 * no_idea, (algo, errors, no_idea)
+
+
 def test_exploration_adds_noise_and_stays_in_the_box():
     learner = make_learner("td3", exploration_noise=0.5)
     obs = torch.randn(2_000, 3)
