@@ -11,9 +11,9 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.fqe import EvaluatedPolicy, fingerprint_of
 from rl_training.algorithms.warm_start import start_from
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.statistics import observation_statistics
 from rl_training.experiment.config import RewardProcessing, TrainConfig
 from rl_training.experiment.errors import CheckpointError, ConfigError
-from rl_training.replay.table import observation_statistics
 from rl_training.runtime.loops.data import raw_data
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ Array = np.ndarray[Any, Any]
 Source = TypeVar("Source", bound=DataSource)
 
 
-PREPARATION = ("keep", "split", "rewards", "returns", "normalize_observations")
+PREPARATION = ("keep", "split", "rewards", "returns", "normalize_observations", "home")
 """Keys of a data section that say what is done to the data."""
 
 
@@ -84,7 +84,7 @@ def with_paths_found(config: TrainConfig, run_dir: Path) -> TrainConfig:
         places = [Path(path), run_dir / name, run_dir.parent / name]
         if began is not None:
             places.insert(1, began / path)
-        return next((str(place) for place in places if place.is_file()), path)
+        return next((str(place) for place in places if place.exists()), path)
 
     return _with_data_at(config, found)
 
@@ -279,8 +279,9 @@ def refuse_changes(stored: TrainConfig, wanted: TrainConfig) -> None:
             f"{now.replace('_', ' ')}; start a new run with init_from=RUN"
         )
     changed = changes(stored.to_dict(), wanted.to_dict(), CHANGEABLE_ON_RESUME)
-    # data may move: that they are the same is checked by their fingerprint
-    changed = [text for text in changed if not re.match(r"dataset(\.mix\.\d+)?\.path: ", text)]
+    # data may move and be packed: that they are the same is checked by their fingerprint
+    place = re.compile(r"dataset(\.mix\.\d+)?\.(path|kind|home): ")
+    changed = [text for text in changed if not place.match(text)]
     for key, default in (("metric", "eval/return_mean"), ("mode", "max")):
         old = getattr(stored.early_stopping, key, default)
         new = getattr(wanted.early_stopping, key, default)

@@ -64,7 +64,7 @@ def _read(agent: Acting, data: Data) -> TransitionDataset:
             f"estimate: the policy has {agent.algorithm.spaces.describe()}, and estimators take "
             "Box or Discrete ones; use held-out episodes (dataset.split) instead"
         )
-    return load_transition_dataset(data, spaces=agent.algorithm.spaces)
+    return load_transition_dataset(data, spaces=agent.algorithm.spaces).in_memory()
 
 
 def _known_behaviour(
@@ -157,7 +157,7 @@ def _trained_on(config: TrainConfig, dataset: TransitionDataset) -> float | None
     try:
         learned = load_transition_dataset(
             config.dataset, env_id=config.env_id, spaces=dataset.spaces, needs_rewards=False
-        )
+        ).in_memory()
     except (RLTrainingError, OSError):
         return None
 

@@ -1,4 +1,4 @@
-"""Commands about data sets: inspect, make, collect, convert."""
+"""Commands about data sets: inspect, make, collect, convert, pack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rl_training.cli.options import (
     out,
 )
 
-app = typer.Typer(help="Inspect, make, collect and convert data sets.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, make, collect, convert and pack data sets.", no_args_is_help=True)
 
 
 KeysArgument = Annotated[
@@ -44,7 +44,8 @@ def inspect(
     source: Annotated[
         str,
         typer.Argument(
-            help="FILE.npz, FILE.hdf5, FILE.parquet, FILE.csv, minari:ID, or a scripted name."
+            help="FILE.npz, FILE.hdf5, FILE.parquet, FILE.csv, minari:ID, a folder of packed data, "
+            "or a scripted name."
         ),
     ],
     keys: KeysArgument = None,
@@ -218,3 +219,40 @@ def convert(
     for note in dataset.notes:
         out.print(f"note: {note}", soft_wrap=True)
     out.print(f"wrote {len(dataset):,} steps to {target}", soft_wrap=True)
+
+
+@app.command()
+def pack(
+    source: Annotated[
+        str, typer.Argument(help="FILE.npz, FILE.hdf5, FILE.parquet, FILE.csv or minari:ID.")
+    ],
+    target: Annotated[Path, typer.Option("--out", help="The folder to write.")],
+    keys: KeysArgument = None,
+    env: EnvOption = None,
+    overwrite: OverwriteOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Pack data that are larger than memory into a folder to train from.
+
+    The source is read once, in pieces, and checked as every source is; of the folder nothing is
+    read but the rows that are used.
+
+    Example: rl-training data pack log.parquet episode=stay order=hour --out log.packed
+    """
+    import time
+
+    from rl_training.data.sources import pack_source
+
+    began = time.monotonic()
+    packed = pack_source(
+        with_keys(source, keys), target, env_id=env, overwrite=overwrite, progress=not quiet
+    )
+    for note in packed.dataset.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    rows, seconds = len(packed.dataset), time.monotonic() - began
+    size = sum(packed.manifest.files().values())
+    out.print(
+        f"packed {rows:,} steps, {size / 1e9:,.2f} GB, into {target} in {seconds:,.1f} s "
+        f"({rows / seconds:,.0f} steps/s)",
+        soft_wrap=True,
+    )

@@ -50,6 +50,7 @@ def save_dataset(
     """
     chosen = format or target_format(target)
     text = str(target)
+    dataset = dataset.in_memory()
     try:
         if chosen == "minari":
             dataset_id = text.removeprefix("minari:")

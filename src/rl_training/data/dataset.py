@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.disk_rows import DiskRows
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
+from rl_training.experiment.memory import require_data_memory
 
 ARRAY_NAMES = (
     "observations",
@@ -25,6 +27,10 @@ ARRAY_NAMES = (
 """Names of the arrays of a data set, everywhere in the package."""
 GROUPS = "groups"
 """Name of the optional array that says whom an episode belongs to."""
+AT_ONCE = 1 << 16
+"""Rows that are read and computed together, where all are."""
+WIDE = ("observations", "actions", "next_observations")
+"""Arrays that stay on disk where a data set is packed; the others have one number per row."""
 
 
 def episode_end_flags(terminations: NDArray[Any], truncations: NDArray[Any]) -> NDArray[np.bool_]:
@@ -39,6 +45,9 @@ class TransitionDataset:
 
     Built by `load_transition_dataset`, which validates; treat the arrays as read-only,
     since a data set may share them with the one it was made from.
+
+    Of a packed data set the `WIDE` arrays are `DiskRows`, which index as arrays do; code that
+    needs more of an array takes the data set `in_memory`.
     """
 
     observations: NDArray[np.float32]  # (N, O)
@@ -63,6 +72,10 @@ class TransitionDataset:
     """(N,) whom an episode belongs to, where the source says it: a patient, a user."""
     held_out: TransitionDataset | None = None
     """Episodes that were set aside, on which policies are measured."""
+    stamp: str | None = None
+    """Of data on disk: what stands for their contents, which are not read for a fingerprint."""
+    statistics: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    """Mean and standard deviation of the observations, where they were stored with the data."""
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -107,6 +120,32 @@ class TransitionDataset:
                 "without ('rl-training data inspect' lists the algorithms); add the array 'rewards'"
             )
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether the `WIDE` arrays are `DiskRows`."""
+        return isinstance(self.observations, DiskRows)
+
+    def in_memory(self) -> TransitionDataset:
+        """The data set with arrays that NumPy computes with; itself where it has such."""
+        if not self.on_disk:
+            return self
+        size = sum(int(getattr(self, name).nbytes) for name in WIDE)
+        require_data_memory(f"data set '{self.name}'", size)
+        held_out = None if self.held_out is None else self.held_out.in_memory()
+        arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in WIDE}
+        return replace(self, **arrays, held_out=held_out, stamp=self.fingerprint())
+
+    def expect_random_access(self) -> None:
+        """Let the system read of data on disk only what is asked for, not what lies beside."""
+        for name in WIDE:
+            array: Any = getattr(self, name)
+            if isinstance(array, DiskRows):
+                array.expect_random_access()
+
+    def restamped(self, what: bytes) -> str | None:
+        """The stamp of these data after a change that `what` describes."""
+        return None if self.stamp is None else _digest(self.stamp.encode(), what)
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The six arrays by name, not copied."""
         return {name: getattr(self, name) for name in ARRAY_NAMES}
@@ -130,10 +169,16 @@ class TransitionDataset:
 
     @cached_property
     def _fingerprint(self) -> str:
+        if self.stamp is not None:
+            if self.held_out is None and len(self.parts) == 1:
+                return self.stamp
+            other = "" if self.held_out is None else self.held_out.fingerprint()
+            return _digest(self.stamp.encode(), repr(self.parts).encode(), other.encode())
         digest = hashlib.sha256(repr(self.parts).encode())
         for name, array in self.to_arrays().items():
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
+            for start in range(0, len(self), AT_ONCE):
+                digest.update(np.ascontiguousarray(array[start : start + AT_ONCE]).data)
         if self.held_out is not None:
             digest.update(self.held_out.fingerprint().encode())
         return digest.hexdigest()[:16]
@@ -143,9 +188,13 @@ class TransitionDataset:
         return self._at(slice(start, stop))
 
     def _at(self, rows: slice | NDArray[np.bool_]) -> TransitionDataset:
-        kept: dict[str, Any] = {name: array[rows] for name, array in self.to_arrays().items()}
+        kept: dict[str, Any] = {
+            name: _chosen(array, rows) for name, array in self.to_arrays().items()
+        }
         groups = None if self.groups is None else self.groups[rows]
-        return replace(self, **kept, groups=groups, parts=())
+        what = repr(rows).encode() if isinstance(rows, slice) else np.packbits(rows).tobytes()
+        stamp = self.restamped(what)
+        return replace(self, **kept, groups=groups, parts=(), stamp=stamp, statistics=None)
 
     def choose_episodes(self, chosen: NDArray[np.bool_]) -> TransitionDataset:
         """The episodes that a mask over all of them marks, at least one."""
@@ -204,10 +253,13 @@ class TransitionDataset:
             # A part that is itself a mix keeps its inner proportions.
             parts += [(rows, float(weight) * w / own) for rows, w in dataset.parts]
         env_ids = {dataset.env_id for dataset in datasets}
-        joined: dict[str, Any] = {
-            name: np.concatenate([getattr(dataset, name) for dataset in datasets])
-            for name in ARRAY_NAMES
-        }
+        on_disk = any(dataset.on_disk for dataset in datasets)
+        joined: dict[str, Any] = {}
+        for name in ARRAY_NAMES:
+            arrays = [getattr(dataset, name) for dataset in datasets]
+            stays = on_disk and name in WIDE
+            joined[name] = DiskRows.joined(arrays) if stays else np.concatenate(arrays)
+        fingerprints = ",".join(dataset.fingerprint() for dataset in datasets) if on_disk else ""
         return cls(
             **joined,
             name=" + ".join(dataset.name for dataset in datasets),
@@ -222,7 +274,19 @@ class TransitionDataset:
             env_id=env_ids.pop() if len(env_ids) == 1 else None,
             has_rewards=all(dataset.has_rewards for dataset in datasets),
             groups=_joined_groups(datasets),
+            stamp=_digest(fingerprints.encode()) if on_disk else None,
         )
+
+
+def _chosen(array: Any, rows: slice | NDArray[np.bool_]) -> Any:
+    return array.chosen(rows) if isinstance(array, DiskRows) else array[rows]
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def _joined_groups(datasets: Sequence[TransitionDataset]) -> NDArray[Any] | None:

@@ -51,4 +51,6 @@ def demonstrations(
         parts=tuple(parts),
         has_whole_episode=False,
         groups=None if dataset.groups is None else dataset.groups[rows],
+        stamp=None,
+        statistics=None,
     )

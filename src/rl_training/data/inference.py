@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,15 @@ MOST_INFERRED_ACTIONS = 100_000
 
 
 def spaces_without_environment(
-    sources: Sequence[RawTransitions], given: SpacesConfig | None, widen_constants: bool = True
+    sources: Sequence[RawTransitions],
+    given: SpacesConfig | None,
+    widen_constants: bool = True,
+    ranges: Sequence[ActionRange] | None = None,
 ) -> tuple[Spaces, str | None]:
     """The spaces of all data of `sources`, and a sentence about where the actions come from.
 
-    What the configuration says counts first, then what a source says of itself, then the data.
+    What the configuration says counts first, then what a source says of itself, then the data,
+    or `ranges` where those are larger than `sources`.
     Without `widen_constants`, bounds that none of them shows are refused.
     """
     given = given or SpacesConfig()
@@ -42,7 +46,7 @@ def spaces_without_environment(
     elif known is not None:
         spaces, note = known, None
     else:
-        spaces = infer_spaces(sources, widen_constants)
+        spaces = infer_spaces(ranges or [action_range(raw) for raw in sources], widen_constants)
         taken = "smallest and largest values" if spaces.is_box else "numbers"
         note = (
             f"action space inferred from the data: {describe_bounds(spaces)}, the {taken} that "
@@ -160,51 +164,81 @@ def _box(width: int, actions: ActionSpace, components: int) -> Spaces:
     return Spaces(width, "box", len(bounds), low, high, action_shape=actions.shape)
 
 
-def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Spaces:
-    """Spaces that hold all data of `sources`: bounds are the smallest and largest action."""
-    first = sources[0]
-    for raw in sources:
-        check_lengths(raw)
-    width = vectors(first, "observations").shape[1]
-    arrays = [numbers(raw, "actions") for raw in sources]
-    for raw, array in zip(sources, arrays, strict=True):
-        finite(raw, "actions", array)
-    flat = [looks_discrete(array) for array in arrays]
-    if any(flat) != all(flat):
-        raise DataError(
-            f"{sources[flat.index(not flat[0])].label}: array 'actions' is "
-            f"{'continuous' if flat[0] else 'discrete'}, unlike that of {first.label}; "
-            "mix only data of one task"
-        )
-    if all(flat):
-        low = min(0, min(int(array.min()) for array in arrays))
-        high = max(int(array.max()) for array in arrays)
+@dataclass(frozen=True)
+class ActionRange:
+    """What a source, or some rows of it, shows of the spaces."""
+
+    raw: RawTransitions  # for messages
+    width: int  # of the observations
+    discrete: bool  # one choice per row
+    whole: bool  # whole numbers alone
+    shape: tuple[int, ...]  # of an action
+    low: NDArray[Any]  # smallest of each component
+    high: NDArray[Any]
+
+    def merged(self, other: ActionRange) -> ActionRange:
+        """Of the rows of both, which are of one source."""
+        _refuse_unlike([self, other])
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return replace(self, whole=self.whole and other.whole, low=low, high=high)
+
+
+def action_range(raw: RawTransitions) -> ActionRange:
+    """The smallest and largest action of a source."""
+    check_lengths(raw)
+    width = vectors(raw, "observations").shape[1]
+    array = numbers(raw, "actions")
+    finite(raw, "actions", array)
+    discrete, whole = looks_discrete(array), array.dtype.kind in "iub"
+    flat = array.reshape(len(array), -1)
+    values = flat if discrete or whole else flat.astype(np.float32, copy=False)
+    kind = np.int64 if discrete or whole else np.float64
+    low, high = (side.astype(kind) for side in (values.min(0), values.max(0)))
+    return ActionRange(raw, width, discrete, whole, array.shape[1:], low, high)
+
+
+def _refuse_unlike(ranges: Sequence[ActionRange]) -> None:
+    first = ranges[0]
+    for other in ranges:
+        if other.discrete != first.discrete:
+            raise DataError(
+                f"{other.raw.label}: array 'actions' is "
+                f"{'continuous' if first.discrete else 'discrete'}, unlike that of "
+                f"{first.raw.label}; mix only data of one task"
+            )
+        if not first.discrete and (other.shape != first.shape or 0 in first.shape):
+            raise DataError(
+                f"{other.raw.label}: array '{other.raw.key('actions')}' has actions of the shape "
+                f"{other.shape}, unlike that of {first.raw.label}, {first.shape}; give all actions "
+                "one shape"
+            )
+
+
+def infer_spaces(ranges: Sequence[ActionRange], widen_constants: bool) -> Spaces:
+    """Spaces that hold all data: bounds are the smallest and largest action."""
+    first = ranges[0]
+    _refuse_unlike(ranges)
+    width, key = first.width, first.raw.key("actions")
+    if first.discrete:
+        low = min(0, *(int(found.low[0]) for found in ranges))
+        high = max(int(found.high[0]) for found in ranges)
         if high - low >= MOST_INFERRED_ACTIONS:
             raise DataError(
-                f"{first.label}: array '{first.key('actions')}' holds whole numbers from {low:,} "
+                f"{first.raw.label}: array '{key}' holds whole numbers from {low:,} "
                 f"to {high:,}, too many for Discrete actions; store continuous actions as float32 "
                 "in the shape (rows, components), or give the environment"
             )
         return Spaces(width, "discrete", high - low + 1, action_start=low)
-    shape = arrays[0].shape[1:]
-    for raw, array in zip(sources, arrays, strict=True):
-        if array.shape[1:] != shape or (0 in shape):
-            raise DataError(
-                f"{raw.label}: array '{raw.key('actions')}' has shape {array.shape}, unlike that "
-                f"of {first.label}, {arrays[0].shape}; give all actions one shape"
-            )
-    outer = None if len(shape) == 1 else shape
-    if all(array.dtype.kind in "iub" for array in arrays):
-        flattened = [array.reshape(len(array), -1) for array in arrays]
-        return _inferred_parts(first, width, flattened, outer)
-    stacked = [array.reshape(len(array), -1).astype(np.float32) for array in arrays]
-    low_bounds = np.min([array.min(0) for array in stacked], 0).astype(np.float64)
-    high_bounds = np.max([array.max(0) for array in stacked], 0).astype(np.float64)
+    outer = None if len(first.shape) == 1 else first.shape
+    if all(found.whole for found in ranges):
+        return _inferred_parts(ranges, outer)
+    low_bounds = np.min([found.low.astype(np.float64) for found in ranges], 0)
+    high_bounds = np.max([found.high.astype(np.float64) for found in ranges], 0)
     constant = low_bounds == high_bounds
     if constant.any() and not widen_constants:
         component = int(np.flatnonzero(constant)[0])
         raise DataError(
-            f"{first.label}: component {component} of array '{first.key('actions')}' is "
+            f"{first.raw.label}: component {component} of array '{key}' is "
             f"{low_bounds[component]:g} throughout, which shows no bounds to act within; give "
             "them, such as dataset.spaces.actions: {kind: box, low: -1, high: 1}"
         )
@@ -220,15 +254,11 @@ def infer_spaces(sources: Sequence[RawTransitions], widen_constants: bool) -> Sp
     )
 
 
-def _inferred_parts(
-    first: RawTransitions,
-    width: int,
-    arrays: Sequence[NDArray[Any]],
-    shape: tuple[int, ...] | None,
-) -> Spaces:
+def _inferred_parts(ranges: Sequence[ActionRange], shape: tuple[int, ...] | None) -> Spaces:
     """MultiDiscrete actions with as many choices as occur, from 0."""
-    lows = np.min([array.min(0).astype(np.int64) for array in arrays], 0).clip(max=0)
-    highs = np.max([array.max(0).astype(np.int64) for array in arrays], 0)
+    first, width = ranges[0].raw, ranges[0].width
+    lows = np.min([found.low for found in ranges], 0).clip(max=0)
+    highs = np.max([found.high for found in ranges], 0)
     part = int((highs - lows).argmax())
     if highs[part] - lows[part] >= MOST_INFERRED_ACTIONS:
         raise DataError(

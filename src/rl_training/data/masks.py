@@ -45,7 +45,8 @@ def with_masks(raw: RawTransitions) -> RawTransitions:
         cut[-1] |= not ended[-1]
         if given is None and cut.any():
             raise DataError(
-                f"{raw.label}: row {int(np.flatnonzero(cut)[0])} ends an episode that goes on "
+                f"{raw.label}: row {int(np.flatnonzero(cut)[0]) + raw.first_row} ends an episode "
+                "that goes on "
                 f"unrecorded, and nothing says which actions are allowed there; add the array "
                 f"'{NEXT_MASK}', or leave out 'next_observations', so that such rows are dropped"
             )
@@ -102,13 +103,15 @@ def _flags(raw: RawTransitions, name: str) -> NDArray[np.float32]:
     if wrong.any():
         row = int(np.nonzero(wrong)[0][0])
         raise DataError(
-            f"{raw.label}: array '{key}' holds {array[row][wrong[row]][0]} at row {row}, expected "
+            f"{raw.label}: array '{key}' holds {array[row][wrong[row]][0]} at row "
+            f"{row + raw.first_row}, expected "
             "only 0 and 1; store it as bool"
         )
     empty = ~(array != 0).any(1)
     if name == MASK and empty.any():
         raise DataError(
-            f"{raw.label}: array '{key}' allows no action at row {int(np.flatnonzero(empty)[0])}; "
+            f"{raw.label}: array '{key}' allows no action at row "
+            f"{int(np.flatnonzero(empty)[0]) + raw.first_row}; "
             "allow at least the one that was taken"
         )
     return array.astype(np.float32)
@@ -129,7 +132,8 @@ def _refuse_forbidden(raw: RawTransitions, mask: NDArray[np.float32]) -> None:
     if not fits.all():
         row = int(np.flatnonzero(~fits)[0])
         raise DataError(
-            f"{raw.label}: the action {int(taken[row])} at row {row} is one that array "
+            f"{raw.label}: the action {int(taken[row])} at row {row + raw.first_row} is one that "
+            "array "
             f"'{raw.key(MASK)}' forbids; repair the mask or remove that row"
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     DataError,
     EnvironmentSetupError,
+    RLTrainingError,
     did_you_mean,
 )
 from rl_training.experiment.files import bring_back
@@ -111,7 +113,8 @@ def _raw_file(
     return RawTransitions(label=label, name=str(path), arrays=arrays, keys=keys)
 
 
-def _require_file(path: Path, kind: str) -> None:
+def require_file(path: Path, kind: str) -> None:
+    """Refuse a path that is no file which may be read."""
     if not path.exists():
         folder = path.parent
         beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
@@ -131,7 +134,7 @@ Chooser = Callable[[list[str]], list[str]]
 
 
 def _npz_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
-    _require_file(path, "npz")
+    require_file(path, "npz")
     label = f"npz file '{path}'"
     unknown = (
         f"'{path}' is not an npz file, or is damaged; write it with numpy.savez, "
@@ -168,7 +171,7 @@ def _npz_array(archive: Any, key: str, label: str) -> NDArray[Any]:
 
 
 def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
-    _require_file(path, "hdf5")
+    require_file(path, "hdf5")
     label = f"hdf5 file '{path}'"
     h5py = optional_module("h5py", "hdf5", "reading an hdf5 file")
     unknown = (
@@ -177,15 +180,15 @@ def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
     )
     with damage(unknown), h5py.File(path, "r") as file:
         # Of all keys: an array that is a dead link or a group is not one that is missing.
-        chosen = choose(list(file)) if choose else [k for k in file if _is_array(file, k, h5py)]
+        chosen = choose(list(file)) if choose else [k for k in file if is_array(file, k, h5py)]
         for key in chosen:
-            if not _is_array(file, key, h5py):
+            if not is_array(file, key, h5py):
                 raise DataError(
                     f"{label}: '{key}' is no array of this file, but a group or a link; store the "
                     "numbers under this key"
                 )
             with damage(f"{label}: array '{key}' cannot be read; write the file again"):
-                _check_stored_here(file, key, label)
+                check_stored_here(file, key, label)
         require_data_memory(label, sum(file[key].nbytes for key in chosen))
         arrays = {}
         for key in chosen:
@@ -194,7 +197,7 @@ def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
         return arrays
 
 
-def _check_stored_here(file: Any, key: str, label: str) -> None:
+def check_stored_here(file: Any, key: str, label: str) -> None:
     """Refuse an array whose numbers lie in another file, or were never written."""
     stored = file[key]
     if stored.external or stored.is_virtual:
@@ -210,7 +213,7 @@ def _check_stored_here(file: Any, key: str, label: str) -> None:
         )
 
 
-def _is_array(file: Any, key: str, h5py: Any) -> bool:
+def is_array(file: Any, key: str, h5py: Any) -> bool:
     """Whether a key holds an array; other files are not opened to find out."""
     try:
         if isinstance(file.get(key, getlink=True), h5py.ExternalLink):
@@ -227,16 +230,32 @@ def read_minari(dataset_id: str) -> RawTransitions:
     Minari keeps T + 1 observations for the T steps of an episode: row t goes from
     observation t to observation t + 1, and the last one is only ever a successor.
     """
-    label = f"minari data set '{dataset_id}'"
+    with opened_minari(dataset_id) as dataset:
+        label = minari_label(dataset_id)
+        _check_minari_size(Path(dataset.storage.data_path), label)
+        episodes = [minari_episode(episode, label) for episode in dataset.iterate_episodes()]
+        if not episodes:
+            raise DataError(f"{label}: the data set is empty; give at least one episode")
+        return minari_raw(dataset, dataset_id, episodes)
+
+
+def minari_label(dataset_id: str) -> str:
+    """How messages name a Minari data set."""
+    return f"minari data set '{dataset_id}'"
+
+
+@contextmanager
+def opened_minari(dataset_id: str) -> Iterator[Any]:
+    """Minari's data set; what it raises becomes one sentence."""
+    label = minari_label(dataset_id)
     minari = optional_module("minari", "minari", "reading a Minari data set")
     optional_module("h5py", "minari", "reading a Minari data set")
     try:
         bring_back(minari_folder(dataset_id))  # after a replacement that was killed
         dataset = minari.load_dataset(dataset_id, download=False)
         _check_minari_spaces(dataset, label)
-        _check_minari_size(Path(dataset.storage.data_path), label)
-        episodes = [_minari_episode(episode, label) for episode in dataset.iterate_episodes()]
-    except DataError:
+        yield dataset
+    except RLTrainingError:
         raise
     except FileNotFoundError:
         local = _local_minari_ids(minari)
@@ -249,17 +268,21 @@ def read_minari(dataset_id: str) -> RawTransitions:
         raise DataError(
             f"{label} cannot be read ({reason}); run: minari download --force {dataset_id}"
         ) from None
-    if not episodes:
-        raise DataError(f"{label}: the data set is empty; give at least one episode")
-    arrays = {name: _joined(name, episodes, label) for name in episodes[0]}
-    env_spec = dataset.env_spec
+
+
+def minari_raw(
+    dataset: Any, dataset_id: str, episodes: list[dict[str, NDArray[Any]]], first_row: int = 0
+) -> RawTransitions:
+    """Some episodes of a Minari data set, one after the other."""
+    label, env_spec = minari_label(dataset_id), dataset.env_spec
     return RawTransitions(
         label=label,
         name=f"minari:{dataset_id}",
-        arrays=arrays,
+        arrays={name: _joined(name, episodes, label) for name in episodes[0]},
         spaces=_known_spaces(dataset.observation_space, dataset.action_space),
         env_id=env_spec.id if env_spec is not None else None,
         episode_ends=np.cumsum([len(part["rewards"]) for part in episodes]) - 1,
+        first_row=first_row,
     )
 
 
@@ -296,7 +319,7 @@ def _check_minari_size(folder: Path, label: str) -> None:
             file.visit(names.append)  # which follows no link into other files
             for name in names:
                 if isinstance(file[name], h5py.Dataset):
-                    _check_stored_here(file, name, label)
+                    check_stored_here(file, name, label)
                     total += int(file[name].nbytes)
     require_data_memory(label, total)
 
@@ -326,7 +349,8 @@ def _check_minari_spaces(dataset: Any, label: str) -> None:
             )
 
 
-def _minari_episode(episode: Any, label: str) -> dict[str, NDArray[Any]]:
+def minari_episode(episode: Any, label: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an episode by the package's names."""
     observations, steps = np.asarray(episode.observations), len(episode.rewards)
     if observations.shape[0] != steps + 1:
         raise DataError(

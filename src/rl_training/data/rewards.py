@@ -67,4 +67,5 @@ def _processed(
             f"{dataset.name}: the processed reward of row {row} is not finite; "
             "use a smaller rewards.scale, rewards.shift or rewards.return_range"
         )
-    return replace(dataset, rewards=rewards)
+    what = f"{processing!r} {returns.min()!r} {returns.max()!r}".encode()
+    return replace(dataset, rewards=rewards, stamp=dataset.restamped(what))

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.episode_lists import holds_episodes, read_episodes
 from rl_training.data.episodes import chosen_episodes
+from rl_training.data.homes import MemoryHome, to_be_packed
 from rl_training.data.inference import spaces_without_environment
 from rl_training.data.keys import ALIASES
 from rl_training.data.masks import check_masks, with_masks
+from rl_training.data.packed import Packed, is_packed, open_packed, source_file
+from rl_training.data.packing import (
+    STREAMED,
+    PackingProgress,
+    existing_files,
+    pack,
+    packed_copy,
+    source_bytes,
+    source_rows,
+)
+from rl_training.data.pieces import pieces_of
 from rl_training.data.readers import (
     HDF5_SUFFIXES,
     read_arrays,
@@ -41,6 +53,7 @@ from rl_training.experiment.errors import (
     EnvironmentSetupError,
     did_you_mean,
 )
+from rl_training.experiment.memory import host_memory
 
 DEFAULT_RANDOM_STEPS = 10_000
 
@@ -60,7 +73,10 @@ def load_transition_dataset(
     in a mapping with the key `observations`, a list of episodes, a data frame (alone, or under
     the key `frame` beside those of a section), a data set (returned as it is), or a string: a
     scripted name such as "pendulum-mixed", "random", a path that ends in .npz, .h5, .hdf5,
-    .parquet or .csv, or "minari:ID".
+    .parquet or .csv, a folder of packed data, or "minari:ID".
+
+    Of packed data nothing is read but what is used; a file that is large, or that is to stay on
+    disk, is packed first.
 
     The data are checked against `spaces`; where those are left out, against the
     environment `env_id`; where that is left out too, against what the source says of
@@ -83,6 +99,7 @@ def load_transition_dataset(
             spaces = env_spaces(env_id, env_kwargs)
         return _refitted(source, spaces)
     config = None
+    raws: Sequence[RawTransitions | Packed]
     if holds_frame(source):
         config = frame_config(source)
         given = given or config.spaces
@@ -96,22 +113,62 @@ def load_transition_dataset(
     else:
         config = _as_config(source)
         given = given or config.spaces
-        raws = _read_parts(config, env_id, env_kwargs, needs_rewards, given)
-    raws = [with_masks(raw) for raw in raws]
+        reading = _Reading(config, env_id, env_kwargs, spaces, needs_rewards, given)
+        raws = reading.parts()
+    opened = [with_masks(raw) if isinstance(raw, RawTransitions) else raw for raw in raws]
+    heads = [raw.head() if isinstance(raw, Packed) else raw for raw in opened]
     if spaces is None and env_id is not None:
         spaces = env_spaces(env_id, env_kwargs)
     note = None
     if spaces is None:
-        spaces, note = spaces_without_environment(raws, given, widen_constants)
-    for raw in raws:
-        check_masks(raw, spaces)
-    datasets = [_for_environment(build_dataset(raw, spaces), env_id) for raw in raws]
+        spaces, note = spaces_without_environment(heads, given, widen_constants)
+    datasets = []
+    for raw in opened:
+        if isinstance(raw, Packed):
+            if needs_rewards:
+                raw.dataset.require_rewards()
+            datasets.append(_for_environment(raw.fitted(spaces), env_id))
+        else:
+            check_masks(raw, spaces)
+            datasets.append(_for_environment(build_dataset(raw, spaces), env_id))
     dataset = datasets[0] if config is None else _combine(config, datasets)
     if note is not None:
         dataset = replace(dataset, notes=(*dataset.notes, note))
     if config is None:
         return dataset
     return apply_reward_processing(chosen_episodes(dataset, config), config.rewards)
+
+
+def pack_source(
+    source: DatasetConfig | Mapping[str, Any] | str | Path,
+    target: str | Path,
+    *,
+    env_id: str | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> Packed:
+    """Pack a file, a table or a Minari data set into the folder `target`, read in pieces."""
+    config = _as_config(source)
+    if config.kind not in STREAMED:
+        raise DataError(
+            f"data of kind '{config.kind or 'mix'}' cannot be packed; give a file that ends in "
+            ".npz, "
+            ".h5, .hdf5, .parquet or .csv, or minari:ID"
+        )
+    spaces = None if env_id is None else env_spaces(env_id, None)
+    shown = PackingProgress(source_rows(config), shown=progress)
+    try:
+        return pack(
+            pieces_of(config, False, config.spaces),
+            target,
+            spaces=spaces,
+            given=config.spaces,
+            sources=tuple(source_file(file) for file in existing_files(config)),
+            overwrite=overwrite,
+            on_rows=shown,
+        )
+    finally:
+        shown.stop()
 
 
 def parse_source(text: str | Path) -> DatasetConfig:
@@ -126,6 +183,8 @@ def parse_source(text: str | Path) -> DatasetConfig:
         return DatasetConfig(kind="hdf5", path=text)
     if suffix in SUFFIXES:
         return DatasetConfig.parse({"kind": SUFFIXES[suffix], "path": text}, prefix="dataset.")
+    if is_packed(text):
+        return DatasetConfig(kind="packed", path=text)
     if text == "random":
         return DatasetConfig(kind="random")
     if text in SCRIPTED:
@@ -133,7 +192,7 @@ def parse_source(text: str | Path) -> DatasetConfig:
     raise DataError(
         f"data set '{text}' is unknown{did_you_mean(text, SCRIPTED)}; expected one of "
         f"{', '.join(SCRIPTED)}, 'random', a path ending in .npz, .h5, .hdf5, .parquet or "
-        ".csv, or minari:ID"
+        ".csv, a folder of packed data, or minari:ID"
     )
 
 
@@ -183,23 +242,64 @@ def _parts(config: DatasetConfig) -> tuple[DataSource, ...]:
     return (config,) if config.mix is None else config.mix
 
 
-def _read_parts(
-    config: DatasetConfig,
-    env_id: str | None,
-    env_kwargs: Mapping[str, Any] | None,
-    needs_rewards: bool,
-    given: SpacesConfig | None,
-) -> list[RawTransitions]:
-    if config.mix is not None and config.max_episodes is not None:
-        raise ConfigError(
-            "dataset.max_episodes: belongs to the parts of a mix; write it inside 'mix', "
-            "in each part that should be shortened"
-        )
-    # Checked before the slow part: a wrong name must not cost the making of other parts.
-    for part in _parts(config):
+@dataclass(frozen=True)
+class _Reading:
+    """What is known of a task while its sources are read."""
+
+    config: DatasetConfig
+    env_id: str | None
+    env_kwargs: Mapping[str, Any] | None
+    spaces: Spaces | None
+    needs_rewards: bool
+    given: SpacesConfig | None
+
+    def parts(self) -> list[RawTransitions | Packed]:
+        config = self.config
+        if config.mix is not None and config.max_episodes is not None:
+            raise ConfigError(
+                "dataset.max_episodes: belongs to the parts of a mix; write it inside 'mix', "
+                "in each part that should be shortened"
+            )
+        # Checked before the slow part: a wrong name must not cost the making of other parts.
+        for part in _parts(config):
+            if part.kind == "scripted":
+                recipe_for(str(part.name), self.env_id)
+        return [self._part(part) for part in _parts(config)]
+
+    def _part(self, part: DataSource) -> RawTransitions | Packed:
+        if part.kind == "packed":
+            return open_packed(str(part.path))
+        if part.kind in STREAMED and to_be_packed(self.config.home, source_bytes(part), free()):
+            return self._packed(part)
+        if part.kind in TABLE_KINDS:
+            return read_table(part, self.needs_rewards, self.given)
         if part.kind == "scripted":
-            recipe_for(str(part.name), env_id)
-    return [_read(part, env_id, env_kwargs, needs_rewards, given) for part in _parts(config)]
+            return _read_scripted(str(part.name), part.seed, self.env_id, self.env_kwargs)
+        if part.kind == "random":
+            return _read_random(part, self.env_id, self.env_kwargs)
+        if part.kind == "minari":
+            return read_minari(str(part.id))
+        read = read_npz if part.kind == "npz" else read_hdf5
+        rewarded = self.needs_rewards
+        return read(str(part.path), needs_rewards=rewarded, group=part.group, dones=part.dones)
+
+    def _packed(self, part: DataSource) -> Packed:
+        spaces = self.spaces
+        if spaces is None and self.env_id is not None:
+            spaces = env_spaces(self.env_id, self.env_kwargs)
+        progress = PackingProgress(source_rows(part))
+        try:
+            packed, made = packed_copy(part, self.needs_rewards, self.given, spaces, progress)
+        finally:
+            progress.stop()
+        how = "was packed into" if made else "is read from its packed copy in"
+        note = f"the source {how} '{packed.folder}'"
+        return replace(packed, dataset=replace(packed.dataset, notes=(*packed.dataset.notes, note)))
+
+
+def free() -> MemoryHome:
+    """The host's memory as a home of data."""
+    return MemoryHome(host_memory(), "cpu")
 
 
 def _combine(config: DatasetConfig, datasets: list[TransitionDataset]) -> TransitionDataset:
@@ -210,30 +310,6 @@ def _combine(config: DatasetConfig, datasets: list[TransitionDataset]) -> Transi
     if config.mix is None:
         return kept[0]
     return TransitionDataset.concatenate(kept, [part.weight for part in config.mix])
-
-
-def _read(
-    part: DataSource,
-    env_id: str | None,
-    env_kwargs: Mapping[str, Any] | None,
-    needs_rewards: bool,
-    given: SpacesConfig | None,
-) -> RawTransitions:
-    if part.kind in TABLE_KINDS:
-        return read_table(part, needs_rewards, given)
-    if part.kind == "scripted":
-        return _read_scripted(str(part.name), part.seed, env_id, env_kwargs)
-    if part.kind == "random":
-        return _read_random(part, env_id, env_kwargs)
-    if part.kind == "npz":
-        return read_npz(
-            str(part.path), needs_rewards=needs_rewards, group=part.group, dones=part.dones
-        )
-    if part.kind == "hdf5":
-        return read_hdf5(
-            str(part.path), needs_rewards=needs_rewards, group=part.group, dones=part.dones
-        )
-    return read_minari(str(part.id))
 
 
 def _read_scripted(
@@ -297,6 +373,7 @@ def _refitted(dataset: TransitionDataset, spaces: Spaces | None) -> TransitionDa
     """The data set itself, carrying `spaces` after a check where those are not its own."""
     if spaces is None or spaces == dataset.spaces:
         return dataset
-    raw = RawTransitions(label=dataset.name, name=dataset.name, arrays=dataset.known_arrays())
+    arrays = dataset.in_memory().known_arrays()
+    raw = RawTransitions(label=dataset.name, name=dataset.name, arrays=arrays)
     build_dataset(raw, spaces)
     return replace(dataset, spaces=spaces)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,8 @@ QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "50%": 0.5, "75%": 0.75, "95%"
 COVERAGE_BINS = 20
 HISTOGRAM_BINS = 12
 SHOWN_COLUMNS = 24
+MOST_ROWS_ON_DISK = 2_000_000
+"""Rows of data on disk that are described; more would not fit into every memory."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,11 @@ def summarize(
     dataset: TransitionDataset,
     requirements: Mapping[str, Requirements] | None = None,
 ) -> DatasetSummary:
-    """Summary of `dataset`, and on which of the algorithms in `requirements` it can be used."""
+    """Summary of `dataset`, and on which of the algorithms in `requirements` it can be used.
+
+    Of data on disk that are large, some episodes are described, which a note says.
+    """
+    dataset = _some_episodes(dataset)
     lengths = dataset.episode_lengths()
     rewarded = dataset.has_rewards
     returns = dataset.episode_returns() if rewarded else np.zeros(0)
@@ -130,6 +136,20 @@ def summarize(
             trainability(dataset, name, needs) for name, needs in (requirements or {}).items()
         ),
     )
+
+
+def _some_episodes(dataset: TransitionDataset) -> TransitionDataset:
+    """The data set in memory; of a large one on disk, episodes that are evenly spaced."""
+    if dataset.on_disk and len(dataset) > MOST_ROWS_ON_DISK:
+        every = -(-len(dataset) // MOST_ROWS_ON_DISK)
+        chosen = np.arange(dataset.num_episodes) % every == 0
+        note = (
+            f"described are {int(chosen.sum()):,} of {dataset.num_episodes:,} episodes, of a data "
+            f"set of {len(dataset):,} steps"
+        )
+        some = dataset.choose_episodes(chosen)
+        dataset = replace(some, notes=(*dataset.notes, note))
+    return dataset.in_memory()
 
 
 def trainability(dataset: TransitionDataset, algorithm: str, needs: Requirements) -> Trainability:

@@ -18,8 +18,12 @@ MOST_CATEGORIES = 10_000
 class Columns:
     """The columns of a table of Arrow; `label` is how messages name it."""
 
-    def __init__(self, table: Any, label: str, categories: Sequence[str]) -> None:
+    def __init__(
+        self, table: Any, label: str, categories: Sequence[str], first_row: int = 0
+    ) -> None:
+        """`first_row` is the number of the first row of `table` in the whole."""
         self.table, self.label, self.categories = table, label, categories
+        self.first_row = first_row
 
     def column(self, name: str) -> Any:
         """A column without gaps."""
@@ -27,7 +31,8 @@ class Columns:
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy())[0])
             raise DataError(
-                f"{self.label}: column '{name}' has no value in row {row}; fill it in, or leave "
+                f"{self.label}: column '{name}' has no value in row {row + self.first_row}; fill "
+                "it in, or leave "
                 "out the rows of that episode"
             )
         return column
@@ -63,7 +68,8 @@ class Columns:
         if unseen:
             row = int(np.flatnonzero(indices == found.index(unseen[0]))[0])
             raise DataError(
-                f"{self.label}: column '{name}' has the category '{unseen[0]}' in row {row}, which "
+                f"{self.label}: column '{name}' has the category '{unseen[0]}' in row "
+                f"{row + self.first_row}, which "
                 f"dataset.spaces does not have{did_you_mean(unseen[0], labels)}; correct it, or "
                 "start a new run"
             )
@@ -107,7 +113,8 @@ class Columns:
         if ragged.size:
             raise DataError(
                 f"{self.label}: column '{name}' holds {lengths[ragged[0]]} numbers in row "
-                f"{ragged[0]} and {lengths[0]} in row 0; make all rows equally long"
+                f"{ragged[0] + self.first_row} and {lengths[0]} in row {self.first_row}; make all "
+                "rows equally long"
             )
         flat = whole.flatten()
         if flat.null_count:
@@ -115,7 +122,8 @@ class Columns:
                 np.flatnonzero(flat.is_null().to_numpy(zero_copy_only=False))[0] // lengths[0]
             )
             raise DataError(
-                f"{self.label}: column '{name}' lacks a number in row {row}; fill it in"
+                f"{self.label}: column '{name}' lacks a number in row {row + self.first_row}; fill "
+                "it in"
             )
         values: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(whole), -1)
         return values

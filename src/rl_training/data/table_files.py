@@ -6,7 +6,7 @@ Everything becomes a table of Arrow; `tables` makes transitions of it.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
@@ -99,6 +99,52 @@ def _schema(file: Path, kind: str) -> Any:
         csv = optional_module("pyarrow.csv", "tables", "reading a table")
         with csv.open_csv(file) as opened:
             return opened.schema
+
+
+def batches(
+    file: Path, kind: str, wanted: Chooser, rows: int, as_float: Sequence[str] = ()
+) -> Iterator[Any]:
+    """The wanted columns of a file as tables of some rows each; the whole is never in memory.
+
+    The types of a CSV file are those of its beginning; whole numbers in the columns `as_float`
+    may have fractions later on.
+    """
+    schema = _schema(file, kind)
+    columns = wanted(list(schema.names))
+    pa = arrow()
+    with damage(f"'{file}' is damaged, or mixes types in a column; write it again"):
+        if kind == "parquet":
+            parquet = optional_module("pyarrow.parquet", "tables", "reading a table")
+            with parquet.ParquetFile(file, memory_map=True) as opened:
+                for batch in opened.iter_batches(rows, columns=columns, use_threads=False):
+                    yield pa.Table.from_batches([batch])
+            return
+        csv = optional_module("pyarrow.csv", "tables", "reading a table")
+        wide = {c: pa.float64() for c in as_float if pa.types.is_integer(schema.field(c).type)}
+        options = csv.ConvertOptions(include_columns=columns, column_types=wide)
+        with csv.open_csv(file, convert_options=options) as opened:
+            for batch in opened:
+                yield pa.Table.from_batches([batch])
+
+
+def stored_bytes(files: Sequence[Path], kind: str) -> int:
+    """About how much memory the columns of some files take."""
+    if kind == "csv":
+        return sum(file.stat().st_size for file in files)
+    metadata = _metadata(files)
+    groups = [m.row_group(i) for m in metadata for i in range(m.num_row_groups)]
+    return sum(int(group.total_byte_size) for group in groups)
+
+
+def stored_rows(files: Sequence[Path]) -> int:
+    """The number of rows of Parquet files."""
+    return sum(int(metadata.num_rows) for metadata in _metadata(files))
+
+
+def _metadata(files: Sequence[Path]) -> list[Any]:
+    parquet = optional_module("pyarrow.parquet", "tables", "reading a table")
+    with damage(f"'{files[0]}' is not a parquet file, or is damaged; write it again"):
+        return [parquet.read_metadata(file) for file in files]
 
 
 def _read_file(file: Path, kind: str, wanted: Chooser) -> Any:

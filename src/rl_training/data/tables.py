@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,18 +70,30 @@ def read_frame(
     """A data frame, by the keys that a configuration has for tables."""
     label = f"{type(frame).__module__.partition('.')[0]} table"
     table = open_frame(frame, label)
-    return _Reader(source, label, needs_rewards, given).read(table, [table.num_rows])
+    return TableReader(source, label, needs_rewards, given).read(table, [table.num_rows])
 
 
 def read_table(
     source: DataSource, needs_rewards: bool, given: SpacesConfig | None
 ) -> RawTransitions:
     """The files that `source.path` means: one, those of a folder, or those of a pattern."""
-    kind, preset = str(source.kind), PRESETS.get(source.layout or "")
-    files = table_files(str(source.path), kind, preset.folder if preset else "")
-    label = f"{kind} file '{files[0]}'" if len(files) == 1 else f"'{source.path}'"
-    reader = _Reader(source, label, needs_rewards, given)
-    return reader.read(*open_files(files, kind, reader.wanted))
+    files, reader = opened_table(source, needs_rewards, given)
+    return reader.read(*open_files(files, str(source.kind), reader.wanted))
+
+
+def files_of_table(source: DataSource) -> list[Path]:
+    """The files of a table in the order of their names."""
+    preset = PRESETS.get(source.layout or "")
+    return table_files(str(source.path), str(source.kind), preset.folder if preset else "")
+
+
+def opened_table(
+    source: DataSource, needs_rewards: bool, given: SpacesConfig | None
+) -> tuple[list[Path], TableReader]:
+    """The files of a table, and what makes transitions of their rows."""
+    files = files_of_table(source)
+    label = f"{source.kind} file '{files[0]}'" if len(files) == 1 else f"'{source.path}'"
+    return files, TableReader(source, label, needs_rewards, given)
 
 
 def _numbered(name: str, present: Sequence[str]) -> tuple[str, ...]:
@@ -106,7 +119,7 @@ def _last_rows(rank: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(np.append(np.diff(rank) != 0, True))
 
 
-class _Reader:
+class TableReader:
     """One table on its way to transitions; `label` is how messages name it."""
 
     def __init__(
@@ -180,9 +193,10 @@ class _Reader:
 
     # --- the whole ----------------------------------------------------------------------------
 
-    def read(self, table: Any, rows_of_files: Sequence[int]) -> RawTransitions:
+    def read(self, table: Any, rows_of_files: Sequence[int], first_row: int = 0) -> RawTransitions:
+        """The rows of a table, which are `first_row` and those after it of a larger one."""
         table = table.select(self.wanted(table.column_names))
-        self.at = Columns(table, self.label, self.source.categories)
+        self.at = Columns(table, self.label, self.source.categories, first_row)
         if not table.num_rows:
             raise DataError(f"{self.label}: the table has no rows; give at least one")
         self.notes: list[str] = []
@@ -216,6 +230,7 @@ class _Reader:
             episode_ends=ends,
             layout=layout,
             action_labels=self.action_labels,
+            first_row=first_row,
         )
 
     def _sorted(
@@ -304,7 +319,8 @@ class _Reader:
             inside[ends] = False
             if inside.any():
                 raise DataError(
-                    f"{self.label}: row {int(np.flatnonzero(inside)[0])} of the sorted table ends "
+                    f"{self.label}: row {int(np.flatnonzero(inside)[0]) + self.at.first_row} of "
+                    "the sorted table ends "
                     f"an episode, but column '{self.episode}' goes on; correct one of them"
                 )
         return {name: np.asarray(array) for name, array in flags.items()}

@@ -20,6 +20,8 @@ from rl_training.experiment.errors import DataError
 
 ACTION_TOLERANCE = 1e-4
 SEAM_TOLERANCE = 1e-5
+NO_END = "no row is marked as an episode's end; the whole is one episode, cut"
+OPEN_END = "the last episode has no end; it is marked as truncated"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class RawTransitions:
     mask_width: int = 0  # of the action masks that its observations end with, see data/masks.py
     layout: Layout | None = None  # of the observations, where the source has several parts
     action_labels: tuple[str, ...] = ()  # names of Discrete actions
+    first_row: int = 0  # where these rows begin in the source, if they are a piece of it
+    is_piece: bool = False  # of a source, some of whose pieces may come to nothing
 
     def key(self, array_name: str) -> str:
         return self.keys.get(array_name, array_name)
@@ -61,10 +65,10 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
     flagged = bool(episode_end_flags(terminations, truncations).any())
     if not flagged:
         truncations[-1] = True
-        notes.append("no row is marked as an episode's end; the whole is one episode, cut")
+        notes.append(NO_END)
     elif not (terminations[-1] or truncations[-1]):
         truncations[-1] = True
-        notes.append("the last episode has no end; it is marked as truncated")
+        notes.append(OPEN_END)
     if "next_observations" in raw.arrays:
         following = vectors(raw, "next_observations")
         _check_width(raw, "next_observations", following, spaces)
@@ -128,7 +132,8 @@ def _check_groups(raw: RawTransitions, dataset: TransitionDataset) -> None:
     if changes.size:
         raise DataError(
             f"{raw.label}: array '{key}' changes from {groups[changes[0]]} to "
-            f"{groups[changes[0] + 1]} after row {changes[0]}, inside an episode; mark the end of "
+            f"{groups[changes[0] + 1]} after row {changes[0] + raw.first_row}, inside an episode; "
+            "mark the end of "
             "the episode there, or correct the array"
         )
 
@@ -172,7 +177,8 @@ def finite(raw: RawTransitions, name: str, array: NDArray[Any]) -> NDArray[np.fl
         kind = "NaN" if np.isnan(result[where]) else "infinity (as float32)"
         column = f", column {where[1]}" if len(where) > 1 else ""
         raise DataError(
-            f"{raw.label}: array '{raw.key(name)}' holds {kind} at row {where[0]}{column}; "
+            f"{raw.label}: array '{raw.key(name)}' holds {kind} at row "
+            f"{where[0] + raw.first_row}{column}; "
             "repair the value or remove that episode"
         )
     return result
@@ -234,7 +240,8 @@ def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
         if outside.any():
             row = int(np.flatnonzero(outside)[0])
             raise DataError(
-                f"{raw.label}: array '{key}' holds {int(flat[row])} at row {row}, outside the "
+                f"{raw.label}: array '{key}' holds {int(flat[row])} at row {row + raw.first_row}, "
+                "outside the "
                 f"discrete actions {spaces.action_start}..{last}; repair or remove that row"
             )
         return np.ascontiguousarray(flat, dtype=np.int64)
@@ -260,7 +267,8 @@ def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:
     if outside.any():
         row, column = (int(axis[0]) for axis in np.nonzero(outside))
         raise DataError(
-            f"{raw.label}: array '{key}' holds {float(values[row, column]):g} at row {row}, "
+            f"{raw.label}: array '{key}' holds {float(values[row, column]):g} at row "
+            f"{row + raw.first_row}, "
             f"column {column}, outside the action space [{low[column]:g}, {high[column]:g}]; "
             "give actions in the environment's units, or clip them"
         )
@@ -277,7 +285,8 @@ def _parts(raw: RawTransitions, array: NDArray[Any], spaces: Spaces) -> NDArray[
         row, part = (int(axis[0]) for axis in np.nonzero(wrong))
         last = starts[part] + counts[part] - 1
         raise DataError(
-            f"{raw.label}: array '{key}' holds {array[row, part]:g} at row {row}, part {part}, "
+            f"{raw.label}: array '{key}' holds {array[row, part]:g} at row {row + raw.first_row}, "
+            f"part {part}, "
             f"expected a whole number from {starts[part]} to {last}; repair or remove that row"
         )
     return np.ascontiguousarray(array, dtype=np.int64)
@@ -291,7 +300,8 @@ def _flags(raw: RawTransitions, notes: list[str]) -> tuple[NDArray[np.bool_], ND
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise DataError(
-                f"{raw.label}: array '{raw.key(name)}' holds {array[row]} at row {row}, expected "
+                f"{raw.label}: array '{raw.key(name)}' holds {array[row]} at row "
+                f"{row + raw.first_row}, expected "
                 "only 0 and 1; store it as bool"
             )
         flags.append(array.astype(np.bool_))
@@ -338,7 +348,7 @@ def _successors(
     moved = np.zeros_like(truncations)
     # The row before may close another episode: then the truncated one had a single row.
     moved[:-1] = truncations[1:] & ~episode_end_flags(terminations, truncations)[:-1]
-    if not kept.any():
+    if not kept.any() and not raw.is_piece:
         raise DataError(
             f"{raw.label}: no row has a successor, because next_observations is missing and "
             "every episode is one truncated row; add next_observations"

@@ -288,6 +288,7 @@ class TrainConfig(Section):
     def hash(self) -> str:
         """Fingerprint of the keys that affect the results."""
         fixed = {k: v for k, v in self.to_dict().items() if k not in CHANGEABLE_ON_RESUME}
+        (fixed.get("dataset") or {}).pop("home", None)
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -152,6 +152,7 @@ SOURCE_KEY = {
     "minari": "id",
     "parquet": "path",
     "csv": "path",
+    "packed": "path",
 }
 TABLE_KINDS = ("parquet", "csv")
 
@@ -195,12 +196,15 @@ class TableColumns(Section):
 class DataSource(Section):
     """The source of transitions."""
 
-    kind: Literal["scripted", "random", "npz", "hdf5", "minari", "parquet", "csv"] | None = None
+    kind: (
+        Literal["scripted", "random", "npz", "hdf5", "minari", "parquet", "csv", "packed"] | None
+    ) = None
     """Kind of source."""
     name: str | None = None
     """Name of a scripted data set (kind scripted)."""
     path: Text | None = None
-    """File to read (kind npz or hdf5); of a table also a folder or a pattern such as log-*.csv."""
+    """File to read (kind npz or hdf5); of a table also a folder or a pattern such as log-*.csv; the
+    folder of packed data."""
     id: str | None = None
     """Minari data set id (kind minari)."""
     steps: Count | None = None
@@ -299,6 +303,8 @@ class DatasetConfig(DataSource):
     """Returns-to-go."""
     normalize_observations: bool = False
     """Standardise observations with the data's statistics, which are stored with the policy."""
+    home: Literal["auto", "device", "host", "disk"] = "auto"
+    """Where the table of transitions lives; by default the fastest home that has room for it."""
 
     @model_validator(mode="after")
     def _one_source_or_a_mix(self) -> Self:

@@ -27,6 +27,7 @@ class Evidence:
     """The data that a policy was trained on, seen beside the policy."""
 
     def __init__(self, dataset: TransitionDataset, algorithm: Algorithm) -> None:
+        dataset = dataset.in_memory()
         self.dataset, self.algorithm = dataset, algorithm
         self.support: Support | None = support_of(
             algorithm.spaces, dataset.observations, dataset.actions

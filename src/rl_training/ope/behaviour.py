@@ -18,12 +18,12 @@ from torch import Tensor
 
 from rl_training.algorithms.bc import BCAlgorithm
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.statistics import observation_statistics
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import DataError
 from rl_training.models import BoxPolicy, CategoricalPolicy
 from rl_training.ope.episodes import Floats
-from rl_training.replay.table import observation_statistics
 from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.engine import Engine

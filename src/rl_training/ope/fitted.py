@@ -15,6 +15,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.fqe import FQEAlgorithm, evaluated_policy
 from rl_training.algorithms.warm_start import reads_observations, start_from
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.statistics import observation_statistics
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.ope.behaviour import OnUpdate
@@ -22,7 +23,6 @@ from rl_training.ope.episodes import Floats, padded
 from rl_training.ope.estimators import Values
 from rl_training.ope.options import Options
 from rl_training.ope.steps import ROWS_AT_ONCE, CountedSteps, network_inputs
-from rl_training.replay.table import observation_statistics
 from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.engine import Engine

@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.statistics import observation_statistics
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.ope.behaviour import Behaviour, Clone, OnUpdate, estimated_behaviour
 from rl_training.ope.episodes import Floats
-from rl_training.replay.table import observation_statistics
 
 REFERENCES, CALIBRATED = 20_000, 4_000
 """Logged rows that Box actions are compared with, and rows by which distances become quantiles."""

@@ -1,4 +1,9 @@
-"""A data set on the training device, from which a batch is one gather."""
+"""A data set as a table of rows, from which a batch is one gather.
+
+The table lives in one of three homes: on the training device, in host memory, or on disk. On the
+device a batch is gathered inside the update; from the other homes the rows of some updates are
+brought to the device before them.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +11,23 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.dataset import TransitionDataset
-from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
-from rl_training.experiment.errors import DataError
-from rl_training.experiment.memory import require_data_memory
+from rl_training.data.dataset import AT_ONCE, TransitionDataset
+from rl_training.data.homes import Home, MemoryHome, chosen_home
+from rl_training.data.statistics import observation_statistics
+from rl_training.experiment.memory import available_memory
 from rl_training.replay.batch import Batch, normalized
+from rl_training.replay.row_maker import RowMaker
 
 Random = Callable[[Callable[[torch.Generator | None, int], Tensor]], Tensor]
 """Takes a function that makes n rows of random numbers and returns one such row."""
 
 
-def observation_statistics(
-    dataset: TransitionDataset,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return mean and standard deviation of each component; the latter is never 0."""
-    obs = dataset.observations
-    mean, std = (f(0, dtype=np.float64).astype(np.float32) for f in (obs.mean, obs.std))
-    std += np.float32(1e-3)
-    if dataset.spaces.has_mask:  # it is read as it is
-        kept = slice(-dataset.spaces.action_dim, None)
-        mean[kept], std[kept] = 0.0, 1.0
-    return mean, std
-
-
 class TransitionTable:
     """Transitions packed into one row each, so that a batch is a single gather.
 
-    Batches hold the networks' inputs: observations are standardised once, here, with their own
+    Batches hold the networks' inputs: observations are standardised in the rows, with their own
     statistics (`normalize_observations`), or in every sample, by `normalizer`.
     """
 
@@ -50,46 +42,52 @@ class TransitionTable:
         at_truncation: str = "bootstrap",
         normalize_observations: bool = False,
         normalizer: Callable[[Tensor], Tensor] | None = None,
+        home: Home = "auto",
     ) -> None:
-        if with_returns and not dataset.has_whole_episode:
-            raise DataError(
-                f"data set '{dataset.name}' holds no whole episode, but returns-to-go are needed; "
-                "set terminations or truncations where episodes end, or train an algorithm that "
-                "learns from single transitions ('rl-training data inspect' lists them)"
-            )
-        spaces = dataset.spaces
-        self.spaces = spaces
-        obs, next_obs = dataset.observations, dataset.next_observations
-        self.normalizer = normalizer
-        self.obs_mean, self.obs_std = observation_statistics(dataset)
-        if normalize_observations:
-            # as ObservationNormalizer does when acting
-            obs = np.clip((obs - self.obs_mean) / self.obs_std, -10.0, 10.0)
-            next_obs = np.clip((next_obs - self.obs_mean) / self.obs_std, -10.0, 10.0)
-        action = spaces.from_env(dataset.actions).reshape(len(dataset), -1)
-        discount = np.where(dataset.terminations, 0.0, gamma)
-        columns = [obs, next_obs, action, dataset.rewards[:, None], discount[:, None]]
+        self.device, self.spaces, self.normalizer = device, dataset.spaces, normalizer
+        self.statistics = observation_statistics(dataset) if normalize_observations else None
+        maker = RowMaker(
+            dataset,
+            gamma=gamma,
+            with_returns=with_returns,
+            with_next_actions=with_next_actions,
+            at_truncation=at_truncation,
+            statistics=self.statistics,
+        )
+        self.count, self.widths = len(maker), maker.widths
+        self.with_returns, self.bootstraps = with_returns, maker.final_row is not None
+        known = 5 + len(maker.returns)
+        self.next_action_fields = slice(known, known + 2) if with_next_actions else None
+        self.home, self.reason = chosen_home(
+            home,
+            dataset.name,
+            maker.nbytes,
+            MemoryHome(available_memory(device), device.type),
+            MemoryHome(available_memory(torch.device("cpu")), "cpu"),
+            dataset.on_disk,
+        )
+        self.rows: Tensor | None = None
+        """All rows, on the device or in host memory; None where they stay on disk."""
         self.final_row: Tensor | None = None
-        self.with_returns = with_returns
-        if with_returns:
-            ends = (dataset.terminations, dataset.truncations)
-            columns.append(returns_to_go(dataset.rewards, *ends, gamma)[:, None])
-            if at_truncation == "bootstrap" and bool(dataset.truncations.any()):
-                columns.append(bootstrap_discounts(*ends, gamma)[:, None])
-                self.final_row = torch.from_numpy(final_rows(*ends)).to(device)
-        self.next_action_fields: slice | None = None
-        if with_next_actions:
-            goes_on = ~(dataset.terminations | dataset.truncations)
-            goes_on[-1] = False
-            self.next_action_fields = slice(len(columns), len(columns) + 2)
-            columns += [np.roll(action, -1, axis=0), goes_on[:, None]]
-        self.widths = [column.shape[1] for column in columns]
-        size = 4 * len(dataset) * sum(self.widths)
-        require_data_memory(f"data set '{dataset.name}'", size, device)
-        packed = np.concatenate(columns, axis=1, dtype=np.float32)
-        self.rows = torch.from_numpy(packed).to(device)
-        self.next_obs_columns = slice(self.widths[0], self.widths[0] + self.widths[1])
+        self.maker: RowMaker | None = None
+        """Makes rows of data on disk; the others need the data set no longer."""
+        if self.home == "disk":
+            self.maker = maker
+            dataset.expect_random_access()
+        else:
+            self._fill(maker, device if self.home == "device" else torch.device("cpu"))
         self._set_parts(dataset.parts, device)
+
+    def _fill(self, maker: RowMaker, device: torch.device) -> None:
+        pinned = device.type == "cpu" and self.device.type == "cuda"
+        shape = (len(self), sum(self.widths))
+        self.rows = torch.empty(shape, device=device, pin_memory=pinned)
+        for start in range(0, len(self), AT_ONCE):
+            made = maker.span(start, min(start + AT_ONCE, len(self)))
+            self.rows[start : start + AT_ONCE] = torch.from_numpy(made).to(device)
+        if maker.final_row is not None:
+            self.final_row = torch.from_numpy(maker.final_row).to(device)
+        self.next_obs_columns = slice(self.widths[0], self.widths[0] + self.widths[1])
 
     def _set_parts(self, parts: Sequence[tuple[int, float]], device: torch.device) -> None:
         sizes = torch.tensor([size for size, _ in parts], dtype=torch.float64)
@@ -100,20 +98,49 @@ class TransitionTable:
         self.part_offsets = (sizes.cumsum(0) - sizes).to(device)
 
     def __len__(self) -> int:
-        return self.rows.shape[0]
+        return self.count
 
     def draw(self, size: int, generator: torch.Generator | None = None) -> Tensor:
         """Sample (size,) row numbers: parts by their weight, uniformly within a part."""
-        device = self.rows.device
         if self.num_parts == 1:
-            return torch.randint(len(self), (size,), device=device, generator=generator)
-        u = torch.rand(2, size, dtype=torch.float64, device=device, generator=generator)
+            return torch.randint(len(self), (size,), device=self.device, generator=generator)
+        u = torch.rand(2, size, dtype=torch.float64, device=self.device, generator=generator)
         part = torch.bucketize(u[0], self.part_ends[:-1], right=True)
         return (self.part_offsets[part] + (u[1] * self.part_sizes[part]).floor()).long()
 
+    def fetch(self, index: Tensor) -> Tensor:
+        """Rows in the host's memory, for row numbers that are there, too; the final observation
+        of each row's episode follows where returns need it."""
+        if self.maker is not None:
+            made = [self.maker.at(index.numpy())]
+            if self.bootstraps:
+                made.append(self.maker.final_observations(index.numpy()))
+            return torch.from_numpy(made[0] if len(made) == 1 else np.concatenate(made, 1))
+        assert self.rows is not None
+        taken, final = self._taken(self.rows, index)
+        return taken if final is None else torch.cat([taken, final], 1)
+
+    def _taken(self, rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows and the final observations of their episodes, if those are needed."""
+        taken = rows.index_select(0, index)
+        if self.final_row is None:
+            return taken, None
+        last = rows.index_select(0, self.final_row.index_select(0, index))
+        return taken, last[:, self.next_obs_columns]
+
     def gather(self, index: Tensor) -> Batch:
         """Return the transitions in the given rows."""
-        fields = torch.split(self.rows.index_select(0, index), self.widths, dim=1)
+        if self.rows is not None and self.home == "device":
+            return self._batch(*self._taken(self.rows, index))
+        return self._fetched(self.fetch(index.cpu()).to(self.device))
+
+    def _fetched(self, rows: Tensor) -> Batch:
+        """The batch that rows from `fetch` are."""
+        width = sum(self.widths)
+        return self._batch(rows[:, :width], rows[:, width:] if self.bootstraps else None)
+
+    def _batch(self, rows: Tensor, final: Tensor | None) -> Batch:
+        fields = torch.split(rows, self.widths, dim=1)
         obs, next_obs, action, reward, discount = fields[:5]
         batch = Batch(
             obs=obs,
@@ -130,11 +157,8 @@ class TransitionTable:
             )
         if self.with_returns:
             batch = batch._replace(returns_to_go=fields[5].squeeze(1))
-        if self.final_row is not None:
-            last = self.rows.index_select(0, self.final_row.index_select(0, index))
-            batch = batch._replace(
-                bootstrap_discount=fields[6].squeeze(1), final_obs=last[:, self.next_obs_columns]
-            )
+        if final is not None:
+            batch = batch._replace(bootstrap_discount=fields[6].squeeze(1), final_obs=final)
         return batch if self.normalizer is None else normalized(batch, self.normalizer)
 
     def _inner(self, action: Tensor) -> Tensor:
@@ -145,10 +169,30 @@ class TransitionTable:
 
     def everything(self) -> Batch:
         """Return all transitions in their order."""
-        return self.gather(torch.arange(len(self), device=self.rows.device))
+        return self.gather(torch.arange(len(self), device=self.device))
 
     def sample(self, size: int, random: Random | None = None) -> Batch:
         """Sample `size` transitions; `random` may supply row numbers that were sampled ahead."""
         if random is None:
             return self.gather(self.draw(size))
+        if self.home != "device":
+            return self._fetched(random(FetchedRows(self, size)))
         return self.gather(random(lambda g, n: self.draw(n * size, g).view(n, size)))
+
+
+class FetchedRows:
+    """Random rows of a table that does not live on the device: numbers of rows are drawn like
+    those of a table that does, and stand for the rows themselves."""
+
+    def __init__(self, table: TransitionTable, size: int) -> None:
+        self.table, self.size = table, size
+        self.width = sum(table.widths) + (table.widths[1] if table.bootstraps else 0)
+
+    def numbers(self, generator: torch.Generator | None, n: int) -> Tensor:
+        """(n, size) numbers of rows."""
+        return self.table.draw(n * self.size, generator).view(n, self.size)
+
+    def __call__(self, generator: torch.Generator | None, n: int) -> Tensor:
+        """(n, size, width) rows on the device."""
+        taken = self.table.fetch(self.numbers(generator, n).flatten().cpu())
+        return taken.view(n, self.size, self.width).to(self.table.device)

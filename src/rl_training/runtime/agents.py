@@ -124,7 +124,7 @@ class SingleLearner:
 
     def tensors(self) -> list[Tensor]:
         own = [*self.algorithm.state_tensors(), *self.touched]
-        return own if self.random is None else [*own, self.random.row]
+        return own if self.random is None else [*own, *self.random.counters]
 
 
 class VmapLearner:
@@ -187,7 +187,7 @@ class VmapLearner:
         return acted
 
     def tensors(self) -> list[Tensor]:
-        return [*self.stacked, self.random.row]
+        return [*self.stacked, *self.random.counters]
 
 
 def random_blocks(algorithm: Algorithm, draw: Draw, seeds: Sequence[int]) -> RandomBlocks:

@@ -33,8 +33,10 @@ class HeldOutData:
     """
 
     def __init__(self, training: TransitionTable, dataset: TransitionDataset, gamma: float) -> None:
-        device = training.rows.device
-        self.table = TransitionTable(dataset, device, gamma=gamma, with_returns=False)
+        device = training.device
+        self.table = TransitionTable(
+            dataset, device, gamma=gamma, with_returns=False, home=training.home
+        )
         self.rows = _spread(len(self.table), MOST_ROWS).to(device)
         starts = torch.from_numpy(dataset.episode_starts)
         self.starts = starts[_spread(len(starts), MOST_ROWS)].to(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from rl_training.algorithms.base import RandomRows
 from rl_training.experiment.errors import UnfitStateError
 from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
+from rl_training.replay.table import FetchedRows
+from rl_training.runtime.staging import StagedRows
 
 BLOCK = 200
 """Updates whose random numbers are drawn at once."""
@@ -33,37 +36,64 @@ class RandomBlocks:
         self.kinds, self.seeds = kinds, seeds
         self._generator = torch.Generator(device)
         self._block = -1
-        self.numbers = [torch.stack([self._draw(i, seed, 0) for seed in seeds]) for i in self._all]
-        """One tensor (agents, BLOCK, ...) per kind."""
+        self.staged = {
+            i: StagedRows(kind, len(seeds), partial(self._row_numbers, i), BLOCK)
+            for i, kind in enumerate(kinds)
+            if isinstance(kind, FetchedRows)
+        }
+        """Kinds that are rows of a table which does not live on the device."""
+        self.numbers = [
+            self.staged[i].rows if i in self.staged else self._drawn(i, 0)
+            for i in range(len(kinds))
+        ]
+        """One tensor (agents, BLOCK, ...) per kind; of those that are staged, fewer rows."""
         self.row = torch.zeros(1, dtype=torch.int64, device=device)
         """Which row of the block the next update takes."""
         self._rows: list[Tensor] = []
 
     @property
-    def _all(self) -> range:
-        return range(len(self.kinds))
+    def counters(self) -> list[Tensor]:
+        """The tensors that an update counts itself in."""
+        return [self.row, *(staged.row for staged in self.staged.values())]
 
-    def _draw(self, kind: int, seed: int, block: int) -> Tensor:
+    def _drawn(self, kind: int, block: int) -> Tensor:
+        return torch.stack([self._draw(self.kinds[kind], kind, seed, block) for seed in self.seeds])
+
+    def _row_numbers(self, kind: int, block: int) -> Tensor:
+        rows = self.kinds[kind]
+        assert isinstance(rows, FetchedRows)
+        draws = [self._draw(rows.numbers, kind, seed, block) for seed in self.seeds]
+        return torch.stack(draws).cpu()
+
+    def _draw(self, rows: RandomRows, kind: int, seed: int, block: int) -> Tensor:
         self._generator.manual_seed(derive_seed(seed, "draws", kind, block))
-        return self.kinds[kind](self._generator, BLOCK)
+        return rows(self._generator, BLOCK)
 
     def prepare(self, update: int) -> int:
-        """Make ready for updates from number `update` on; for how many the block lasts."""
+        """Make ready for updates from number `update` on; for how many that suffices."""
         block, row = divmod(update, BLOCK)
         if block != self._block:
             self._block = block
-            for kind in self._all:
-                for numbers, seed in zip(self.numbers[kind], self.seeds, strict=True):
-                    numbers.copy_(self._draw(kind, seed, block))
+            for kind, numbers in enumerate(self.numbers):
+                if kind not in self.staged:
+                    for own, seed in zip(numbers, self.seeds, strict=True):
+                        own.copy_(self._draw(self.kinds[kind], kind, seed, block))
         self.row.fill_(row)
-        return BLOCK - row
+        return min([BLOCK - row, *(staged.prepare(update) for staged in self.staged.values())])
 
     @contextmanager
     def row_of(self, numbers: Sequence[Tensor]) -> Iterator[None]:
         """Inside, one update takes the current row of (BLOCK, ...) `numbers`."""
-        self._rows = [x.index_select(0, self.row).squeeze(0) for x in reversed(numbers)]
+        rows = [self.row if i not in self.staged else self.staged[i].row for i in self._all]
+        taken = [x.index_select(0, row).squeeze(0) for x, row in zip(numbers, rows, strict=True)]
+        self._rows = taken[::-1]
         yield
-        self.row.add_(1)
+        for counter in self.counters:
+            counter.add_(1)
+
+    @property
+    def _all(self) -> range:
+        return range(len(self.kinds))
 
     def take(self, rows: RandomRows) -> Tensor:
         return self._rows.pop()

@@ -56,7 +56,7 @@ class Demonstrations(Extra):
     ) -> None:
         p: ImitationKnobs = algorithm.params
         seed = derive_seed(config.seed, "demonstrations")
-        kept = demonstrations(dataset, p.demo_episodes, p.demo_subsample, seed)
+        kept = demonstrations(dataset, p.demo_episodes, p.demo_subsample, seed).in_memory()
         shown = dataset.terminations[dataset.episode_ends[: p.demo_episodes]]
         self.reach_an_end = bool(shown.mean() > 0.5)
         """Whether most demonstrations terminate, so that a termination is not a failure."""

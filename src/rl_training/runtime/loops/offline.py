@@ -48,9 +48,10 @@ class OfflineData:
             at_truncation=options.returns.at_truncation,
             normalize_observations=by_data,
             normalizer=first.normalizer if carried else None,
+            home=options.home,
         )
-        if by_data:
-            mean, std = self.table.obs_mean, self.table.obs_std
+        if self.table.statistics is not None:
+            mean, std = self.table.statistics
             for agent in agents:
                 agent.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
         self._prepare(config, agents, dataset)
@@ -60,7 +61,7 @@ class OfflineData:
             self.held_out.refuse_unmeasured(config, first)
         self.batch_size = int(first.params.batch_size)
         self.fingerprint = DataFingerprint(dataset)
-        self.notes = dataset.notes
+        self.notes = (*dataset.notes, *home_note(options, self.table))
         epoch = math.ceil(len(self.table) / self.batch_size)
         self.total = config.total_updates or (config.total_epochs or 0) * epoch
 
@@ -75,6 +76,7 @@ class OfflineData:
             if known:
                 agent.see_rewards(float(dataset.rewards.min()), float(dataset.rewards.max()))
             if agent.resamples_episodes:
+                refuse_rows_elsewhere(self.table)
                 counts = resampled_episodes(dataset.num_episodes, seed)
                 give_resample(agent, dataset, counts)
 
@@ -82,6 +84,23 @@ class OfflineData:
         if learner.own_rows is not None:
             return self.table.gather(learner.drawn_rows(self.batch_size))
         return self.table.sample(self.batch_size, learner.random)
+
+
+def home_note(options: DatasetConfig, table: TransitionTable) -> tuple[str, ...]:
+    """Where the table lives, unless that is what everyone expects."""
+    if table.home == "device" and options.home == "auto":
+        return ()
+    place = {"device": "on the training device", "host": "in host memory", "disk": "on disk"}
+    return (f"the table of transitions lives {place[table.home]} ({table.reason})",)
+
+
+def refuse_rows_elsewhere(table: TransitionTable) -> None:
+    """Refuse resampled episodes of data that do not live on the device."""
+    if table.home != "device":
+        raise ConfigError(
+            "algo_kwargs.bootstrap: episodes can be resampled only where the data live on the "
+            f"training device, these live in the home '{table.home}'; remove this key"
+        )
 
 
 def resampled_episodes(episodes: int, seed: int) -> NDArray[np.int64]:
