@@ -18,7 +18,9 @@ from rl_training.data.keys import select_keys, with_both_flags
 from rl_training.data.readers import (
     check_stored_here,
     is_array,
+    minari_bytes,
     minari_episode,
+    minari_label,
     minari_raw,
     opened_minari,
     require_file,
@@ -197,10 +199,12 @@ def _joined(pieces: Sequence[RawTransitions]) -> RawTransitions:
 
 def _minari_pieces(dataset_id: str) -> Iterator[RawTransitions]:
     with opened_minari(dataset_id) as dataset:
+        label = minari_label(dataset_id)
+        minari_bytes(dataset, label)
         held: list[dict[str, NDArray[Any]]] = []
         first = rows = 0
         for episode in dataset.iterate_episodes():
-            held.append(minari_episode(episode, f"minari data set '{dataset_id}'"))
+            held.append(minari_episode(episode, label))
             rows += len(held[-1]["rewards"])
             if rows >= AT_ONCE:
                 yield minari_raw(dataset, dataset_id, held, first)

@@ -232,7 +232,7 @@ def read_minari(dataset_id: str) -> RawTransitions:
     """
     with opened_minari(dataset_id) as dataset:
         label = minari_label(dataset_id)
-        _check_minari_size(Path(dataset.storage.data_path), label)
+        require_data_memory(label, minari_bytes(dataset, label))
         episodes = [minari_episode(episode, label) for episode in dataset.iterate_episodes()]
         if not episodes:
             raise DataError(f"{label}: the data set is empty; give at least one episode")
@@ -309,11 +309,12 @@ def _joined(name: str, episodes: list[dict[str, NDArray[Any]]], label: str) -> N
     return np.concatenate([part[name] for part in episodes])
 
 
-def _check_minari_size(folder: Path, label: str) -> None:
-    """Refuse arrays that declare more than there is memory, or lie elsewhere."""
+def minari_bytes(dataset: Any, label: str) -> int:
+    """What the arrays take in memory; those that were never written, or lie elsewhere, are
+    refused."""
     h5py = optional_module("h5py", "minari", "reading a Minari data set")
     total = 0
-    for path in sorted(folder.glob("*.hdf5")):
+    for path in sorted(Path(dataset.storage.data_path).glob("*.hdf5")):
         with h5py.File(path, "r") as file:
             names: list[str] = []
             file.visit(names.append)  # which follows no link into other files
@@ -321,7 +322,7 @@ def _check_minari_size(folder: Path, label: str) -> None:
                 if isinstance(file[name], h5py.Dataset):
                     check_stored_here(file, name, label)
                     total += int(file[name].nbytes)
-    require_data_memory(label, total)
+    return total
 
 
 def minari_folder(dataset_id: str) -> Path:
