@@ -4,69 +4,38 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
+from rl_training.algorithms.functional import Metrics
+from rl_training.algorithms.learner import DrawnAhead, P
 from rl_training.algorithms.loops import check_keys
-from rl_training.algorithms.optim import EPS, FusedAdam, Optimizer, move_towards
+from rl_training.algorithms.networks import NetworkMaker
+from rl_training.algorithms.optim import Optimizer, move_towards
 from rl_training.algorithms.params import AnyParams
-from rl_training.algorithms.swap import replaced
 from rl_training.envs.spaces import ACTION_NAMES, Spaces
-from rl_training.execution import can_branch_on, is_batched, without_gradients
+from rl_training.execution import can_branch_on, without_gradients
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.registry import working_algorithms
-from rl_training.experiment.state import Stored
 from rl_training.models import (
-    ActionDistribution,
-    ActorCritics,
-    ActorValue,
-    Architecture,
     Carry,
-    Critics,
-    NetworkKind,
     ObservationNormalizer,
-    Observed,
-    OwnNetwork,
     OwnNetworks,
     Policy,
-    Role,
-    ValueNetwork,
-    critics_for,
-    encoder_of_images,
-    frozen_copy,
-    policy_for,
-    weights_on_sphere,
 )
 from rl_training.replay.batch import Batch, normalized
 
 STANDARDIZED = ("simba", "simbav2")
 """Kinds of networks whose observations are standardised as they learn."""
-ADAM: dict[NetworkKind, dict[str, float]] = {"crossq": {"beta1": 0.5}, "simba": {"decay": 0.01}}
-"""How Adam differs for a kind of networks, as its authors have it."""
 Networks = dict[str, nn.Module | nn.Parameter]
 """Learned networks and parameters by name."""
 
-P = TypeVar("P", bound=AnyParams, default=Any)
-"""The knobs of an algorithm."""
 B = TypeVar("B", default=Any)
 """The batches that it learns from, as its loop makes them."""
-
-RandomRows = Callable[[torch.Generator | None, int], Tensor]
-"""Maps (generator, n) to n rows of random numbers on the device; None is the default generator."""
-
-
-class DrawnAhead(Protocol):
-    """Random numbers that were sampled before the update that uses them."""
-
-    def take(self, rows: RandomRows) -> Tensor: ...
 
 
 class Act(NamedTuple):
@@ -76,7 +45,7 @@ class Act(NamedTuple):
     carry: Carry = ()
 
 
-class Algorithm(nn.Module, Generic[P, B]):
+class Algorithm(NetworkMaker[P], Generic[P, B]):
     """Base class; `class MyAlgorithm(Algorithm[MyParams, Batch])` names its knobs and batches.
 
     State is complete by construction: weights and targets are modules, counters and
@@ -111,8 +80,6 @@ class Algorithm(nn.Module, Generic[P, B]):
     """Whether the policy has a carry from step to step."""
     slow_to_compile: ClassVar[bool] = False
     """Whether an update has so many operations that it is not compiled by default."""
-    losses: ClassVar[tuple[str, ...]] = ()
-    """Metrics of `update` that are watched for NaN and infinity."""
     pieces: ClassVar[tuple[str, ...]] = ()
     """Methods that are compiled separately because an update repeats them; without any, the
     whole update is compiled."""
@@ -121,8 +88,6 @@ class Algorithm(nn.Module, Generic[P, B]):
     outside_update: ClassVar[tuple[str, ...]] = ()
     """Optimisers that `update` does not step, because the loop does."""
 
-    update_count: Tensor
-    nonfinite_at: Tensor
     reward_divisor: Tensor
     """What rewards are divided by; only for networks of the kind simbav2."""
     last_td_errors: Tensor
@@ -227,83 +192,10 @@ class Algorithm(nn.Module, Generic[P, B]):
                     f"the task has {spaces.describe()}; remove this key"
                 )
 
-    # --- networks -----------------------------------------------------------------------------
-
-    def own_network(
-        self, role: Role, in_shape: tuple[int, ...], out_dim: int | None
-    ) -> OwnNetwork | None:
-        """The network that the user's factory makes, see `NetworkRequest`; None without one."""
-        return None if self._own_networks is None else self._own_networks(role, in_shape, out_dim)
-
-    def observed(self) -> Observed:
-        """What one network of this task looks at; an encoder of its own for images."""
-        if self._own_networks is not None:
-            shape, images = self.spaces.obs_shape, self.spaces.is_image
-            own = self._own_networks("encoder", shape, None, images)
-            if own is not None:
-                return own
-        return encoder_of_images(self.spaces) if self.spaces.is_image else self.spaces.obs_dim
-
-    def layers(self, role: Role) -> Architecture:
-        """The layers of one network of this algorithm."""
-        layers = self.params.layers(role)
-        if self._own_networks is None:
-            return layers
-        return replace(layers, own=partial(self._own_networks, role))
-
-    def make_policy(
-        self, distribution: ActionDistribution = "gaussian", state_dependent_std: bool = True
-    ) -> Policy:
-        """The stochastic policy that fits the action space; for Box actions see `policy_for`."""
-        spaces = self.spaces
-        return policy_for(
-            self.observed(),
-            spaces.action_kind,
-            spaces.action_dim,
-            self.layers("policy"),
-            distribution,
-            state_dependent_std,
-            masked=spaces.has_mask,
-            choices=spaces.action_choices,
-        )
-
-    def make_critics(self, num_critics: int = 2, masked: bool = True) -> Critics:
-        """Critics that fit the action space; with `masked` they know a task's action masks."""
-        spaces = self.spaces
-        return critics_for(
-            spaces.action_kind,
-            num_critics,
-            self.observed(),
-            spaces.action_dim,
-            self.layers("critic"),
-            masked=masked and spaces.has_mask,
-        )
-
-    def make_value(self) -> ValueNetwork:
-        """A state value."""
-        return ValueNetwork(self.observed(), self.layers("value"))
-
-    def actor_and_critics(
-        self, num_critics: int = 2, distribution: ActionDistribution = "tanh_gaussian"
-    ) -> ActorCritics:
-        """A policy and critics, on networks of their own."""
-        return ActorCritics(self.make_policy(distribution), self.make_critics(num_critics))
-
-    def actor_and_value(
-        self, distribution: ActionDistribution, state_dependent_std: bool = True
-    ) -> ActorValue:
-        """A policy and a state value, on networks of their own."""
-        return ActorValue(self.make_policy(distribution, state_dependent_std), self.make_value())
-
     @property
     def gamma(self) -> float:
         """Discount of the task; 1 for algorithms that use no returns."""
         return self.params.discount
-
-    @property
-    @abstractmethod
-    def policy(self) -> Policy:
-        """The policy that acts."""
 
     @property
     def acting_policy(self) -> Policy:
@@ -477,139 +369,3 @@ class Algorithm(nn.Module, Generic[P, B]):
 
         place = (self.random(uniform) * self.own_row_count).long()
         return self.own_rows.index_select(0, place)
-
-    # --- randomness ---------------------------------------------------------------------------
-
-    def random(self, rows: RandomRows) -> Tensor:
-        """One row of random numbers: the next of those sampled ahead, if there are any."""
-        return rows(None, 1)[0] if self.drawn_ahead is None else self.drawn_ahead.take(rows)
-
-    def normal(self, *shape: int) -> Tensor:
-        """Standard normal noise."""
-        device = self.update_count.device
-        return self.random(lambda g, n: torch.randn(n, *shape, generator=g, device=device))
-
-    def uniform(self, *shape: int) -> Tensor:
-        """Noise in [0, 1)."""
-        device = self.update_count.device
-        return self.random(lambda g, n: torch.rand(n, *shape, generator=g, device=device))
-
-    # --- optimisation -------------------------------------------------------------------------
-
-    def add_optimizer(
-        self,
-        name: str,
-        parameters: Iterable[nn.Parameter],
-        lr: float,
-        weight_decay: float | Sequence[float] = 0.0,
-        eps: float = EPS,
-        **options: Any,
-    ) -> None:
-        """An Adam under `name`, on the device its parameters already live on."""
-        self.optimizers[name] = FusedAdam(parameters, lr, weight_decay, eps, **options)
-        if name == "policy" and self.params.averaging:  # the policy is there now
-            self.averaged_policy = frozen_copy(self.policy)
-
-    def add_optimizer_of(self, name: str, network: nn.Module, lr: float) -> None:
-        """The Adam of a policy or of critics, as their kind of network wants it."""
-        options: dict[str, Any] = dict(ADAM.get(self.params.network_kind, {}))
-        if self.params.network_kind == "simbav2":
-            options["on_sphere"] = weights_on_sphere(network)
-        self.add_optimizer(name, network.parameters(), lr, **options)
-
-    def minimize(self, loss: Callable[[], Loss], *names: str, due: Tensor | None = None) -> Metrics:
-        """One backward pass and one step of each named optimiser.
-
-        The only place where gradients are taken. Gradients reach the parameters of the
-        named optimisers and no others, and are clipped per optimiser. `due` is a 0-d mask for
-        steps that are not taken at every update: see `is_due`.
-        """
-        optimizers = [self.optimizers[name] for name in names]
-        parameters = [p for optimizer in optimizers for p in optimizer.parameters]
-        gradients, metrics = self._gradients(loss, parameters)
-        start, clip = 0, self.params.clip_norm
-        for optimizer in optimizers:
-            own = gradients[start : start + len(optimizer.parameters)]
-            start += len(own)
-            if clip is not None:
-                own = clipped_gradients(own, clip)
-            optimizer.step(own, due)
-        return {key: value.detach() for key, value in metrics.items()}
-
-    def is_due(self, interval: int) -> Tensor | None:
-        """The mask of a step that is taken in the first of every `interval` updates."""
-        return None if interval == 1 else (self.update_count - 1) % interval == 0
-
-    def _gradients(
-        self, loss: Callable[[], Loss], parameters: list[Tensor]
-    ) -> tuple[list[Tensor], Metrics]:
-        if not is_batched():
-            total, metrics = loss()
-            return list(torch.autograd.grad(total, parameters)), metrics
-
-        def of(values: list[Tensor]) -> Loss:
-            with replaced(self, parameters, values):
-                return loss()
-
-        gradients, metrics = torch.func.grad(of, has_aux=True)(parameters)
-        return gradients, metrics
-
-    def state_tensors(self) -> list[Tensor]:
-        """All tensors that an update writes to."""
-        optimizers = self.optimizers.values()
-        own = [*self.parameters(), *self.buffers()]
-        return own + [x for optimizer in optimizers for x in optimizer.tensors()]
-
-    def set_lr_factor(self, factor: float, only: tuple[str, ...] | None = None) -> None:
-        """Set each scheduled optimiser's learning rate to its base times `factor`."""
-        for name, optimizer in self.optimizers.items():
-            if only is None or name in only:
-                optimizer.lr.fill_(optimizer.base_lr * factor)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Behind `.to()` and its like: the optimisers follow their parameters."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for optimizer in self.optimizers.values():
-            optimizer.move(fn)
-        return self
-
-    # --- state --------------------------------------------------------------------------------
-
-    def training_state(self) -> dict[str, Any]:
-        """The complete state for an exact resume."""
-        return {
-            "modules": self.state_dict(),
-            "optimizers": {name: opt.training_state() for name, opt in self.optimizers.items()},
-        }
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        stored = Stored(state, "algorithm")
-        load_module(self, stored.section("modules"))
-        optimizers = stored.section("optimizers")
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_training_state(optimizers.section(name))
-
-    def first_nonfinite(self) -> tuple[str, int] | None:
-        """The losses that were NaN or infinite first, in words, and the update at which."""
-        found = dict(zip(self.losses, self.nonfinite_at.tolist(), strict=True))
-        bad = [at for at in found.values() if at >= 0]
-        if not bad:
-            return None
-        blamed = " and ".join(name for name, at in found.items() if at == min(bad))
-        return blamed.replace("_", " "), min(bad)
-
-    def nonfinite_weight(self) -> str | None:
-        """Name of a weight or statistic that is NaN or infinite."""
-        for name, tensor in self.state_dict().items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                return name
-        return None
-
-
-def load_module(module: nn.Module, stored: Stored) -> None:
-    """Copy stored weights and buffers into a module after checking every one.
-
-    `load_state_dict` alone would convert whatever numbers it finds.
-    """
-    own = module.state_dict()
-    module.load_state_dict({name: stored.tensor_like(name, value) for name, value in own.items()})

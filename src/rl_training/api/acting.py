@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, overload
 
 import numpy as np
+import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.api import insight, worth
-from rl_training.api.support import Array, state_before
 from rl_training.data.dataset import TransitionDataset
 from rl_training.envs.global_random import refuse_beside_learning
 from rl_training.envs.masks import with_mask
@@ -17,9 +17,10 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.trust import refuse_unknown_modules
+from rl_training.models.carry import Carry, num_rows, reset_rows
 from rl_training.runtime.collection import Behaviour, StepWatcher, collect
 from rl_training.runtime.playing import Playable
-from rl_training.runtime.policy import ActingPolicy, env_actions
+from rl_training.runtime.policy import ActingPolicy, Array, env_actions
 
 
 class Acting(Playable):
@@ -140,7 +141,7 @@ class Acting(Playable):
         policy = self._policy if deterministic else ActingPolicy(self.algorithm, False)
         carry = None
         if recurrent:
-            carry = state_before(self.algorithm, state, episode_start, len(obs))
+            carry = _state_before(self.algorithm, state, episode_start, len(obs))
         actions, carry = policy(obs, carry)
         taken = actions[0] if alone else actions
         actions = insight.user_actions(self.algorithm, actions)
@@ -247,3 +248,26 @@ class AbstainingPolicy:
         taken = env_actions(self.agent.algorithm, self._choose(rows))
         actions = insight.user_actions(self.agent.algorithm, taken)
         return (actions[0] if alone else actions), state
+
+
+def _state_before(algorithm: Algorithm, state: Any, episode_start: Any, rows: int) -> Carry | None:
+    """The carry of a recurrent policy before a call of `predict` with `rows` observations."""
+    if state is None:
+        return None
+    kind = type(algorithm.initial_carry(1))
+    if not isinstance(state, kind) or num_rows(state) != rows:
+        held = f"{num_rows(state)} rows" if isinstance(state, kind) else type(state).__name__
+        raise ConfigError(
+            f"predict: expected the state that the call before returned, for {rows} "
+            f"observation{'' if rows == 1 else 's'}, got {held}; give state=None where all "
+            "episodes begin"
+        )
+    if episode_start is None:
+        return state
+    first = np.atleast_1d(np.asarray(episode_start, np.bool_))
+    if first.shape not in ((1,), (rows,)):
+        raise ConfigError(
+            f"predict: episode_start must hold one flag per observation, {rows}, got the shape "
+            f"{first.shape}"
+        )
+    return reset_rows(state, torch.from_numpy(np.broadcast_to(first, (rows,)).copy()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rl_training.api.support import with_paths_found
+from rl_training.api.run_folders import with_paths_found
 from rl_training.experiment.checkpoint import CheckpointInfo, read_checkpoint
 from rl_training.experiment.errors import RLTrainingError
 from rl_training.experiment.state import Stored

@@ -11,16 +11,9 @@ import torch
 
 from rl_training.algorithms.fqe import evaluated_policy
 from rl_training.api.initial import initial_agent
-from rl_training.api.support import (
-    PREPARATION,
-    find_checkpoint,
-    how_to_name,
-    preparation,
-    refuse_misplaced,
-    refused_if_unfit,
-    stored_config,
-    with_options,
-)
+from rl_training.api.options import how_to_name, refuse_misplaced, with_options
+from rl_training.api.run_folders import PREPARATION, preparation
+from rl_training.api.support import find_checkpoint, refused_if_unfit, stored_config
 from rl_training.api.training import Training
 from rl_training.data.inference import spaces_section
 from rl_training.data.sources import (

@@ -8,19 +8,16 @@ from typing import Any
 
 from rl_training.api.initial import begin
 from rl_training.api.managed import ManagedAlgorithm
-from rl_training.api.support import (
+from rl_training.api.options import refuse_changes, with_options
+from rl_training.api.run_folders import (
     announce,
-    check_checkpoints,
     preparation,
-    refuse_changes,
-    refused_if_unfit,
     removed_on_failure,
     store_in,
-    version_note,
     with_absolute_paths,
-    with_options,
     with_paths_found,
 )
+from rl_training.api.support import check_checkpoints, refused_if_unfit, version_note
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
 from rl_training.experiment.console import Console, ProgressConsole

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import RandomRows
+from rl_training.algorithms.learner import RandomRows
 from rl_training.experiment.errors import UnfitStateError
 from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from rl_training.algorithms.base import load_module
 from rl_training.algorithms.functional import Metrics
+from rl_training.algorithms.learner import load_module
 from rl_training.experiment.sinks import Video
 from rl_training.experiment.state import Stored
 from rl_training.runtime.controls import Progress
