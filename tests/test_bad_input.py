@@ -375,12 +375,10 @@ class OddEnv(gym.Env[Any, Any]):
 
 
 _BOX = gym.spaces.Box(-1.0, 1.0, (2,))
+_IMAGE = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
 ODD_SPACES = {
     "Text": (gym.spaces.Text(4), _BOX),
-    "ImageAmongOthers": (
-        gym.spaces.Dict({"x": _BOX, "seen": gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)}),
-        _BOX,
-    ),
+    "TwoImages": (gym.spaces.Dict({"a": _IMAGE, "b": _IMAGE}), _BOX),
     "Unbounded": (_BOX, gym.spaces.Box(-np.inf, np.inf, (1,))),
     "Tuple": (_BOX, gym.spaces.Tuple([_BOX])),
 }

@@ -33,7 +33,6 @@ from rl_training.algorithms.world_models import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate, Whole
-from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Carry, OwnNetwork, Policy, frozen_copy
 from rl_training.models.dreamer import (
@@ -43,16 +42,14 @@ from rl_training.models.dreamer import (
     Head,
     ImaginedPolicy,
     LatentState,
-    PixelDecoder,
-    PixelEncoder,
+    ObservationDecoder,
+    ObservationEncoder,
+    Sight,
     TwoHotHead,
-    VectorDecoder,
-    VectorEncoder,
     exponential_noise,
     mask_state,
     one_hot,
     sample_one_hot,
-    symexp,
 )
 from rl_training.replay.sequences import Context, SequenceBatch
 
@@ -174,23 +171,12 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         size = SIZES[params.size]
-        self.encoder: PixelEncoder | VectorEncoder | OwnNetwork
-        self.decoder: PixelDecoder | VectorDecoder
-        shape = self._image_shape() if spaces.is_image else (1, 1, 1)
-        seen = shape if spaces.is_image else (spaces.obs_dim,)
-        own = self.own_network("encoder", seen, None)
-        if own is not None:
-            self.encoder = own
-        elif spaces.is_image:
-            self.encoder = PixelEncoder(*shape, size)
-        else:
-            self.encoder = VectorEncoder(spaces.obs_dim, size)
+        self.sight = Sight(spaces, self.name())
+        own = self.own_network("encoder", self.sight.in_shape, None)
+        self.encoder: ObservationEncoder | OwnNetwork = own or self.sight.encoder(size)
         self.rssm = RSSM(size, spaces.action_dim, self.encoder.out_dim)
         width = self.rssm.feature_dim
-        if spaces.is_image:
-            self.decoder = PixelDecoder(width, *shape, size)
-        else:
-            self.decoder = VectorDecoder(width, spaces.obs_dim, size)
+        self.decoder: ObservationDecoder = self.sight.decoder(width, size)
         self.reward = TwoHotHead(width, size.units, 1)
         self.continues = Head(width, size.units, 1, 1)
         actions = spaces.action_dim
@@ -207,31 +193,13 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         stoch = torch.zeros(*batch, size.latents, dtype=torch.int64)
         self.register_buffer("last_stoch", stoch, persistent=False)
 
-    def _image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one observation."""
-        frame = self.spaces.image_shape
-        if len(frame) == 4:
-            raise EnvironmentSetupError(
-                f"env_id: {self.name()} takes single images, but the task stacks {frame[0]} "
-                "colour images; it has a memory of its own, so remove the frame stack (Atari: "
-                "env_kwargs.frame_stack=1)"
-            )
-        if len(frame) == 2:
-            return 1, frame[0], frame[1]
-        if frame[-1] < frame[0]:
-            return frame[2], frame[0], frame[1]
-        return frame[0], frame[1], frame[2]
-
     def seen(self, obs: Tensor) -> Tensor:
         """Convert observations to the encoder's input, which is also the decoder's target."""
-        if not self.spaces.is_image:
-            return obs
-        frame = self.spaces.image_shape
-        if len(frame) == 2:
-            obs = obs.unsqueeze(-3)
-        elif frame[-1] < frame[0]:
-            obs = obs.movedim(-1, -3)
-        return obs.float() / 255.0
+        return self.sight.seen(obs)
+
+    def images(self, seen: Tensor) -> Tensor:
+        """(..., channels, height, width) of what `seen` gave, where there are images."""
+        return self.sight.images(seen)
 
     # --- acting -------------------------------------------------------------------------------
 
@@ -361,7 +329,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         features = torch.stack(states, 1)
         obs: Tensor = self.decoder(features)
         return OpenLoop(
-            obs if self.spaces.is_image else symexp(obs),
+            self.sight.expected(obs),
             self.reward.mean(self.reward(features)),
             torch.sigmoid(self.continues(features).squeeze(-1)),
         )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.contract import all_finite
+from rl_training.envs.packed import packed_rows
 from rl_training.experiment.errors import (
     ConfigError,
     DataError,
@@ -30,6 +31,8 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
     """(B, ...) observations, and whether it was one alone; `asked` is what wants to know."""
     spaces = algorithm.spaces
     shape = spaces.obs_shape
+    if spaces.packing is not None and spaces.layout and spaces.layout.has_parts(observation):
+        return packed_rows(spaces.layout, spaces.frame_stack, observation, asked)
     if spaces.layout is not None and spaces.layout.has_parts(observation):
         if spaces.has_mask:
             raise DataError(f"{asked}: the task has action masks; give action_mask, too")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,13 @@ class Part:
     choices: tuple[int, ...] = ()  # how many, for each number of a part that chooses
     starts: tuple[int, ...] = ()  # the smallest of each choice
     labels: tuple[str, ...] = ()  # names of the only choice's values
+    pixels: tuple[int, ...] = ()  # shape of an image, which is no part of the vector
 
     @property
     def width(self) -> int:
         """Numbers it takes in the vector."""
+        if self.pixels:
+            return 0
         return sum(self.choices) if self.choices else math.prod(self.shape)
 
     @property
@@ -120,7 +123,9 @@ class Layout:
 
     def vector(self, observation: Any, asked: str) -> NDArray[np.float32]:
         """(width,) of one observation as the environment gives it."""
-        found = [part.encode(_at(observation, part, asked)[None], asked) for part in self.parts]
+        found = [
+            part.encode(value_at(observation, part, asked)[None], asked) for part in self.parts
+        ]
         vector: NDArray[np.float32] = np.concatenate(found, 1)[0]
         return vector
 
@@ -131,7 +136,7 @@ class Layout:
         alone = True
         found = []
         for part in self.parts:
-            values = _at(columns, part, asked)
+            values = value_at(columns, part, asked)
             if values.ndim > len(part.shape):
                 alone = False
             found.append(values if values.ndim > len(part.shape) else values[None])
@@ -165,14 +170,18 @@ class Layout:
                 raise stored.wrong("labels", "text")
             whole = {
                 key: tuple(stored.wholes(key, len(stored.entries(key)), least=least))
-                for key, least in (("shape", 1), ("choices", 1), ("starts", -(2**62)))
+                for key, least in WHOLE_KEYS
                 if key in stored
             }
             parts.append(Part(path=tuple(path), labels=tuple(labels), **whole))
         return cls(tuple(parts))
 
 
-def _at(observation: Any, part: Part, asked: str) -> NDArray[Any]:
+WHOLE_KEYS = (("shape", 1), ("choices", 1), ("starts", -(2**62)), ("pixels", 1))
+"""Of a stored part, and the least that each of its numbers may be."""
+
+
+def value_at(observation: Any, part: Part, asked: str) -> NDArray[Any]:
     """What lies at a part's place."""
     value = observation
     for step in part.path:
@@ -186,3 +195,23 @@ def _at(observation: Any, part: Part, asked: str) -> NDArray[Any]:
                 "policy was trained on"
             ) from None
     return np.asarray(value)
+
+
+class Packing(NamedTuple):
+    """What lies in the bytes of a frame of an image beside other parts; see `envs.packed`."""
+
+    pixels: tuple[int, ...]
+    """Shape of the image."""
+    numbers: int
+    """How many float32 numbers stand before it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a frame."""
+        return -(-(4 * self.numbers + math.prod(self.pixels)) // 4) * 4
+
+
+def packing_of(layout: Layout | None) -> Packing | None:
+    """None for layouts without an image."""
+    images = [part.pixels for part in layout.parts if part.pixels] if layout is not None else []
+    return Packing(images[0], layout.width) if layout is not None and images else None

@@ -17,6 +17,7 @@ from rl_training.envs.contract import (
 )
 from rl_training.envs.flat_actions import own_arguments, with_flat_actions
 from rl_training.envs.masks import with_masks
+from rl_training.envs.packed import PackedObservation
 from rl_training.envs.parts import with_parts_as_vector
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
@@ -75,8 +76,10 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         raise EnvironmentSetupError(_failed(env_id, error)) from None
     for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    env = with_flat_actions(with_parts_as_vector(env, env_id), env_id, bounds)
-    return with_masks(env, env_id, env_kwargs)
+    seen = with_parts_as_vector(env, env_id)
+    env = with_flat_actions(seen, env_id, bounds)
+    # bytes of an image cannot end with a mask
+    return env if isinstance(seen, PackedObservation) else with_masks(env, env_id, env_kwargs)
 
 
 def spaces_of(env: gym.Env[Any, Any], env_id: str) -> Spaces:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.layout import Layout, Part, Path
 from rl_training.envs.masks import KEY
+from rl_training.envs.packed import PackedObservation, frame_space
 from rl_training.envs.spaces import image_shape
 from rl_training.experiment.errors import EnvironmentSetupError
 
@@ -25,8 +26,22 @@ def with_parts_as_vector(env: gym.Env[Any, Any], env_id: str) -> gym.Env[Any, An
     masked = isinstance(seen, kinds.Dict) and set(seen) == {"observation", KEY}
     if flat or (masked and isinstance(env.action_space, kinds.Discrete)):
         return env
-    if isinstance(seen, kinds.Box) and image_shape(seen, _frames(env)):
+    stack = _frames(env)
+    if isinstance(seen, kinds.Box) and image_shape(seen, stack):
         return env
+    try:
+        frame = frame_space(env, stack)
+        parts = tuple(part for part, _, _ in _parts(frame, ()))
+        images = [part.name for part in parts if part.pixels]
+        if len(images) > 1:
+            raise EnvironmentSetupError(
+                f"observation space with {len(images)} images, {' and '.join(images)}, is not "
+                "supported: expected one beside other parts; wrap the environment"
+            )
+    except EnvironmentSetupError as error:
+        raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
+    if images:
+        return PackedObservation(env, env_id, parts, stack)
     return VectorObservation(env, env_id)
 
 
@@ -62,14 +77,15 @@ def _parts(space: gym.Space[Any], path: Path) -> Iterator[tuple[Part, Any, Any]]
     elif isinstance(space, kinds.MultiBinary):
         total = int(np.prod(space.shape))
         yield Part(path, tuple(space.shape)), np.zeros(total), np.ones(total)
-    elif isinstance(space, kinds.Box) and not (path and image_shape(space, 1)):
+    elif path and image_shape(space, 1):
+        yield Part(path, pixels=image_shape(space, 1)), np.zeros(0), np.zeros(0)
+    elif isinstance(space, kinds.Box):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         yield Part(path, tuple(space.shape)), low, high
     else:
         raise EnvironmentSetupError(
             f"observation space {space} of '{where}' is not supported: expected Box, Discrete, "
-            "MultiDiscrete or MultiBinary, alone or in Dict and Tuple, and images alone; wrap the "
-            "environment"
+            "MultiDiscrete or MultiBinary, alone or in Dict and Tuple; wrap the environment"
         )
 
 
@@ -78,10 +94,7 @@ class VectorObservation(gym.ObservationWrapper[NDArray[np.float32], Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any], env_id: str) -> None:
         super().__init__(env)
-        try:
-            found = list(_parts(env.observation_space, ()))
-        except EnvironmentSetupError as error:
-            raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
+        found = list(_parts(env.observation_space, ()))
         self.observation_layout = Layout(tuple(part for part, _, _ in found))
         low, high = (np.concatenate([part[side] for part in found]) for side in (1, 2))
         with np.errstate(over="ignore"):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.layout import Layout
+from rl_training.envs.layout import Layout, Packing, packing_of
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.experiment.state import LARGEST_COUNT, Stored
 
@@ -58,7 +58,7 @@ class Spaces:
         except AttributeError:
             stack = 1
         seen, done = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
-        found = {}  # what wrappers of the package say
+        found: dict[str, Any] = {}  # what wrappers of the package say
         for field, attribute in (
             ("has_mask", "has_action_mask"),
             ("layout", "observation_layout"),
@@ -66,6 +66,11 @@ class Spaces:
         ):
             with suppress(AttributeError):
                 found[field] = env.get_wrapper_attr(attribute)
+        if packing_of(found.get("layout")) is not None:
+            assert seen is not None
+            bytes_of = gym.spaces.Box(0, 255, (math.prod(seen.shape or ()),), np.uint8)
+            found |= {"image_shape": seen.shape, "frame_stack": stack}
+            return replace(cls.from_gymnasium(bytes_of, done), **found)
         return replace(cls.from_gymnasium(seen, done, stack), **found)
 
     @classmethod
@@ -136,6 +141,11 @@ class Spaces:
     @cached_property
     def is_image(self) -> bool:
         return bool(self.image_shape)
+
+    @cached_property
+    def packing(self) -> Packing | None:
+        """What lies in the bytes of an image beside other parts."""
+        return packing_of(self.layout)
 
     @cached_property
     def obs_shape(self) -> tuple[int, ...]:
@@ -218,7 +228,7 @@ class Spaces:
         if "image_shape" in stored:
             count = len(stored.entries("image_shape"))
             given["image_shape"] = shape = tuple(stored.wholes("image_shape", count, least=1))
-            if shape and (math.prod(shape) != given["obs_dim"] or count not in (2, 3, 4)):
+            if shape and (math.prod(shape) != given["obs_dim"] or count > 4):
                 raise stored.wrong("image_shape", f"of {given['obs_dim']} numbers")
         if "action_labels" in stored:
             given["action_labels"] = labels = tuple(stored.entries("action_labels"))
@@ -235,7 +245,10 @@ class Spaces:
         if "layout" in stored:
             given["layout"] = layout = Layout.from_list(stored.entries("layout"))
             masks = given["action_dim"] if given.get("has_mask") else 0
-            if layout.width + masks != given["obs_dim"]:
+            packing = packing_of(layout)
+            frames = given.get("frame_stack", 1)
+            width = layout.width + masks if packing is None else packing.size * frames
+            if width != given["obs_dim"]:
                 raise stored.wrong("layout", f"of {given['obs_dim'] - masks} numbers")
         return cls(**given)
 
@@ -279,9 +292,12 @@ class Spaces:
 
     def describe(self) -> str:
         actions = f"masked {self._named_actions()}" if self.has_mask else self._named_actions()
-        return (
-            f"{'images' if self.is_image else 'observations'} {self.obs_shape}, {actions} actions"
-        )
+        return f"{self._named_observations()}, {actions} actions"
+
+    def _named_observations(self) -> str:
+        if self.packing is not None:
+            return f"images {self.packing.pixels} beside {self.packing.numbers} numbers"
+        return f"{'images' if self.is_image else 'observations'} {self.obs_shape}"
 
     def _named_actions(self) -> str:
         if self.is_discrete:

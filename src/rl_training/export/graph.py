@@ -148,6 +148,11 @@ class PolicyGraph(nn.Module):
         if draws:
             refuse_sampling(algorithm, "leave out --stochastic")
         spaces = algorithm.spaces
+        if spaces.packing is not None:
+            raise ExportError(
+                f"the task has {spaces.describe()}, and exports hold vectors or images alone; load "
+                "the checkpoint with rl_training.load instead"
+            )
         self.seen = seen_ports(spaces)
         low, high = (
             torch.tensor(values, dtype=torch.float32)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.experiment.errors import ConfigError, describe_exception
 from rl_training.models.crossq import CrossQNet
-from rl_training.models.encoders import EncodedMLP, Encoder, ImageEncoder, Observed
+from rl_training.models.encoders import EncodedMLP, Encoder, ImageEncoder, Observed, PartsEncoder
 from rl_training.models.members import LoneNet, MemberNet
 from rl_training.models.mlp import MLP, Activation, EnsembleMLP
 from rl_training.models.simba import SimbaNet, SphereNet
@@ -249,6 +249,8 @@ def refuse_unfit_layers(module: nn.Module, what: str) -> None:
             )
 
 
-def encoder_of_images(spaces: Any) -> ImageEncoder:
+def encoder_of_images(spaces: Any) -> Encoder:
     """The usual convolutions for a task with images."""
+    if spaces.packing is not None:
+        return PartsEncoder(spaces.packing.pixels, spaces.packing.numbers, spaces.frame_stack)
     return ImageEncoder(spaces.image_shape, spaces.frame_stack)

@@ -62,6 +62,44 @@ class ImageEncoder(Encoder):
         return self.convolutions[0].weight.dtype  # type: ignore[return-value]
 
 
+def unpacked(obs: Tensor, pixels: Sequence[int], numbers: int) -> tuple[Tensor, Tensor]:
+    """(..., numbers) float32 and (..., *pixels) uint8 from (..., bytes) that hold both."""
+    leading, end = obs.shape[:-1], 4 * numbers
+    found = obs[..., :end].contiguous().view(torch.float32)
+    image = obs[..., end : end + math.prod(pixels)].reshape(*leading, *pixels)
+    return found, image
+
+
+class PartsEncoder(Encoder):
+    """Convolutions over an image, beside a layer on the other parts of the observation.
+
+    Observations are (..., bytes), or (..., frames, bytes) where `frame_stack` > 1; see `unpacked`.
+    """
+
+    NUMBER_FEATURES = 64
+
+    def __init__(self, pixels: Sequence[int], numbers: int, frame_stack: int = 1) -> None:
+        super().__init__()
+        self.pixels, self.numbers, self.stack = tuple(pixels), numbers, frame_stack
+        stacked = (frame_stack, *pixels) if frame_stack > 1 else self.pixels
+        self.image = ImageEncoder(stacked, frame_stack)
+        self.out_dim = self.image.out_dim
+        self.layer: nn.Linear | None = None
+        if numbers:
+            self.layer = nn.Linear(frame_stack * numbers, self.NUMBER_FEATURES)
+            self.out_dim += self.NUMBER_FEATURES
+
+    def forward(self, obs: Tensor) -> Tensor:
+        numbers, image = unpacked(obs, self.pixels, self.numbers)
+        features: Tensor = self.image(image)
+        if self.layer is None:
+            return features
+        if self.stack > 1:
+            numbers = numbers.flatten(-2)
+        others = F.relu(self.layer(numbers.to(features.dtype)))
+        return torch.cat([features, others], -1)
+
+
 class EncodedMLP(MLP):
     """An MLP on what an encoder makes of observations."""
 

@@ -41,7 +41,9 @@ def predictions(
     report: dict[str, float | Video] = {"model/open_loop_error": float(error)}
     if replay.spaces.is_image:
         report["model/open_loop"] = prediction_video(
-            truth.cpu(), expected.cpu(), min(SHOWN, steps - 1)
+            algorithm.images(truth).cpu(),
+            algorithm.images(expected).cpu(),
+            min(SHOWN, steps - 1),
         )
     return report
 

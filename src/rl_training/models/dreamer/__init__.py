@@ -26,3 +26,6 @@ from rl_training.models.dreamer.rssm import exponential_noise as exponential_noi
 from rl_training.models.dreamer.rssm import mask_state as mask_state
 from rl_training.models.dreamer.rssm import one_hot as one_hot
 from rl_training.models.dreamer.rssm import sample_one_hot as sample_one_hot
+from rl_training.models.dreamer.sight import ObservationDecoder as ObservationDecoder
+from rl_training.models.dreamer.sight import ObservationEncoder as ObservationEncoder
+from rl_training.models.dreamer.sight import Sight as Sight

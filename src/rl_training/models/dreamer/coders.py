@@ -122,6 +122,27 @@ class PixelEncoder(nn.Module):
         return x.reshape(*leading, self.out_dim)
 
 
+class JoinedEncoder(nn.Module):
+    """An image and other numbers, (..., pixels + numbers), each by an encoder of its own."""
+
+    def __init__(self, image: tuple[int, int, int], numbers: int, size: DreamerSize) -> None:
+        super().__init__()
+        self.image, self.numbers = image, numbers
+        self.pixel_encoder = PixelEncoder(*image, size)
+        self.vector_encoder = VectorEncoder(numbers, size)
+        self.out_dim = self.pixel_encoder.out_dim + self.vector_encoder.out_dim
+
+    def forward(self, joined: Tensor) -> Tensor:
+        image, numbers = split_joined(joined, self.image)
+        return torch.cat([self.pixel_encoder(image), self.vector_encoder(numbers)], -1)
+
+
+def split_joined(joined: Tensor, image: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """(..., channels, height, width) pixels and (..., numbers) from both in one row."""
+    pixels = math.prod(image)
+    return joined[..., :pixels].reshape(*joined.shape[:-1], *image), joined[..., pixels:]
+
+
 def enlarged(x: Tensor) -> Tensor:
     """Upsample images by 2, channels-last; without a host sync, with deterministic gradients."""
     count, channels, height, width = x.shape
@@ -158,3 +179,25 @@ class PixelDecoder(nn.Module):
         """Squared error, summed over pixels."""
         error: Tensor = self(features) - images
         return error.square().sum((-3, -2, -1))
+
+
+class JoinedDecoder(nn.Module):
+    """Maps features to an image and other numbers, (..., pixels + numbers)."""
+
+    def __init__(
+        self, feature_dim: int, image: tuple[int, int, int], numbers: int, size: DreamerSize
+    ) -> None:
+        super().__init__()
+        self.image = image
+        self.pixel_decoder = PixelDecoder(feature_dim, *image, size)
+        self.vector_decoder = VectorDecoder(feature_dim, numbers, size)
+
+    def forward(self, features: Tensor) -> Tensor:
+        pixels = self.pixel_decoder(features).flatten(-3)
+        return torch.cat([pixels, symexp(self.vector_decoder(features))], -1)
+
+    def loss(self, features: Tensor, joined: Tensor) -> Tensor:
+        """The sum of both losses."""
+        image, numbers = split_joined(joined, self.image)
+        found = self.pixel_decoder.loss(features, image)
+        return found + self.vector_decoder.loss(features, numbers)
