@@ -16,31 +16,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Networks
-from rl_training.algorithms.critics import (
-    action_noise,
-    data_and_policy,
-    policy_mean,
-    policy_td_target,
-    td_loss,
-)
+from rl_training.algorithms.critics import Compared, policy_mean
 from rl_training.algorithms.functional import (
     Loss,
-    Metrics,
     capped_exp,
-    soft_update,
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
-from rl_training.envs.spaces import Spaces
+from rl_training.algorithms.params import OfflineToOnlineParams
+from rl_training.algorithms.regression import CriticRegression, RegressionParams
 from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Policy, frozen_copy
-from rl_training.replay.batch import Batch
 
 
-class AWACParams(CloningParams, TargetNetworkParams, OfflineToOnlineParams):
+class AWACParams(RegressionParams, OfflineToOnlineParams):
     renamed = {"beta": Renamed("temperature")}
 
     temperature: Positive = 1.0
@@ -83,55 +72,23 @@ def awac_loss(
     )
 
 
-class AWACAlgorithm(Algorithm[AWACParams, Batch]):
+class AWACAlgorithm(CriticRegression[AWACParams]):
     """Advantage-weighted actor-critic."""
 
     Params = AWACParams
-    loop: ClassVar[str] = "offline"
     online_loop: ClassVar[str | None] = "offline_to_online"
     paper: ClassVar[str] = "Nair et al. 2020"
     summary: ClassVar[str] = "clone good actions more, by a critic's advantage"
-    losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
-    softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
+    num_samples = 1
 
-    def __init__(
-        self, spaces: Spaces, params: AWACParams, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.model = self.actor_and_critics(distribution=params.action_distribution)
-        self.target_critics = frozen_copy(self.model.critics)
-        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
-        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
-
-    @property
-    def policy(self) -> Policy:
-        return self.model.policy
-
-    def other_networks(self) -> Networks:
-        return {"critics": self.model.critics, "target critics": self.target_critics}
-
-    def update(self, batch: Batch) -> Metrics:
+    def regression(self, own: Compared, q_data: Tensor) -> Loss:
         p = self.params
-        policy, critics = self.model.policy, self.model.critics
-        rows = batch.reward.shape[0]
-        target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))
-        noise = action_noise(self, rows, 1)
-
-        def loss() -> Loss:
-            td, q = td_loss(critics, batch, target)
-            own = data_and_policy(policy, critics, batch, noise)
-            regression = awac_loss(
-                own.log_prob,
-                q.amin(0),
-                policy_mean(own.q, own.share),
-                beta=p.temperature,
-                weight_type=p.weight_type,
-                max_weight=p.max_weight,
-            )
-            return Loss(td.total + regression.total, td.metrics | regression.metrics)
-
-        metrics = self.minimize(loss, "critics", "policy")
-        soft_update(self.target_critics, critics, p.tau)
-        return metrics
+        return awac_loss(
+            own.log_prob,
+            q_data,
+            policy_mean(own.q, own.share),
+            beta=p.temperature,
+            weight_type=p.weight_type,
+            max_weight=p.max_weight,
+        )

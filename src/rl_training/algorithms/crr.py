@@ -16,32 +16,21 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Networks
-from rl_training.algorithms.critics import (
-    action_noise,
-    data_and_policy,
-    policy_mean,
-    policy_td_target,
-    td_loss,
-)
+from rl_training.algorithms.critics import Compared, policy_mean
 from rl_training.algorithms.functional import (
     Loss,
-    Metrics,
     capped_exp,
-    soft_update,
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import CloningParams, TargetNetworkParams
+from rl_training.algorithms.regression import CriticRegression, RegressionParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Positive
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Policy, frozen_copy
-from rl_training.replay.batch import Batch
 
 
-class CRRParams(CloningParams, TargetNetworkParams):
+class CRRParams(RegressionParams):
     renamed = {
         "beta": Renamed("temperature"),
         "n_action_samples": Renamed("num_action_samples"),
@@ -100,17 +89,13 @@ def crr_loss(
     )
 
 
-class CRRAlgorithm(Algorithm[CRRParams, Batch]):
+class CRRAlgorithm(CriticRegression[CRRParams]):
     """Critic-regularized regression."""
 
     Params = CRRParams
-    loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Wang et al. 2020"
     summary: ClassVar[str] = "clone actions that a critic rates above the policy's own"
-    losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution", "num_action_samples")
-    softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(
         self, spaces: Spaces, params: CRRParams, normalize_observations: bool = False
@@ -122,40 +107,20 @@ class CRRAlgorithm(Algorithm[CRRParams, Batch]):
                 "binary weights with advantage_type max keep nothing; use exp, or "
                 "advantage_type: mean"
             )
-        self.model = self.actor_and_critics(distribution=params.action_distribution)
-        self.target_critics = frozen_copy(self.model.critics)
-        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
-        self.add_optimizer("critics", self.model.critics.parameters(), params.critic_lr)
 
     @property
-    def policy(self) -> Policy:
-        return self.model.policy
+    def num_samples(self) -> int:
+        return self.params.num_action_samples
 
-    def other_networks(self) -> Networks:
-        return {"critics": self.model.critics, "target critics": self.target_critics}
-
-    def update(self, batch: Batch) -> Metrics:
+    def regression(self, own: Compared, q_data: Tensor) -> Loss:
         p = self.params
-        policy, critics = self.model.policy, self.model.critics
-        rows = batch.reward.shape[0]
-        target, _ = policy_td_target(policy, self.target_critics, batch, action_noise(self, rows))
-        noise = action_noise(self, rows, p.num_action_samples)
-
-        def loss() -> Loss:
-            td, q = td_loss(critics, batch, target)
-            own = data_and_policy(policy, critics, batch, noise)
-            regression = crr_loss(
-                own.log_prob,
-                q.amin(0),
-                own.q,
-                own.share,
-                advantage_type=p.advantage_type,
-                weight_type=p.weight_type,
-                beta=p.temperature,
-                max_weight=p.max_weight,
-            )
-            return Loss(td.total + regression.total, td.metrics | regression.metrics)
-
-        metrics = self.minimize(loss, "critics", "policy")
-        soft_update(self.target_critics, critics, p.tau)
-        return metrics
+        return crr_loss(
+            own.log_prob,
+            q_data,
+            own.q,
+            own.share,
+            advantage_type=p.advantage_type,
+            weight_type=p.weight_type,
+            beta=p.temperature,
+            max_weight=p.max_weight,
+        )
