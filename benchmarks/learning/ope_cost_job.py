@@ -11,10 +11,10 @@ import torch
 from benchmarks.process import Request, answer_job
 from benchmarks.speed.synthetic import SHAPE, synthetic_arrays
 from rl_training import BC, load_transition_dataset
-from rl_training.ope.fitted import critics_of_resamples
-from rl_training.ope.options import Options
+from rl_training.runtime.fitted_critics import ResampledCritics
 
 WARM_UP = 200
+KNOBS = {"hidden_sizes": [128, 128], "critic_lr": 1e-3, "tau": 0.02}
 ROUNDS = 5
 """The fastest of so many counts."""
 
@@ -23,13 +23,14 @@ def work(request: Request) -> dict[str, Any]:
     spec = request.spec
     agent = BC("HalfCheetah-v5", dataset=synthetic_arrays(SHAPE), device=spec["device"])
     dataset = load_transition_dataset(synthetic_arrays(SHAPE), spaces=agent.algorithm.spaces)
-    options = Options(updates=spec["total"], device=spec["device"])
     rng, episodes = np.random.default_rng(0), dataset.num_episodes
     seconds = {}
     for replicates in spec["replicates"]:
         even = np.full(episodes, 1.0 / episodes)
         counts = rng.multinomial(episodes, even, size=replicates)
-        _, engine = critics_of_resamples(agent.config, agent.algorithm, dataset, options, counts)
+        engine = ResampledCritics(
+            agent.config, agent.algorithm, dataset, counts, KNOBS, updates=spec["total"]
+        ).engine
         engine.run(WARM_UP)
         best = np.inf
         for _ in range(ROUNDS):

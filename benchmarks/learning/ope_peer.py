@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.peers.environment import SHARED
 from benchmarks.process import Companion
 from rl_training import TransitionDataset
-from rl_training.replay.table import observation_statistics
+from rl_training.data.statistics import observation_statistics
 
 WORKER = "benchmarks.peers.d3rlpy_fqe_worker"
 

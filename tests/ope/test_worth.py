@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import rl_training
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
 from rl_training.ope.behaviour import estimated_behaviour, recorded_behaviour
+from rl_training.ope.model_based import model_based_value
+from rl_training.ope.options import Options
 from rl_training.ope.support import Abstaining, fit_support
+from rl_training.runtime import fitted_critics
 
 from ..algorithms.test_fqe import chain, exact, policy_with
 from ..conftest import Command
@@ -45,8 +49,14 @@ def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
     agent = rl_training.load(start)
     everything = ("fqe", "wdr", "dr", "wis", "pdwis", "is", "pdis")
     truth = exact(0.8, 0.9, 400)
+    bounded = {**QUICK, "value_range": (0.0, 1.0)}
     for behaviour in ("beta", None):
-        found = agent.estimate(log, behaviour=behaviour, estimators=everything, **QUICK)
+        found = agent.estimate(log, behaviour=behaviour, estimators=everything, **bounded)
+        if behaviour == "beta":
+            assert found.lower_bound is not None
+            assert 0.2 < found.lower_bound < truth
+        else:
+            assert found.lower_bound is None, "bounds need the log's own probabilities"
         assert set(found.estimates) == set(everything)
         for name, one in found.estimates.items():
             assert one.value == pytest.approx(truth, abs=0.1), (behaviour, name)
@@ -158,9 +168,93 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
         "behaviour",
         "effective sample size",
         "verdict:",
+        "such intervals held the truth in",
+        "nominal 95% intervals of fqe held the exact value in",
         "looked at 3 times",
     ):
         assert word in outcome.out, word
+
+
+def steps_to_the_end(discrete: bool) -> dict[str, Any]:
+    """Each step pays 1 and adds 0.5 (actions near 1) or 0.25 (near 0); over at 1.88."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(300):
+        place = 0.02 * rng.normal()
+        while place < 1.88:
+            action = int(rng.random() < 0.5) if discrete else float(rng.uniform(-1.0, 1.0))
+            share = action if discrete else 0.5 + 0.5 * action
+            following = place + 0.25 + 0.25 * share
+            rows.append((place, action, following, following >= 1.88))
+            place = following
+    place_, action_, following_, over = (np.array(x) for x in zip(*rows, strict=True))
+    actions = action_ if discrete else action_[:, None].astype(np.float32)
+    return {
+        "observations": place_[:, None].astype(np.float32),
+        "actions": actions,
+        "rewards": np.ones(len(rows), np.float32),
+        "next_observations": following_[:, None].astype(np.float32),
+        "terminations": over,
+        "truncations": over & False,
+    }
+
+
+def test_a_model_of_the_log_follows_the_policy_to_learned_ends_and_the_horizon() -> None:
+    kinds: dict[bool, Any] = {
+        True: {"kind": "discrete", "n": 2},
+        False: {"kind": "box", "low": -1.0, "high": 1.0},
+    }
+    for discrete, fast, horizon, value in (
+        (False, True, 20, 4.0),
+        (False, False, 20, 8.0),
+        (True, False, 20, 8.0),
+        (True, True, 2, 2.0),
+    ):
+        data = steps_to_the_end(discrete)
+        spaces = {"obs_dim": 1, "actions": kinds[discrete]}
+        agent = rl_training.BC(dataset=data, spaces=spaces, hidden_sizes=[4], device="cpu")
+        dataset = load_transition_dataset(data, spaces=agent.algorithm.spaces)
+        net: Any = agent.algorithm.policy.net
+        last = net.layers[-1]
+        with torch.no_grad():
+            last.weight.zero_()
+            last.bias[0] = (-9.0 if fast else 9.0) if discrete else (3.0 if fast else -3.0)
+        options = Options(gamma=1.0, horizon=horizon)
+        found = model_based_value(agent.config, agent.algorithm, dataset, options)
+        assert found.value == pytest.approx(value, rel=0.2), (discrete, fast, horizon)
+        assert found.low <= found.value <= found.high
+
+
+def test_a_run_can_depend_on_the_fitted_value_of_held_out_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitted_critics, "QUICK_UPDATES", 500)
+    dataset = load_transition_dataset(chain(150, 5))
+    values = []
+    for goes_on in (0.8, 0.3):  # likeliest actions: always on, and never
+        folder = tmp_path / str(goes_on)
+        folder.mkdir()
+        agent = rl_training.load(policy_with(goes_on, folder))
+        values.append(fitted_critics.fitted_value(agent.config, agent.algorithm, dataset))
+    assert values[0] == pytest.approx(0.99**2, abs=0.12)
+    assert values[1] < 0.4
+    monkeypatch.setattr(fitted_critics, "QUICK_UPDATES", 3)
+    np.savez(tmp_path / "log.npz", **chain(40, 6))
+    run = rl_training.BC(
+        dataset={"kind": "npz", "path": str(tmp_path / "log.npz"), "split": {"holdout": 0.3}},
+        total_updates=4, eval_interval=2, best_metric="offline/fitted_value", hidden_sizes=[8],
+        early_stopping={"metric": "offline/fitted_value", "patience": 5}, device="cpu",
+        output_dir=str(tmp_path), tensorboard=False,
+    )  # fmt: skip
+    result = run.learn(progress=False)
+    lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
+    measured = [
+        json.loads(line)["offline/fitted_value"]
+        for line in lines
+        if '"offline/fitted_value"' in line
+    ]
+    assert len(measured) >= 2
+    assert all(np.isfinite(measured))
 
 
 def test_refusals_are_one_sentence(tmp_path: Path) -> None:
@@ -187,7 +281,7 @@ def test_refusals_are_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     spaces: dict[str, Any] = {"actions": {"kind": "box", "low": -1.0, "high": 1.0}}
     box = rl_training.BC(dataset=other, spaces=spaces, hidden_sizes=[8], loss="mse", device="cpu")
-    with pytest.raises(ConfigError, match=r"^estimators: wis need .* use fqe"):
+    with pytest.raises(ConfigError, match=r"^estimators: wis need .* use fqe or mb"):
         box.estimate(other, estimators=["wis"], progress=False)
     trained = box.estimate(
         other, progress=False, updates=20, replicates=2, hidden_sizes=(8,), gamma=0.9

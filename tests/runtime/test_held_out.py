@@ -197,7 +197,8 @@ def test_metrics_serve_stopping_and_choosing(tmp_path: Path, env_id: str | None)
     assert agent.config.early_stopping.mode == "min"
     result = agent.learn(total_updates=50, callbacks=Watch(), progress=False)
     assert "offline/td_error has not improved" in result.stop_reason
-    assert set(OFFLINE_METRICS) <= set(seen[0])
+    # the fitted value takes long: only where it is asked for
+    assert set(OFFLINE_METRICS) - set(seen[0]) == {"offline/fitted_value"}
     assert ("eval/return_mean" in seen[0]) == (env_id is not None)
     best = max(range(len(seen)), key=lambda i: seen[i]["offline/log_likelihood"])
     assert result.best_tick == 10 * (best + 1)

@@ -90,7 +90,7 @@ def _known_behaviour(
 
 
 class _Progress:
-    """Shows two kinds of fits, one after the other."""
+    """Shows several fits, one after the other."""
 
     def __init__(self, shown: bool) -> None:
         self.console = ProgressConsole() if shown else Console()
@@ -101,7 +101,7 @@ class _Progress:
             if self.title != title:
                 self.stop()
                 self.title = title
-                self.console.start(title, total, 0, "updates")
+                self.console.start(title, total, 0, "epochs" if title == "model" else "updates")
             self.console.advance(done)
 
         return show
@@ -134,7 +134,7 @@ def estimate(
                 device=chosen.device,
                 on_update=shown.fit("behaviour"),
             )
-        found = evaluate(agent.config, agent.algorithm, log, chosen, shown.fit("FQE"))
+        found = evaluate(agent.config, agent.algorithm, log, chosen, shown.fit)
     finally:
         shown.stop()
     overlap = _trained_on(agent.config, log.dataset)

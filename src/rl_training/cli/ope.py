@@ -18,7 +18,7 @@ DataOption = Annotated[
 ]
 EstimatorsOption = Annotated[
     str | None,
-    typer.Option("--estimators", help="Some of fqe,wdr,dr,wis,pdwis,is,pdis, by commas."),
+    typer.Option("--estimators", help="Some of fqe,mb,wdr,dr,wis,pdwis,is,pdis, by commas."),
 ]
 GammaOption = Annotated[float | None, typer.Option("--gamma", help="Discount; the run's own.")]
 HorizonOption = Annotated[
@@ -84,6 +84,7 @@ def off_policy_evaluation(
     from rl_training.api.managed import load
     from rl_training.api.support import find_checkpoint
     from rl_training.api.worth import record
+    from rl_training.ope.coverage import worth_of
 
     chosen = find_checkpoint(path, checkpoint)
     agent = load(chosen, trust=trust)
@@ -93,11 +94,20 @@ def off_policy_evaluation(
     if as_json:
         print(json.dumps({**found.to_dict(), "looks": looks}))
         return
-    table = Table("estimator", "value", "interval", box=None, padding=(0, 2, 0, 0))
-    sure = f"{found.options.confidence:.0%}"
-    for name, one in {**found.estimates, "behaviour": found.behaviour}.items():
-        table.add_row(name, f"{one.value:.4g}", f"{sure} [{one.low:.4g}, {one.high:.4g}]")
+    sure = f"{found.options.confidence:.0%} interval"
+    heads = ("estimator", "value", sure, "such intervals held the truth in")
+    table = Table(*heads, box=None, padding=(0, 2, 0, 0))
+    for name, one in found.estimates.items():
+        table.add_row(name, f"{one.value:.4g}", f"[{one.low:.4g}, {one.high:.4g}]", worth_of(name))
+    own = found.behaviour
+    table.add_row("behaviour", f"{own.value:.4g}", f"[{own.low:.4g}, {own.high:.4g}]", "")
     out.print(table)
+    if found.lower_bound is not None:
+        out.print(
+            f"above {found.lower_bound:.4g} with {found.options.confidence:.0%} confidence, "
+            "whatever the distribution of returns (empirical Bernstein)",
+            soft_wrap=True,
+        )
     counted = "" if found.options.horizon is None else f", {found.options.horizon} steps"
     out.print(f"{found.episodes:,} episodes, discount {found.options.gamma:g}{counted}")
     if found.effective_size is not None:

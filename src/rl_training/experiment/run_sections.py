@@ -72,8 +72,10 @@ OFFLINE_METRICS: dict[str, Better] = {
     "offline/action_gap": "max",
     "offline/value_start": "max",
     "offline/data_distance": "min",
+    "offline/fitted_value": "max",
 }
-"""Metrics of an evaluation on held-out episodes, likewise."""
+"""Metrics of an evaluation on held-out episodes, likewise; the fitted value only where a run
+depends on it."""
 EVAL_METRICS: dict[str, Better] = {**RETURN_METRICS, **OFFLINE_METRICS}
 
 

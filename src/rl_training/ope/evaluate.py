@@ -16,10 +16,12 @@ from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.models import CategoricalPolicy
 from rl_training.ope import estimators as weighted
 from rl_training.ope.behaviour import Behaviour, OnUpdate, estimated_behaviour
+from rl_training.ope.coverage import caution_about
 from rl_training.ope.episodes import WeightedEpisodes
 from rl_training.ope.fitted import fit_critics
 from rl_training.ope.found import LEAST_EFFECTIVE, Evaluation, verdict_of
-from rl_training.ope.intervals import bootstrap
+from rl_training.ope.intervals import bootstrap, lower_bound
+from rl_training.ope.model_based import model_based_value
 from rl_training.ope.options import RATIOS, Options
 from rl_training.ope.steps import (
     CountedSteps,
@@ -35,6 +37,10 @@ PLAIN: dict[str, Callable[[WeightedEpisodes], weighted.Estimator]] = {
     "wis": weighted.weighted_importance_sampling,
     "pdis": weighted.per_decision,
     "pdwis": weighted.weighted_per_decision,
+}
+ROBUST: dict[str, Callable[[WeightedEpisodes, weighted.Values], weighted.Estimator]] = {
+    "dr": weighted.doubly_robust,
+    "wdr": weighted.weighted_doubly_robust,
 }
 
 
@@ -55,7 +61,7 @@ def prepare_log(
     device: str = "cpu",
     on_update: OnUpdate | None = None,
 ) -> Log:
-    """Interval what acted, where the log does not say it, and what it supports."""
+    """Estimate what acted, where the log does not say it, and what it supports."""
     dataset.require_rewards()
     if not dataset.has_whole_episode:
         raise DataError(
@@ -66,78 +72,126 @@ def prepare_log(
     return Log(dataset, behaviour or estimated, fit_support(dataset, estimated, seed=seed))
 
 
+Progress = Callable[[str], OnUpdate]
+"""Where a fit with a title shows how far it is."""
+
+
 def evaluate(
     config: TrainConfig,
     algorithm: Algorithm,
     log: Log,
     options: Options,
-    on_update: OnUpdate | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """The policy of a run with this config, judged on a log."""
     options.check()
-    dataset, notes = log.dataset, []
+    dataset = log.dataset
     algorithm.spaces.refuse_other(dataset.spaces, f"data set '{dataset.name}'")
-    wanted = list(dict.fromkeys(options.estimators))
     target = log_probabilities(algorithm, dataset, options.stochastic)
-    if target is None:
-        refused = [name for name in wanted if name in RATIOS]
-        wanted = [name for name in wanted if name not in RATIOS]
-        if not wanted:
-            raise ConfigError(
-                f"estimators: {', '.join(refused)} need the probability of logged actions, and a "
-                "deterministic policy over Box actions has none; use fqe"
-            )
-        if refused:
-            notes.append(
-                f"{', '.join(refused)} are left out: a deterministic policy over Box actions has "
-                "no ratios"
-            )
+    wanted, notes = _possible(options, has_ratios=target is not None)
     steps = CountedSteps.of(dataset, options.horizon)
-    groups = steps.groups
+    found: dict[str, Interval] = {}
     fitted = None
     if {"fqe", "wdr", "dr"} & set(wanted):
-        fitted = fit_critics(config, algorithm, dataset, options, on_update)
-    found: dict[str, Interval] = {}
-    episodes = None
+        shown = None if progress is None else progress("FQE")
+        fitted = fit_critics(config, algorithm, dataset, options, shown)
+    if "fqe" in wanted:
+        assert fitted is not None
+        found["fqe"] = fitted.estimate(dataset, options)
+    if "mb" in wanted:
+        shown = None if progress is None else progress("model")
+        found["mb"] = model_based_value(config, algorithm, dataset, options, shown)
+    size = bound = None
     if target is not None:
-        ratios = (target - log.behaviour.log_probs)[steps.rows]
         episodes = WeightedEpisodes.of(
-            dataset.rewards[steps.rows].astype(np.float64), ratios, steps.starts, options.gamma,
-            groups,
-        )  # fmt: skip
-    for name in wanted:
-        if name == "fqe":
-            assert fitted is not None
-            found[name] = fitted.estimate(dataset, options)
-            continue
-        assert episodes is not None
-        if name in PLAIN:
-            estimator = PLAIN[name](episodes)
-        else:
+            dataset.rewards[steps.rows].astype(np.float64),
+            (target - log.behaviour.log_probs)[steps.rows],
+            steps.starts,
+            options.gamma,
+            steps.groups,
+        )
+        values = None
+        if {"wdr", "dr"} & set(wanted):
             assert fitted is not None
             values = fitted.values(dataset, steps, options)
-            robust = {"dr": weighted.doubly_robust, "wdr": weighted.weighted_doubly_robust}
-            estimator = robust[name](episodes, values)
-        found[name] = bootstrap(
-            estimator, episodes.count, groups=groups, resamples=options.resamples,
-            confidence=options.confidence, seed=options.seed,
-        )  # fmt: skip
+        found |= {
+            name: _bootstrapped(_estimator(name, episodes, values), steps, options)
+            for name in wanted
+            if name in RATIOS
+        }
+        size, bound = episodes.effective_size, _sure_bound(episodes, log.behaviour, options)
+        if log.behaviour.estimated:
+            notes.append("the behaviour policy is estimated by cloning, cross-fitted by episode")
+        if size < LEAST_EFFECTIVE:
+            notes.append(
+                f"the weights rest on {size:.1f} episodes, so estimates by ratios say little"
+            )
     own = discounted_returns(dataset, steps, options.gamma)
-    behaviour = bootstrap(
-        lambda counts: (counts @ own) / counts.sum(-1), len(own), groups=groups,
-        resamples=options.resamples, confidence=options.confidence, seed=options.seed,
-    )  # fmt: skip
+    behaviour = _bootstrapped(lambda counts: (counts @ own) / counts.sum(-1), steps, options)
     unusual = unusual_share(algorithm, log, options.stochastic)
-    size = None if episodes is None else episodes.effective_size
-    if log.behaviour.estimated and episodes is not None:
-        notes.append("the behaviour policy is estimated by cloning, cross-fitted by episode")
-    if size is not None and size < LEAST_EFFECTIVE:
-        notes.append(f"the weights rest on {size:.1f} episodes, so estimates by ratios say little")
+    found = {name: found[name] for name in wanted}
+    notes += [said for name in wanted if (said := caution_about(name)) is not None]
     verdict, supported = verdict_of(found, behaviour, unusual, size, options)
     return Evaluation(
-        fingerprint_of(algorithm), dataset.fingerprint(), steps.count, options, found, behaviour,
-        size, unusual, verdict, supported, tuple(notes),
-    )  # fmt: skip
+        policy=fingerprint_of(algorithm),
+        data=dataset.fingerprint(),
+        episodes=steps.count,
+        options=options,
+        estimates=found,
+        behaviour=behaviour,
+        effective_size=size,
+        lower_bound=bound,
+        unusual=unusual,
+        verdict=verdict,
+        supported=supported,
+        notes=tuple(notes),
+    )
+
+
+def _possible(options: Options, *, has_ratios: bool) -> tuple[list[str], list[str]]:
+    """The estimators that make sense, and a note about the others."""
+    wanted = list(dict.fromkeys(options.estimators))
+    refused = [] if has_ratios else [name for name in wanted if name in RATIOS]
+    kept = [name for name in wanted if name not in refused]
+    if not kept:
+        raise ConfigError(
+            f"estimators: {', '.join(refused)} need the probability of logged actions, and a "
+            "deterministic policy over Box actions has none; use fqe or mb"
+        )
+    if not refused:
+        return kept, []
+    return kept, [
+        f"{', '.join(refused)} are left out: a deterministic policy over Box actions has no ratios"
+    ]
+
+
+def _estimator(
+    name: str, episodes: WeightedEpisodes, values: weighted.Values | None
+) -> weighted.Estimator:
+    if name in PLAIN:
+        return PLAIN[name](episodes)
+    assert values is not None
+    return ROBUST[name](episodes, values)
+
+
+def _bootstrapped(estimator: weighted.Estimator, steps: CountedSteps, options: Options) -> Interval:
+    return bootstrap(
+        estimator,
+        steps.count,
+        groups=steps.groups,
+        resamples=options.resamples,
+        confidence=options.confidence,
+        seed=options.seed,
+    )
+
+
+def _sure_bound(episodes: WeightedEpisodes, behaviour: Behaviour, options: Options) -> float | None:
+    """Needs bounded returns, the log's own probabilities and independent episodes."""
+    if options.value_range is None or behaviour.estimated or episodes.groups is not None:
+        return None
+    return lower_bound(
+        episodes.whole_weights, episodes.returns, *options.value_range, options.confidence
+    )
 
 
 @torch.no_grad()

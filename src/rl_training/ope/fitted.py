@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,25 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.fqe import FQEAlgorithm, evaluated_policy
-from rl_training.algorithms.warm_start import reads_observations, start_from
+from rl_training.algorithms.fqe import FQEAlgorithm
 from rl_training.data.dataset import TransitionDataset
-from rl_training.data.statistics import observation_statistics
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError, DataError
+from rl_training.experiment.errors import DataError
 from rl_training.ope.behaviour import OnUpdate
 from rl_training.ope.episodes import Floats, padded
 from rl_training.ope.estimators import Values
+from rl_training.ope.intervals import normal_quantile
 from rl_training.ope.options import Options
 from rl_training.ope.steps import ROWS_AT_ONCE, CountedSteps, network_inputs
-from rl_training.runtime.agents import VmapLearner
-from rl_training.runtime.build import build_algorithm
-from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops.offline import OfflineData, give_resample
+from rl_training.runtime.fitted_critics import ResampledCritics
 from rl_training.runtime.statistics import Interval
-
-ROUND = 100
-"""Updates between two changes of the learning rate, which falls to 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,67 +76,25 @@ def fit_critics(
 ) -> FittedQ:
     """Critics of all episodes, of halves and of resampled ones, in one batched update."""
     counts, half = _counts(dataset, options)
-    agents, engine = critics_of_resamples(config, algorithm, dataset, options, counts)
-    done = 0
-    while done < options.updates:
-        # a constant rate leaves the noise of the last minibatches in the values
-        for agent in agents:
-            agent.set_lr_factor(1.0 - done / options.updates)
-        _, more = engine.run_until_due(min(ROUND, options.updates - done))
-        done += more
-        if on_update is not None:
-            on_update(done, options.updates)
-    for agent in agents:
-        if agent.nonfinite_weight():
-            raise ConfigError(
-                "updates: a critic of FQE became NaN; lower critic_lr, or give value_range"
-            )
-    return FittedQ(agents, counts, half)
-
-
-def critics_of_resamples(
-    config: TrainConfig,
-    algorithm: Algorithm,
-    dataset: TransitionDataset,
-    options: Options,
-    counts: NDArray[np.int64],
-) -> tuple[list[FQEAlgorithm], Engine]:
-    """One untrained critic per row of (critics, episodes) counts, and what trains them."""
-    normalise = algorithm.normalizer.active or reads_observations(algorithm.acting_policy)
-    seeds = [options.seed + i for i in range(len(counts))]
-    fqe = TrainConfig.parse(
+    critics = ResampledCritics(
+        config,
+        algorithm,
+        dataset,
+        counts,
         {
-            "algo": "fqe",
-            "seeds": seeds,
-            "device": options.device,
-            "init_from": "the policy",
-            "total_updates": options.updates,
-            "dataset": {"kind": "npz", "path": dataset.name, "normalize_observations": normalise},
-            "algo_kwargs": {
-                "gamma": options.gamma,
-                "horizon": options.horizon,
-                "stochastic": options.stochastic,
-                "value_range": options.value_range,
-                "hidden_sizes": list(options.hidden_sizes),
-                "critic_lr": options.critic_lr,
-                "tau": options.tau,
-                "policy": evaluated_policy(config, algorithm).model_dump(mode="json"),
-            },
-        }
+            "gamma": options.gamma,
+            "horizon": options.horizon,
+            "stochastic": options.stochastic,
+            "value_range": options.value_range,
+            "hidden_sizes": list(options.hidden_sizes),
+            "critic_lr": options.critic_lr,
+            "tau": options.tau,
+        },
+        updates=options.updates,
+        seed=options.seed,
     )
-    statistics = None
-    if normalise and not algorithm.normalizer.active:
-        mean, std = observation_statistics(dataset)
-        statistics = torch.from_numpy(mean), torch.from_numpy(std)
-    agents: list[Any] = []
-    for seed in seeds:
-        agent = build_algorithm(fqe.replace(seeds=None, seed=seed), dataset.spaces)
-        start_from(agent, algorithm, "the policy", same_rewards=False, statistics=statistics)
-        agents.append(agent)
-    data = OfflineData(fqe, agents, dataset)
-    for agent, own in zip(agents, counts, strict=True):
-        give_resample(agent, dataset, own)
-    return agents, Engine(VmapLearner(agents, data.draw, seeds), "auto", options.updates)
+    critics.fit(on_update)
+    return FittedQ(critics.agents, counts, half)
 
 
 def _counts(
@@ -200,8 +150,3 @@ def _split(
         return [None] * len(parts)
     whole = torch.split(torch.from_numpy(to_go.astype(np.float32)), ROWS_AT_ONCE)
     return [own.to(obs.device) for own, obs in zip(whole, parts, strict=True)]
-
-
-def normal_quantile(confidence: float) -> float:
-    """Standard deviations on either side that hold so much of a normal distribution."""
-    return math.sqrt(2.0) * float(torch.erfinv(torch.tensor(confidence, dtype=torch.float64)))

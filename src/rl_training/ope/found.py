@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_training.ope.coverage import COVERAGE
 from rl_training.ope.options import ESTIMATORS, RATIOS, Options
 from rl_training.runtime.statistics import Interval
 
@@ -29,6 +30,9 @@ class Evaluation:
     behaviour: Interval
     effective_size: float | None
     """Episodes that carry the weights; None without ratios."""
+    lower_bound: float | None
+    """What the value exceeds with the given confidence whatever the distribution of returns, by
+    empirical Bernstein; None where returns have no known range or probabilities are estimated."""
     unusual: float
     """Share of the policy's actions that the data hardly hold; 0.05 of the log's own."""
     verdict: str
@@ -43,7 +47,12 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         numbers = {
-            name: {"value": one.value, "low": one.low, "high": one.high}
+            name: {
+                "value": one.value,
+                "low": one.low,
+                "high": one.high,
+                "coverage": COVERAGE.get(name),
+            }
             for name, one in {**self.estimates, "behaviour": self.behaviour}.items()
         }
         return {
@@ -56,6 +65,7 @@ class Evaluation:
             "confidence": self.options.confidence,
             "estimates": numbers,
             "effective_size": self.effective_size,
+            "lower_bound": self.lower_bound,
             "unusual": self.unusual,
             "supported": self.supported,
             "verdict": self.verdict,

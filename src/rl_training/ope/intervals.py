@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,3 +89,8 @@ def lower_bound(
         values = np.minimum(weights, cut) * above
         best = max(best, empirical_bernstein(values, 0.0, cut * (high - low), share).low)
     return low + best
+
+
+def normal_quantile(confidence: float) -> float:
+    """Standard deviations on either side that hold so much of a normal distribution."""
+    return NormalDist().inv_cdf(0.5 + 0.5 * confidence)

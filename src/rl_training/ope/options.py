@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from rl_training.experiment.errors import ConfigError, did_you_mean
 
-ESTIMATORS = ("fqe", "wdr", "dr", "wis", "pdwis", "is", "pdis")
+ESTIMATORS = ("fqe", "mb", "wdr", "dr", "wis", "pdwis", "is", "pdis")
+"""The first of those that were asked for is read first."""
 DEFAULT = ("fqe", "wdr", "wis", "pdwis")
-RATIOS = frozenset(ESTIMATORS) - {"fqe"}
+RATIOS = frozenset(ESTIMATORS) - {"fqe", "mb"}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -29,10 +29,17 @@ AGREES_WITHIN = 0.1
 class HeldOutData:
     """Episodes that were set aside, on the training device.
 
-    Everything is measured without drawing a random number.
+    Everything is measured without drawing a random number, but for what `further` may draw.
     """
 
-    def __init__(self, training: TransitionTable, dataset: TransitionDataset, gamma: float) -> None:
+    def __init__(
+        self,
+        training: TransitionTable,
+        dataset: TransitionDataset,
+        gamma: float,
+        further: Mapping[str, Callable[[Algorithm], float]] | None = None,
+    ) -> None:
+        """`further` are measures that take long, by name."""
         device = training.device
         self.table = TransitionTable(
             dataset, device, gamma=gamma, with_returns=False, home=training.home
@@ -41,19 +48,20 @@ class HeldOutData:
         starts = torch.from_numpy(dataset.episode_starts)
         self.starts = starts[_spread(len(starts), MOST_ROWS)].to(device)
         self.queries = _spread(len(self.table), QUERIES).to(device)
-        self.training = training
+        self.training, self.further = training, further or {}
         self.references = _spread(len(training), REFERENCES).to(device)
 
     @torch.no_grad()
     def measure(self, algorithm: Algorithm) -> dict[str, float]:
         """Every measure that the algorithm has something to say about, by its name."""
-        return self._measure(algorithm, self.rows, self.starts, self.queries)
+        found = self._measure(algorithm, self.rows, self.starts, self.queries)
+        return found | {name: measure(algorithm) for name, measure in self.further.items()}
 
     @torch.no_grad()
     def refuse_unmeasured(self, config: TrainConfig, algorithm: Algorithm) -> None:
         """Refuse to depend on a measure that the algorithm has nothing to say about."""
         few = self.rows[:2]
-        known = self._measure(algorithm, few, self.starts[:2], few)
+        known = {*self._measure(algorithm, few, self.starts[:2], few), *self.further}
         for key, metric in config.named_metrics.items():
             if metric in OFFLINE_METRICS and metric not in known:
                 raise ConfigError(

@@ -27,6 +27,8 @@ from rl_training.runtime.loops import Component, Extra, Report
 from rl_training.runtime.loops.data import training_data
 from rl_training.runtime.profile import Part
 
+FITTED = "offline/fitted_value"
+
 
 class OfflineData:
     """A data set prepared for agents of one algorithm; sets the normalisers' statistics."""
@@ -56,8 +58,10 @@ class OfflineData:
                 agent.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
         self._prepare(config, agents, dataset)
         aside = dataset.held_out
-        self.held_out = None if aside is None else HeldOutData(self.table, aside, first.gamma)
-        if self.held_out is not None:
+        self.held_out = None
+        if aside is not None:
+            further = _long_measures(config, aside)
+            self.held_out = HeldOutData(self.table, aside, first.gamma, further)
             self.held_out.refuse_unmeasured(config, first)
         self.batch_size = int(first.params.batch_size)
         self.fingerprint = DataFingerprint(dataset)
@@ -101,6 +105,19 @@ def refuse_rows_elsewhere(table: TransitionTable) -> None:
             "algo_kwargs.bootstrap: episodes can be resampled only where the data live on the "
             f"training device, these live in the home '{table.home}'; remove this key"
         )
+
+
+def _long_measures(
+    config: TrainConfig, held_out: TransitionDataset
+) -> dict[str, Callable[[Algorithm], float]]:
+    """Those that the run depends on."""
+    if FITTED not in config.named_metrics.values():
+        return {}
+    # it learns on data itself, so its module needs this one
+    from rl_training.runtime.fitted_critics import fitted_value
+
+    held_out.require_rewards()
+    return {FITTED: lambda algorithm: fitted_value(config, algorithm, held_out)}
 
 
 def resampled_episodes(episodes: int, seed: int) -> NDArray[np.int64]:
