@@ -49,6 +49,7 @@ SUITES = {
     "serving": "benchmarks.speed.serving",
     "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
+    "large_data": "benchmarks.speed.large_data",
     "offline": "benchmarks.learning.offline",
     "discrete": "benchmarks.learning.discrete",
     "ope": "benchmarks.learning.ope",
