@@ -105,7 +105,7 @@ def task_jobs(options: Options) -> list[Job]:
                 "training": 20 if options.quick else training,
                 "updates": 20 if options.quick else 10_000,
                 "truth_episodes": 2 if options.quick else 30,
-                "replicates": 2, "estimators": ["fqe"], "d3rlpy": D3RLPY_VERSION,
+                "replicates": 2, "estimators": ["fqe", "mb"], "d3rlpy": D3RLPY_VERSION,
             }  # fmt: skip
             name = f"{task}-{algo}-{training}"
             jobs.append(Job(NAME, name, 0, TASK, spec, inputs, cost=300))
