@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from rl_training.export.graph import PolicyGraph
 from rl_training.export.run_policy import repeat_sample
 from rl_training.serve.app import PolicyServer
 
+from ..conftest import Command
 from ..data.test_tables import KEYS, stays
 from ..envs.choices import ACTIONS
 from ..envs.choices import ENV_ID as CHOICES
@@ -112,7 +115,12 @@ def test_parts_are_given_as_the_environment_has_them(parts_export: Path) -> None
     assert exported.evaluate(2).returns == agent.evaluate(2).returns
 
 
-def test_categories_are_given_by_name_and_unknown_ones_refused(tmp_path: Path) -> None:
+def test_categories_are_given_by_name_and_unknown_ones_refused(
+    tmp_path: Path,
+    cli: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     frame = stays(30)
     agent = AWR(dataset={"frame": frame, **KEYS}, output_dir=tmp_path, **SMALL)
     disturb(agent)
@@ -141,6 +149,14 @@ def test_categories_are_given_by_name_and_unknown_ones_refused(tmp_path: Path) -
     )
     with pytest.raises(DataError, match="unknown category 'west'"):
         exported.predict({**seen, "ward": "west"})
+    assert json.loads(cli("predict", folder, json.dumps(seen)).out) == label
+    refused = cli("predict", folder, json.dumps({**seen, "ward": "west"}))
+    assert (refused.code, len(refused.error_lines)) == (2, 1)
+    assert "unknown category 'west'" in refused.error_lines[0]
+    monkeypatch.setattr(sys, "argv", ["run_policy.py", json.dumps(seen)])
+    capsys.readouterr()
+    runpy.run_path(str(folder / "run_policy.py"), run_name="__main__")
+    assert json.loads(capsys.readouterr().out) == label
     card = json.loads((folder / "card.json").read_text())
     assert card["support"]["states"] > 0
     assert card["by_group"]
@@ -215,7 +231,9 @@ def test_actions_of_several_choices_and_of_any_shape(tmp_path: Path) -> None:
     np.testing.assert_allclose(numbers.numpy(), scalar.predict(obs)[0], atol=1e-6)
 
 
-def test_a_policy_without_masks_takes_none(bc_export: Path) -> None:
+def test_a_policy_without_masks_takes_none_and_older_contracts_are_read(bc_export: Path) -> None:
+    path = bc_export / "contract.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 1}))
     status, said = ask(
         PolicyServer(load_policy(bc_export)), {"observation": [0, 0, 0], "action_mask": [True]}
     )
