@@ -56,6 +56,7 @@ SUITES = {
     "online": "benchmarks.learning.online",
     "spaces": "benchmarks.learning.spaces",
     "humanoid": "benchmarks.learning.humanoid",
+    "masks_and_memory": "benchmarks.learning.masks_and_memory",
     "zoo": "benchmarks.learning.zoo",
     "zoo_critics": "benchmarks.learning.zoo_critics",
     "offline_to_online": "benchmarks.learning.offline_to_online",

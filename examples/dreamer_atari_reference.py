@@ -19,7 +19,7 @@ from rich.table import Table
 from rl_training import Callback, Dreamer, EvalEvent
 from rl_training.algorithms.dreamer import DreamerAlgorithm
 from rl_training.experiment.checkpoint import read_checkpoint
-from rl_training.replay.sequences import SequenceReplay
+from rl_training.replay.sequences import SequenceReplay, latent_parts
 
 SHOWN, SEGMENTS = 5, 64
 
@@ -45,8 +45,7 @@ def stored_experience(agent: Dreamer, checkpoint: Any) -> SequenceReplay:
         agent.config.num_envs,
         algorithm.spaces,
         algorithm.update_count.device,
-        deter=size.deter,
-        latents=size.latents,
+        latent_parts(size.deter, size.latents),
     )
     replay.load_training_state(read_checkpoint(checkpoint, ("replay",))[1]["replay"])
     return replay

@@ -16,7 +16,13 @@ from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
 from rl_training.envs.toys.catch import CATCH_ID
-from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
+from rl_training.replay.sequences import (
+    Context,
+    SequenceBatch,
+    SequenceReplay,
+    StreamStep,
+    latent_parts,
+)
 from rl_training.runtime.build import keep_freed_memory
 
 Episodes = dict[str, NDArray[Any]]
@@ -53,8 +59,7 @@ def as_replay(episodes: Episodes, algorithm: DreamerAlgorithm) -> SequenceReplay
         1,
         algorithm.spaces,
         algorithm.update_count.device,
-        deter=size.deter,
-        latents=size.latents,
+        latent_parts(size.deter, size.latents),
     )
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in episodes.items()}
     for i in range(count * moments):

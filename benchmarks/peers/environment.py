@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.process import ROOT
@@ -55,6 +56,22 @@ class PeerEnvironment:
         stamp.write_text(wanted + "\n", encoding="utf-8")
 
 
+class ThisEnvironment(PeerEnvironment):
+    """The environment that the benchmark runs in, where the extra `dev` has installed a peer."""
+
+    @property
+    def python(self) -> Path:
+        return Path(sys.executable)
+
+    def ensure(self, say: Callable[[str], None]) -> None:
+        for requirement in self.requirements:
+            if find_spec(requirement) is None:
+                raise PeerEnvironmentError(
+                    f"{requirement} is not installed here; install the extra 'dev'"
+                )
+
+
+CONTRIB = ThisEnvironment("", ("sb3_contrib",))
 SHARED = PeerEnvironment(
     ".venv-peers",
     (

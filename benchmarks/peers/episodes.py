@@ -66,15 +66,19 @@ class Evaluations:
         self.env_kwargs = env_kwargs
         self.curve: dict[str, list[float]] = {unit: [], "return": []}
 
+    def returns(self, reset_seeds: Sequence[int]) -> list[float]:
+        """One whole episode per seed."""
+        return episode_returns(self.act, self.env_id, reset_seeds, self.env_kwargs)
+
     def note(self, tick: int) -> None:
         """Evaluate now, at `tick` of the clock."""
-        score = np.mean(episode_returns(self.act, self.env_id, self.curve_seeds, self.env_kwargs))
+        score = np.mean(self.returns(self.curve_seeds))
         self.curve[self.unit].append(tick)
         self.curve["return"].append(round(float(score), 1))
 
     def result(self, reset_seeds: Sequence[int], ticks: int, seconds: float) -> dict[str, Any]:
         """The last policy from the gates' start states, beside the evaluations before."""
-        final = episode_returns(self.act, self.env_id, reset_seeds, self.env_kwargs)
+        final = self.returns(reset_seeds)
         return {
             "return_mean": float(np.mean(final)),
             "return_std": float(np.std(final)),

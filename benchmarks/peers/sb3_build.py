@@ -14,21 +14,38 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.env_util import make_vec_env
 
+MASKED = "rl_training/MaskedDoors-v0"
 Rate = Callable[[float], float]
 """A knob as a function of the share of the budget that is left."""
 
 
 def make_model(config: Mapping[str, Any], seed: int) -> Any:
     """An untrained model on the CPU, from the resolved configuration of ours."""
-    module, name, knobs_of = _MODELS[config["algo"]]
-    env = make_vec_env(
-        config["env_id"], config["num_envs"], seed, env_kwargs=dict(config["env_kwargs"])
-    )
-    parts = isinstance(env.observation_space, gym.spaces.Dict)
-    knobs = knobs_of(config, config["algo_kwargs"])
+    own = config["algo_kwargs"]
+    policy, kind = "MlpPolicy", config["algo"]
+    options: dict[str, Any] = {"env_kwargs": dict(config["env_kwargs"])}
+    if config["env_id"].startswith("rl_training/"):
+        importlib.import_module("rl_training.envs")  # registers it
+    if own.get("memory", "none") != "none":
+        policy, kind = "MlpLstmPolicy", f"{kind} {own['memory']}"
+    elif config["env_id"] == MASKED:
+        kind = f"{kind} masked"
+        options["wrapper_class"] = masked_env
+    module, name, knobs_of = _MODELS[kind]
+    env = make_vec_env(config["env_id"], config["num_envs"], seed, **options)
+    if isinstance(env.observation_space, gym.spaces.Dict):
+        policy = "MultiInputPolicy"
     return getattr(importlib.import_module(module), name)(
-        "MultiInputPolicy" if parts else "MlpPolicy", env, seed=seed, device="cpu", **knobs
+        policy, env, seed=seed, device="cpu", **knobs_of(config, own)
     )
+
+
+def masked_env(env: Any) -> Any:
+    """An environment whose masks sb3-contrib finds."""
+    from sb3_contrib.common.wrappers import ActionMasker
+
+    doors: Any = env.unwrapped
+    return ActionMasker(env, lambda _: doors.mask.astype(bool))
 
 
 def scheduled(value: float, schedule: Mapping[str, Any]) -> float | Rate:
@@ -111,9 +128,17 @@ def _ppo(config: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _recurrent(config: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
+    values = _ppo(config, knobs)
+    values["policy_kwargs"]["lstm_hidden_size"] = knobs["memory_size"]
+    return values
+
+
 _MODELS: dict[str, tuple[str, str, Callable[..., dict[str, Any]]]] = {
     "dqn": ("stable_baselines3", "DQN", _dqn),
     "qr_dqn": ("sb3_contrib", "QRDQN", _qr_dqn),
     "sac": ("stable_baselines3", "SAC", _sac),
     "ppo": ("stable_baselines3", "PPO", _ppo),
+    "ppo masked": ("sb3_contrib", "MaskablePPO", _ppo),
+    "ppo lstm": ("sb3_contrib", "RecurrentPPO", _recurrent),
 }

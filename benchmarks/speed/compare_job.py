@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
-from benchmarks.peers.environment import IMITATION, MBRL, SHARED, PeerEnvironment
+from benchmarks.peers.environment import CONTRIB, IMITATION, MBRL, SHARED, PeerEnvironment
 from benchmarks.process import Companion, Request, answer_job
 
 OURS = "benchmarks.speed.our_worker"
 PEERS: dict[str, tuple[PeerEnvironment, str]] = {
     "d3rlpy": (SHARED, "benchmarks.peers.d3rlpy_worker"),
+    "sb3-contrib": (CONTRIB, "benchmarks.peers.sb3_worker"),
     "stable-baselines3": (SHARED, "benchmarks.peers.sb3_worker"),
     "imitation": (IMITATION, "benchmarks.peers.imitation_worker"),
     "mbrl": (MBRL, "benchmarks.peers.mbrl_worker"),

@@ -12,7 +12,7 @@ import torch
 from benchmarks.process import Request, answer_job
 from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
 from rl_training.envs.spaces import Spaces
-from rl_training.replay.sequences import Context, SequenceReplay, StreamStep
+from rl_training.replay.sequences import Context, SequenceReplay, StreamStep, latent_parts
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
 
@@ -22,7 +22,7 @@ MOMENTS, EPISODE, ACTIONS = 2_000, 100, 18
 def filled_replay(algorithm: DreamerAlgorithm, rng: np.random.Generator) -> SequenceReplay:
     size, spaces = algorithm.rssm.size, algorithm.spaces
     device = algorithm.update_count.device
-    replay = SequenceReplay(MOMENTS, 1, spaces, device, deter=size.deter, latents=size.latents)
+    replay = SequenceReplay(MOMENTS, 1, spaces, device, latent_parts(size.deter, size.latents))
     for i in range(MOMENTS):
         flags = (np.array([i % EPISODE == at]) for at in (0, EPISODE - 1, EPISODE - 1))
         moment = StreamStep(

@@ -18,7 +18,13 @@ from rl_training.envs.toys.catch import CatchEnv
 from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import dreamer as networks
 from rl_training.models.dreamer import DreamerSize, LatentState
-from rl_training.replay.sequences import Context, SequenceBatch, SequenceReplay, StreamStep
+from rl_training.replay.sequences import (
+    Context,
+    SequenceBatch,
+    SequenceReplay,
+    StreamStep,
+    latent_parts,
+)
 
 from ..contract.test_updates import HOST_SYNCS, OperationLog
 from ..each import each
@@ -340,7 +346,7 @@ def test_the_slow_critic_follows() -> None:
 def catch_streams(steps: int, seed: int = 0) -> SequenceReplay:
     """Random play."""
     replay = SequenceReplay(
-        steps, 1, CATCH, torch.device("cpu"), deter=SMALL.deter, latents=SMALL.latents
+        steps, 1, CATCH, torch.device("cpu"), latent_parts(SMALL.deter, SMALL.latents)
     )
     env, rng = CatchEnv(), np.random.default_rng(seed)
     obs, _ = env.reset(seed=seed)

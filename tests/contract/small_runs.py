@@ -22,7 +22,7 @@ from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.replay.imitation import ImitationBatch, Pairs
 from rl_training.replay.rollout import RolloutBatch
-from rl_training.replay.sequences import SequenceBatch, SequenceReplay, StreamStep
+from rl_training.replay.sequences import SequenceBatch, SequenceReplay, StreamStep, latent_parts
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import build_algorithm
 
@@ -157,7 +157,7 @@ class SequenceSource:
         spaces, size = algorithm.spaces, algorithm.rssm.size
         device = algorithm.update_count.device
         self.replay = SequenceReplay(
-            self.MOMENTS, 1, spaces, device, deter=size.deter, latents=size.latents
+            self.MOMENTS, 1, spaces, device, latent_parts(size.deter, size.latents)
         )
         torch.manual_seed(0)
         rows = table.sample(self.MOMENTS)

@@ -19,6 +19,8 @@ from .small_runs import LOOP_KNOBS, SMALL_SAC, small_config, small_learner
 
 VALUE_BASED = ("dqn", "qr_dqn", "iqn", "fqf")
 
+MEMORY = {"memory": "lstm", "memory_size": 4, "sequence_length": 4}
+
 # Values at which a knob must bite, and the other knobs it needs to be alive.
 PROBES: dict[tuple[str, str], Any] = {
     ("*", "grad_clip"): 1e-3,
@@ -41,6 +43,9 @@ PROBES: dict[tuple[str, str], Any] = {
     ("*", "learning_starts"): 20,
     ("ppo", "rollout_length"): 32,
     ("*", "target_update_interval"): 2,
+    ("*", "memory"): "gru",
+    ("*", "memory_size"): 8,
+    ("*", "sequence_length"): 2,
     ("*", "epsilon_end"): 0.9,
     ("*", "epsilon_fraction"): 1.0,
     ("iqn", "num_action_quantiles"): 1,
@@ -93,6 +98,11 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     **{(algo, "priority_alpha"): {"prioritized": True} for algo in VALUE_BASED},
     **{(algo, "priority_beta"): {"prioritized": True} for algo in VALUE_BASED},
     **{(algo, "epsilon_start"): {"epsilon_fraction": 1.0} for algo in VALUE_BASED},
+    **{
+        (algo, name): MEMORY
+        for algo in (*VALUE_BASED, "ppo")
+        for name in ("memory", "memory_size", "sequence_length", "burn_in")
+    },
     **{
         (algo, name): needed
         for algo in ("mbpo", "mopo")

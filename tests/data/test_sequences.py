@@ -11,7 +11,7 @@ import torch
 
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
-from rl_training.replay.sequences import Context, SequenceReplay, StreamStep
+from rl_training.replay.sequences import Context, SequenceReplay, StreamStep, latent_parts
 
 CPU = torch.device("cpu")
 VECTOR = Spaces.from_gymnasium(
@@ -21,7 +21,7 @@ IMAGE = Spaces.from_gymnasium(gym.spaces.Box(0, 255, (4, 4), np.uint8), gym.spac
 
 
 def replay(capacity: int, num_envs: int, spaces: Spaces = VECTOR) -> SequenceReplay:
-    return SequenceReplay(capacity, num_envs, spaces, CPU, deter=2, latents=1)
+    return SequenceReplay(capacity, num_envs, spaces, CPU, latent_parts(2, 1))
 
 
 def fill(store: SequenceReplay, counts: list[int], episode: int = 7) -> list[list[tuple[int, int]]]:
@@ -187,7 +187,9 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         replay(3, 2)
     with pytest.raises(ConfigError, match=r"buffer_capacity: a replay of .* would take"):
         replay(10**12, 1, IMAGE)
-    assert SequenceReplay.memory_needed(10, IMAGE, 8, 4) == 10 * (16 + 4 + 4 + 3 + 16 + 4)
+    assert SequenceReplay.memory_needed(10, IMAGE, latent_parts(8, 4)) == 10 * (
+        16 + 4 + 4 + 3 + 16 + 4
+    )
 
 
 def test_a_draw_asks_nothing() -> None:

@@ -26,6 +26,7 @@ from rl_training.models import (
     ObservationNormalizer,
     OwnNetworks,
     Policy,
+    RecurrentMemory,
 )
 from rl_training.replay.batch import Batch, normalized
 
@@ -76,9 +77,9 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     """Whether batches of a data set hold the next action of the data."""
     needs_rewards: ClassVar[bool] = True
     """Whether the data of a run must have rewards."""
-    recurrent: ClassVar[bool] = False
-    """Whether the policy has a carry from step to step."""
-    slow_to_compile: ClassVar[bool] = False
+    recurrent: bool = False
+    """Whether the policy has a carry from step to step; knobs may decide."""
+    slow_to_compile: bool = False
     """Whether an update has so many operations that it is not compiled by default."""
     pieces: ClassVar[tuple[str, ...]] = ()
     """Methods that are compiled separately because an update repeats them; without any, the
@@ -198,6 +199,11 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
         return self.params.discount
 
     @property
+    def memory(self) -> RecurrentMemory | None:
+        """What the policy remembers of the observations before, where it has a carry of that."""
+        return None
+
+    @property
     def acting_policy(self) -> Policy:
         """The policy, or the average of it where the knobs ask for one."""
         return self.policy if self.averaged_policy is None else self.averaged_policy
@@ -205,7 +211,8 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     def acting_networks(self) -> dict[str, nn.Module]:
         """What the policy acts with, by name: all of it is taken over by a run that starts from
         this one."""
-        return {"policy": self.policy}
+        own: dict[str, nn.Module] = {"policy": self.policy}
+        return own if self.memory is None else {**own, "memory": self.memory}
 
     def other_networks(self) -> Networks:
         """Further networks that another run may start with, by name: the same name in two
@@ -270,18 +277,26 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
 
         `carry` is what the previous step returned; without one every row starts an episode.
         """
-        obs = self.network_input(obs)
+        seen, carry = self.remembered(self.network_input(obs), carry)
         policy = self.acting_policy
-        return Act(policy.sample(obs) if explore else policy.mode(obs))
+        return Act(policy.sample(seen) if explore else policy.mode(seen), carry)
 
     def network_input(self, obs: Tensor) -> Tensor:
         """Raw observations as the policy's network gets them."""
         normalizer: Any = self._modules["normalizer"]  # asking the module for it takes longer
         return normalizer(obs) if normalizer.active else obs
 
+    def remembered(self, obs: Tensor, carry: Carry | None) -> tuple[Tensor, Carry]:
+        """What the policy gets of normalised observations, and the carry after them."""
+        memory = self.memory
+        if memory is None:
+            return obs, ()
+        state = memory.step(obs, memory.initial(len(obs)) if carry is None else carry)
+        return memory.beside(obs, state.hidden), state
+
     def initial_carry(self, rows: int) -> Carry:
         """The carry at a reset."""
-        return ()
+        return () if self.memory is None else self.memory.initial(rows)
 
     def with_action(self, carry: Carry, action: Tensor) -> Carry:
         """The carry after executing `action` in place of the policy's."""

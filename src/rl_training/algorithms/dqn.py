@@ -6,7 +6,9 @@ arXiv:1509.06461; dueling: Wang et al. 2016, arXiv:1511.06581; prioritised: Scha
 
 Kept: target network copied at a fixed interval of updates, errors clipped by a Huber loss,
 epsilon-greedy actions with a linear decay, proportional priorities with annealed
-correction. Changed: Adam instead of RMSProp; vector observations as well as images.
+correction. Changed: Adam instead of RMSProp; vector observations as well as images. With
+`memory` a GRU or LSTM remembers earlier observations and learns from sequences that start from
+stored states and a burn-in (Kapturowski et al. 2019, R2D2).
 """
 
 from __future__ import annotations
@@ -71,12 +73,13 @@ class DQNAlgorithm(ValueAlgorithm[DQNParams]):
     def learn(self, batch: Batch) -> Metrics:
         p = self.params
         with torch.no_grad():
-            next_q = self.target_network(batch.next_obs)
-            judge = self.network(batch.next_obs) if p.double else next_q
-            target = td_target(batch, of_action(next_q, self.network.best(judge, batch.next_obs)))
+            following = self.next_states(self.target_network, batch)
+            next_q = self.target_network(following)
+            judge = self.network(self.next_states(self.network, batch)) if p.double else next_q
+            target = td_target(batch, of_action(next_q, self.network.best(judge, following)))
 
         def loss() -> Loss:
-            q = of_action(self.network(batch.obs), batch.action)
+            q = of_action(self.network(self.states(self.network, batch)), batch.action)
             return dqn_loss(q, target, batch.weight, kappa=p.kappa)
 
         return self.minimize(loss, "q")

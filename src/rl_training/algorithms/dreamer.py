@@ -156,10 +156,8 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     takes_masks: ClassVar[bool] = False
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
-    recurrent: ClassVar[bool] = True
-    slow_to_compile: ClassVar[bool] = (
-        True  # thousands of chained steps: compiling takes minutes, if it ends
-    )
+    recurrent = True
+    slow_to_compile = True  # thousands of chained steps: compiling takes minutes, if it ends
 
     return_range: Tensor
     last_deter: Tensor

@@ -66,11 +66,6 @@ class EvaluatedPolicy(Section):
     def build(self, spaces: Spaces) -> Policy:
         """With new weights."""
         cls = algorithm_class(self.algo)
-        if cls.recurrent:
-            raise ConfigError(
-                f"init_from: the policy of {cls.name()} looks at whole episodes, and FQE evaluates "
-                "policies of single observations; evaluate it in its environment"
-            )
         params = cls.Params.parse(self.algo_kwargs, "algo_kwargs.policy.")
         if params.network_factory is not None:
             raise ConfigError(
@@ -78,6 +73,11 @@ class EvaluatedPolicy(Section):
                 f"'{params.network_factory}' is code of its own; evaluate it in its environment"
             )
         learner: Algorithm = cls(spaces, params)
+        if learner.recurrent:
+            raise ConfigError(
+                f"init_from: the policy of {cls.name()} looks at whole episodes, and FQE evaluates "
+                "policies of single observations; evaluate it in its environment"
+            )
         return learner.policy
 
 

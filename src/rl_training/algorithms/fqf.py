@@ -126,14 +126,16 @@ class FQFAlgorithm(ValueAlgorithm[FQFParams]):
         p = self.params
         network, n = self.network, p.num_fractions
         with torch.no_grad():
-            following: FQFOutput = self.target_network(batch.next_obs)
-            next_q = network.q_values(batch.next_obs) if p.double else following.q_values
-            target = td_target(
-                batch, of_action(following.quantiles_hat, self.network.best(next_q, batch.next_obs))
-            )
+            next_obs = self.next_states(self.target_network, batch)
+            following: FQFOutput = self.target_network(next_obs)
+            next_q = following.q_values
+            if p.double:
+                next_q = network.q_values(self.next_states(network, batch))
+            best = network.best(next_q, next_obs)
+            target = td_target(batch, of_action(following.quantiles_hat, best))
 
         def loss() -> Loss:
-            features = network.features(batch.obs)
+            features = network.features(self.states(network, batch))
             taus, tau_hats = network.propose(features)
             at = torch.cat([tau_hats, taus[:, 1:-1].detach()], dim=-1)
             quantiles = of_action(network.quantiles(features, at), batch.action)

@@ -39,7 +39,7 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Carry, MLPGAILDiscriminator, Policy
+from rl_training.models import Carry, MLPGAILDiscriminator, Policy, RecurrentMemory
 from rl_training.replay.batch import Batch
 from rl_training.replay.imitation import ImitationBatch, Pairs
 
@@ -188,6 +188,8 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
         else:
             self.generator = SACAlgorithm(spaces, params.sac)
         self.normalizer = self.generator.normalizer
+        self.recurrent = self.generator.recurrent
+        self.slow_to_compile = self.generator.slow_to_compile
         self.discriminator = MLPGAILDiscriminator(
             spaces.obs_dim,
             spaces.action_kind,
@@ -227,6 +229,10 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
     @property
     def policy(self) -> Policy:
         return self.generator.policy
+
+    @property
+    def memory(self) -> RecurrentMemory | None:
+        return self.generator.memory
 
     def other_networks(self) -> Networks:
         """Prefixed, because networks trained on the discriminator's rewards fit only here."""

@@ -83,15 +83,18 @@ class IQNAlgorithm(ValueAlgorithm[IQNParams]):
         taus = self.uniform(size, p.num_quantiles)
         next_taus = self.uniform(size, p.num_target_quantiles)
         with torch.no_grad():
-            features = target_network.features(batch.next_obs)
-            next_q = network.q_values(batch.next_obs) if p.double else target_network.q_of(features)
+            following = self.next_states(target_network, batch)
+            features = target_network.features(following)
+            if p.double:
+                next_q = network.q_values(self.next_states(network, batch))
+            else:
+                next_q = target_network.q_of(features)
             next_quantiles = target_network.quantiles(features, next_taus)
-            target = td_target(
-                batch, of_action(next_quantiles, self.network.best(next_q, batch.next_obs))
-            )
+            best = network.best(next_q, following)
+            target = td_target(batch, of_action(next_quantiles, best))
 
         def loss() -> Loss:
-            quantiles = of_action(network(batch.obs, taus), batch.action)
+            quantiles = of_action(network(self.states(network, batch), taus), batch.action)
             total, metrics = quantile_huber_loss(
                 quantiles, target, taus, batch.weight, kappa=p.kappa
             )

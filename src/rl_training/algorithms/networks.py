@@ -24,6 +24,7 @@ from rl_training.models import (
     OwnNetwork,
     OwnNetworks,
     Policy,
+    RecurrentMemory,
     Role,
     ValueNetwork,
     critics_for,
@@ -64,6 +65,11 @@ class NetworkMaker(Learner[P]):
                 return own
         return encoder_of_images(self.spaces) if self.spaces.is_image else self.spaces.obs_dim
 
+    def make_memory(self) -> RecurrentMemory:
+        """The recurrent layer that the knobs ask for, with an encoder of its own for images."""
+        p: Any = self.params
+        return RecurrentMemory(self.observed(), p.memory_size, p.memory)
+
     def layers(self, role: Role) -> Architecture:
         """The layers of one network of this algorithm."""
         layers = self.params.layers(role)
@@ -72,12 +78,16 @@ class NetworkMaker(Learner[P]):
         return replace(layers, own=partial(self._own_networks, role))
 
     def make_policy(
-        self, distribution: ActionDistribution = "gaussian", state_dependent_std: bool = True
+        self,
+        distribution: ActionDistribution = "gaussian",
+        state_dependent_std: bool = True,
+        observed: Observed | None = None,
     ) -> Policy:
-        """The stochastic policy that fits the action space; for Box actions see `policy_for`."""
+        """The stochastic policy that fits the action space; for Box actions see `policy_for`. Of
+        observations unless it looks at something else."""
         spaces = self.spaces
         return policy_for(
-            self.observed(),
+            self.observed() if observed is None else observed,
             spaces.action_kind,
             spaces.action_dim,
             self.layers("policy"),
@@ -99,9 +109,10 @@ class NetworkMaker(Learner[P]):
             masked=masked and spaces.has_mask,
         )
 
-    def make_value(self) -> ValueNetwork:
-        """A state value."""
-        return ValueNetwork(self.observed(), self.layers("value"))
+    def make_value(self, observed: Observed | None = None) -> ValueNetwork:
+        """A state value; of observations unless it looks at something else."""
+        seen = self.observed() if observed is None else observed
+        return ValueNetwork(seen, self.layers("value"))
 
     def actor_and_critics(
         self, num_critics: int = 2, distribution: ActionDistribution = "tanh_gaussian"

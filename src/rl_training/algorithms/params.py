@@ -18,7 +18,14 @@ from rl_training.experiment.config import (
     Section,
 )
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import ActionDistribution, Activation, Architecture, NetworkKind, Role
+from rl_training.models import (
+    ActionDistribution,
+    Activation,
+    Architecture,
+    MemoryKind,
+    NetworkKind,
+    Role,
+)
 
 MOST = {
     "gradient_updates_per_step": 1_000,
@@ -30,6 +37,9 @@ MOST = {
     "final_rollout_length": 1_000_000,
     "batch_length": 100_000,
     "n_step": 100_000,
+    "memory_size": 100_000,
+    "sequence_length": 100_000,
+    "burn_in": 100_000,
     "num_action_samples": 100_000,
     "num_action_quantiles": 100_000,
     "num_target_quantiles": 100_000,
@@ -192,6 +202,21 @@ class ActorCriticParams(NetworkParams):
         return max(*self.hidden_sizes_of("policy"), *self.hidden_sizes_of("critic"))
 
 
+class MemoryParams(AnyParams):
+    """Knobs of algorithms whose networks may remember earlier observations."""
+
+    memory: MemoryKind = "none"
+    """Recurrent layer before the networks, for tasks where one observation says too little."""
+    memory_size: Count = 64
+    """Units of the recurrent layer."""
+    sequence_length: Count = 16
+    """Steps through which gradients of the recurrent layer flow back."""
+
+    @property
+    def remembers(self) -> bool:
+        return self.memory != "none"
+
+
 class CloningParams(NetworkParams, AveragedPolicyParams):
     """Knobs of algorithms whose policy is fitted to the data's actions."""
 
@@ -311,6 +336,19 @@ class OfflineToOnlineParams(OffPolicyParams):
             refuse_missing_part(self.batch_size, self.offline_batch_ratio)
         except ValueError as error:
             raise ConfigError(f"algo_kwargs.offline_batch_ratio: {error}") from None
+
+
+def refuse_cut_sequences(params: MemoryParams, *names: str) -> None:
+    """Refuse knobs of these names that are no multiple of the sequences' length."""
+    length = params.sequence_length
+    for name in names:
+        steps: int = getattr(params, name)
+        if steps % length:
+            raise ConfigError(
+                f"algo_kwargs.sequence_length: {length:,} does not divide the {name} of {steps:,}, "
+                "and a policy with memory learns from whole sequences; set a divisor, such as "
+                f"{math.gcd(steps, length):,}, or another {name}"
+            )
 
 
 def refuse_missing_part(batch_size: int, ratio: float) -> None:

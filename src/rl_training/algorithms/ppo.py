@@ -7,7 +7,8 @@ each rollout. From the authors' code: orthogonal initialisation (gain 0.01 for t
 policy's last layer, 1 for the value's), advantage normalisation per minibatch, optional
 clipped value loss, gradient clipping, running observation and reward normalisation as
 options. Policy and value have separate networks and gradient norms. A time limit bootstraps
-with the value of the true final state.
+with the value of the true final state. With `memory` a GRU or LSTM of each remembers earlier
+observations; minibatches are then sequences that start from what was carried when acting.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import ActorCriticParams, DiscountedParams
+from rl_training.algorithms.params import ActorCriticParams, DiscountedParams, MemoryParams
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import without_gradients
 from rl_training.experiment.config import (
@@ -36,12 +37,15 @@ from rl_training.models import (
     ChoicePolicy,
     GaussianPolicy,
     Policy,
+    RecurrentMemory,
+    RolloutCarry,
+    RolloutMemory,
     orthogonal_init_,
 )
 from rl_training.replay.rollout import RolloutBatch
 
 
-class PPOParams(DiscountedParams, ActorCriticParams):
+class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     renamed = {"rollout_steps": Renamed("rollout_length")}
 
     batch_size: Count = 64
@@ -148,31 +152,62 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         self, spaces: Spaces, params: PPOParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations or params.normalize_observations)
+        self.recurrent = self.slow_to_compile = params.remembers
+        self.memories: RolloutMemory | None = None
+        if params.remembers:
+            self.memories = RolloutMemory(self.make_memory(), self.make_memory())
+        seen = self.observed() if self.memories is None else self.memories.for_policy
         self.actor: ChoicePolicy | GaussianPolicy
         if spaces.is_box:
-            shape = self.observed(), spaces.action_dim, self.layers("policy")
+            shape = seen, spaces.action_dim, self.layers("policy")
             self.actor = GaussianPolicy(*shape, params.squash_mean)
         else:
-            self.actor = cast(ChoicePolicy, self.make_policy())
-        self.value = self.make_value()
+            self.actor = cast(ChoicePolicy, self.make_policy(observed=seen))
+        self.value = self.make_value(None if self.memories is None else self.memories.for_value)
         orthogonal_init_(self)
         for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):
             if isinstance(net, MLP):  # the user's own are left as they are
                 nn.init.orthogonal_(cast(nn.Linear, net.layers[-1]).weight, gain)
         self.register_buffer("clip", torch.tensor(params.clip), persistent=False)
         self.register_buffer("entropy_coef", torch.tensor(params.entropy_coef), persistent=False)
-        self.add_optimizer("policy", self.actor.parameters(), params.lr, eps=params.adam_eps)
+        policy, value = [*self.actor.parameters()], [*self.value.parameters()]
+        if self.memories is not None:
+            policy += self.memories.policy.parameters()
+            value += self.memories.value.parameters()
+        self.add_optimizer("policy", policy, params.lr, eps=params.adam_eps)
         # Adam cancels a factor on the loss of a separate network, so it scales the learning rate
         rate = params.lr * params.value_coef / 0.5
-        self.add_optimizer("value", self.value.parameters(), rate, eps=params.adam_eps)
+        self.add_optimizer("value", value, rate, eps=params.adam_eps)
 
     @property
     def policy(self) -> Policy:
         return self.actor
 
+    @property
+    def memory(self) -> RecurrentMemory | None:
+        return None if self.memories is None else self.memories.policy
+
     def other_networks(self) -> Networks:
-        # with scaled rewards the value's unit is specific to the earlier run
-        return {} if self.params.normalize_rewards else {"value": self.value}
+        if self.params.normalize_rewards:
+            return {}  # the value's unit is specific to the earlier run
+        own: Networks = {"value": self.value}
+        return own if self.memories is None else {**own, "value memory": self.memories.value}
+
+    def rollout_carry(self, rows: int) -> RolloutCarry:
+        """What policy and value remember at a reset."""
+        assert self.memories is not None
+        return self.memories.initial(rows)
+
+    def recall(self, obs: Tensor, carry: RolloutCarry) -> tuple[Tensor, RolloutCarry]:
+        """What `collect` and `value` take of (B, ...) seen observations, and the carry after."""
+        assert self.memories is not None
+        return self.memories.step(obs, carry)
+
+    def _seen(self, batch: RolloutBatch) -> Tensor:
+        """What policy and value get of the steps of a batch."""
+        if self.memories is None or batch.first is None or batch.carry is None:
+            return batch.obs
+        return self.memories.scan(batch.obs, batch.first, batch.carry).flatten(0, 1)
 
     @without_gradients
     def collect(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,21 +225,22 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         self.entropy_coef.fill_(p.entropy_coef * p.entropy_schedule.at(step, horizon))
 
     def update(self, batch: RolloutBatch) -> Metrics:
-        p = self.params
-        advantage = batch.advantage
+        p, steps = self.params, batch.steps()
+        advantage = steps.advantage
         if p.normalize_advantages:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
         def loss() -> Loss:
-            log_prob, entropy = self.actor.log_prob_and_entropy(batch.obs, batch.action)
+            seen = self._seen(batch)
+            log_prob, entropy = self.actor.log_prob_and_entropy(seen, steps.action)
             return ppo_loss(
                 log_prob,
-                batch.log_prob,
+                steps.log_prob,
                 advantage,
                 entropy,
-                self.value(batch.obs),
-                batch.value,
-                batch.returns,
+                self.value(seen),
+                steps.value,
+                steps.returns,
                 clip=self.clip,
                 value_clip=p.value_clip,
                 value_coef=p.value_coef,

@@ -63,14 +63,15 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
     def learn(self, batch: Batch) -> Metrics:
         p = self.params
         with torch.no_grad():
-            next_quantiles = self.target_network(batch.next_obs)
-            judge = self.network(batch.next_obs) if p.double else next_quantiles
-            target = td_target(
-                batch, of_action(next_quantiles, self.network.best(judge.mean(-2), batch.next_obs))
-            )
+            following = self.next_states(self.target_network, batch)
+            judge = next_quantiles = self.target_network(following)
+            if p.double:
+                judge = self.network(self.next_states(self.network, batch))
+            best = self.network.best(judge.mean(-2), following)
+            target = td_target(batch, of_action(next_quantiles, best))
 
         def loss() -> Loss:
-            quantiles = of_action(self.network(batch.obs), batch.action)
+            quantiles = of_action(self.network(self.states(self.network, batch)), batch.action)
             total, metrics = quantile_huber_loss(
                 quantiles, target, self.network.tau_hats, batch.weight, kappa=p.kappa
             )

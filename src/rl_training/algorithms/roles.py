@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
     from rl_training.algorithms.dreamer import DreamerCarry, OpenLoop
     from rl_training.algorithms.params import PriorityExponents
-    from rl_training.models import MLPMOPOEnsembleModel
+    from rl_training.models import Carry, MLPMOPOEnsembleModel
     from rl_training.models.dreamer.rssm import RSSM
     from rl_training.models.dynamics import Uncertainty
     from rl_training.replay.sequences import Context, SequenceBatch
@@ -135,6 +135,16 @@ class RolloutLearner(Role, Protocol):
 
     def follow_schedules(self, step: int, horizon: int) -> None:
         """Set what changes over the run."""
+
+
+class RecurrentRolloutLearner(RolloutLearner, Protocol):
+    """One whose policy and value remember earlier observations."""
+
+    def rollout_carry(self, rows: int) -> Carry:
+        """What is remembered at a reset."""
+
+    def recall(self, obs: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        """What `collect` and `value` take of (B, ...) observations, and the carry after them."""
 
 
 class ModelLearner(Role, Protocol):

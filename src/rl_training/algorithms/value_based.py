@@ -12,18 +12,31 @@ from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import OffPolicyParams, PriorityExponents, ReplayParams
+from rl_training.algorithms.params import (
+    MemoryParams,
+    OffPolicyParams,
+    PriorityExponents,
+    ReplayParams,
+    refuse_cut_sequences,
+)
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import can_branch_on, is_batched, without_gradients
-from rl_training.experiment.config import Count, Fraction, Positive, Rate, TrainConfig
+from rl_training.experiment.config import (
+    Count,
+    Fraction,
+    NonNegativeInt,
+    Positive,
+    Rate,
+    TrainConfig,
+)
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import Carry, Observed, Policy, frozen_copy
+from rl_training.models import Carry, Observed, Past, Policy, RecurrentMemory, frozen_copy
 from rl_training.models.masks import random_allowed
 from rl_training.models.value_networks import GreedyPolicy
 from rl_training.replay.batch import Batch
 
 
-class ValueParams(OffPolicyParams):
+class ValueParams(OffPolicyParams, MemoryParams):
     """Knobs of algorithms that act by the largest action value."""
 
     layer_norm: bool = False
@@ -60,6 +73,8 @@ class ValueParams(OffPolicyParams):
     """Final fraction of random actions."""
     epsilon_fraction: Rate = 0.1
     """Fraction of the budget over which the fraction of random actions falls linearly."""
+    burn_in: NonNegativeInt = 4
+    """Steps before a sequence that bring a stored state of the recurrent layer up to date."""
 
     @property
     def return_steps(self) -> int:
@@ -76,6 +91,7 @@ EXPERIENCE_KNOBS = (
     *sorted(ReplayParams.model_fields),
     *("n_step", "prioritized", "priority_alpha", "priority_beta"),
     *("epsilon_start", "epsilon_end", "epsilon_fraction"),
+    *("memory", "memory_size", "sequence_length", "burn_in"),
 )
 """Knobs of acting and of what is kept of it: a run from a data set reads none of them."""
 
@@ -176,7 +192,10 @@ class ValueAlgorithm(Algorithm[V, Batch]):
 
     def __init__(self, spaces: Spaces, params: V, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.network = self.make_network(self.observed())
+        self.recurrent = self.slow_to_compile = params.remembers
+        memory = self.make_memory() if params.remembers else None
+        self.network = self.make_network(self.observed() if memory is None else memory.out_dim)
+        self.network.memory = memory
         self.network.masked = spaces.has_mask
         self.target_network = frozen_copy(self.network)
         # listed once: looking them up costs as much as copying them
@@ -187,14 +206,28 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
         super().check_config(config)
+        params = config.params
         if config.dataset is None:
+            if params.remembers:
+                cls._check_sequences(params)
             return
         fields = cls.Params.model_fields
         for name in EXPERIENCE_KNOBS:
-            if getattr(config.params, name) != fields[name].default:
+            if getattr(params, name) != fields[name].default:
                 raise ConfigError(
                     f"algo_kwargs.{name}: {cls.name()} reads this key only where it learns in the "
                     "environment; remove this key, or remove dataset to learn there"
+                )
+
+    @classmethod
+    def _check_sequences(cls, params: ValueParams) -> None:
+        refuse_cut_sequences(params, "batch_size")
+        for name, plain in (("n_step", 1), ("prioritized", False)):
+            if getattr(params, name) != plain:
+                raise ConfigError(
+                    f"algo_kwargs.{name}: with memory {cls.name()} learns from sequences drawn "
+                    "evenly, by returns of one step; remove this key, or set "
+                    "algo_kwargs.memory=none"
                 )
 
     @abstractmethod
@@ -211,9 +244,26 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     def acting_networks(self) -> dict[str, nn.Module]:
         return {"policy": self.network, "target network": self.target_network}
 
+    @property
+    def memory(self) -> RecurrentMemory | None:
+        return self.network.memory
+
+    @staticmethod
+    def states(network: GreedyPolicy, batch: Batch) -> Tensor:
+        """(B, ...) what `network` gets of the states of a batch, as it remembers them."""
+        past: Past | None = batch.past
+        return batch.obs if past is None else network.recall(past)[:, :-1].flatten(0, 1)
+
+    @staticmethod
+    def next_states(network: GreedyPolicy, batch: Batch) -> Tensor:
+        """(B, ...) what `network` gets of the states that follow."""
+        past: Past | None = batch.past
+        return batch.next_obs if past is None else network.recall(past)[:, 1:].flatten(0, 1)
+
     @without_gradients
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
-        action = self.network.mode(self.normalizer(obs))
+        seen, carry = self.remembered(self.normalizer(obs), carry)
+        action = self.network.mode(seen)
         if explore:
             share = epsilon(self.fraction, self.params)
             if self.spaces.has_mask:
@@ -223,7 +273,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
                 )
             else:
                 action = epsilon_greedy(action, self.spaces.action_dim, share)
-        return Act(action)
+        return Act(action, carry)
 
     def every_action_value(self, obs: Tensor) -> Tensor:
         return self.network.q_values(obs)
@@ -242,7 +292,8 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         if is_batched():  # several agents at once hold other tensors than those listed
             online, target = [*self.network.parameters()], [*self.target_network.parameters()]
         copy_where(due, online, target)
-        return {**metrics, "td_error_mean": td_errors.mean()}
+        inside = None if batch.past is None else batch.weight
+        return {**metrics, "td_error_mean": weighted_mean(td_errors, inside)}
 
 
 @without_gradients

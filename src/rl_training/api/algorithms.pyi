@@ -1352,6 +1352,12 @@ class DQN(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        memory = 'none'
+            Recurrent layer before the networks, for tasks where one observation says too little.
+        memory_size = 64
+            Units of the recurrent layer.
+        sequence_length = 16
+            Steps through which gradients of the recurrent layer flow back.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -1400,6 +1406,8 @@ class DQN(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        burn_in = 4
+            Steps before a sequence that bring a stored state of the recurrent layer up to date.
     """
 
     algo: ClassVar[str]
@@ -1409,6 +1417,9 @@ class DQN(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        memory: Literal['none', 'gru', 'lstm'] = 'none',
+        memory_size: int = 64,
+        sequence_length: int = 16,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 4,
@@ -1433,6 +1444,7 @@ class DQN(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        burn_in: int = 4,
         **run: Unpack[RunKeys],
     ) -> None: ...
 
@@ -1444,6 +1456,12 @@ class QRDQN(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        memory = 'none'
+            Recurrent layer before the networks, for tasks where one observation says too little.
+        memory_size = 64
+            Units of the recurrent layer.
+        sequence_length = 16
+            Steps through which gradients of the recurrent layer flow back.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -1492,6 +1510,8 @@ class QRDQN(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        burn_in = 4
+            Steps before a sequence that bring a stored state of the recurrent layer up to date.
         num_quantiles = 200
             Quantiles of the return per action.
     """
@@ -1503,6 +1523,9 @@ class QRDQN(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        memory: Literal['none', 'gru', 'lstm'] = 'none',
+        memory_size: int = 64,
+        sequence_length: int = 16,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 4,
@@ -1527,6 +1550,7 @@ class QRDQN(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        burn_in: int = 4,
         num_quantiles: int = 200,
         **run: Unpack[RunKeys],
     ) -> None: ...
@@ -1539,6 +1563,12 @@ class IQN(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        memory = 'none'
+            Recurrent layer before the networks, for tasks where one observation says too little.
+        memory_size = 64
+            Units of the recurrent layer.
+        sequence_length = 16
+            Steps through which gradients of the recurrent layer flow back.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -1587,6 +1617,8 @@ class IQN(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        burn_in = 4
+            Steps before a sequence that bring a stored state of the recurrent layer up to date.
         num_quantiles = 64
             Fractions sampled per state at which quantiles are learned.
         num_target_quantiles = 64
@@ -1604,6 +1636,9 @@ class IQN(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        memory: Literal['none', 'gru', 'lstm'] = 'none',
+        memory_size: int = 64,
+        sequence_length: int = 16,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 4,
@@ -1628,6 +1663,7 @@ class IQN(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        burn_in: int = 4,
         num_quantiles: int = 64,
         num_target_quantiles: int = 64,
         num_action_quantiles: int = 32,
@@ -1643,6 +1679,12 @@ class FQF(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        memory = 'none'
+            Recurrent layer before the networks, for tasks where one observation says too little.
+        memory_size = 64
+            Units of the recurrent layer.
+        sequence_length = 16
+            Steps through which gradients of the recurrent layer flow back.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -1691,6 +1733,8 @@ class FQF(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        burn_in = 4
+            Steps before a sequence that bring a stored state of the recurrent layer up to date.
         num_fractions = 32
             Fractions proposed per state.
         num_cosines = 64
@@ -1708,6 +1752,9 @@ class FQF(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        memory: Literal['none', 'gru', 'lstm'] = 'none',
+        memory_size: int = 64,
+        sequence_length: int = 16,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 4,
@@ -1732,6 +1779,7 @@ class FQF(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        burn_in: int = 4,
         num_fractions: int = 32,
         num_cosines: int = 64,
         fraction_lr: float = 0.0001,
@@ -1747,6 +1795,12 @@ class PPO(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        memory = 'none'
+            Recurrent layer before the networks, for tasks where one observation says too little.
+        memory_size = 64
+            Units of the recurrent layer.
+        sequence_length = 16
+            Steps through which gradients of the recurrent layer flow back.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 64
@@ -1806,6 +1860,9 @@ class PPO(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        memory: Literal['none', 'gru', 'lstm'] = 'none',
+        memory_size: int = 64,
+        sequence_length: int = 16,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 64,
         hidden_sizes: Sequence[int] = ...,

@@ -58,6 +58,13 @@ from rl_training.models.policies import (
     UnlikePolicyError,
 )
 from rl_training.models.questions import Question, together
+from rl_training.models.recurrent import (
+    MemoryKind,
+    Past,
+    RecurrentMemory,
+    RolloutCarry,
+    RolloutMemory,
+)
 from rl_training.models.running import Moments, MovingMoments
 from rl_training.models.simba import weights_on_sphere
 from rl_training.models.value_networks import MLPFQFNetwork
@@ -90,6 +97,7 @@ __all__ = [
     "MLPMOPOEnsembleModel",
     "MLPSACModel",
     "MeanPolicy",
+    "MemoryKind",
     "Moments",
     "MovingMoments",
     "MultiCategoricalPolicy",
@@ -100,12 +108,16 @@ __all__ = [
     "Observed",
     "OwnNetwork",
     "OwnNetworks",
+    "Past",
     "Policy",
     "Prediction",
     "Question",
+    "RecurrentMemory",
     "ReturnScale",
     "RewardScale",
     "Role",
+    "RolloutCarry",
+    "RolloutMemory",
     "Standardizer",
     "TanhGaussianPolicy",
     "UnlikePolicyError",

@@ -18,6 +18,7 @@ from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP, activated
 from rl_training.models.policies import Policy
+from rl_training.models.recurrent import Past, RecurrentMemory
 
 
 class GreedyPolicy(Policy):
@@ -27,9 +28,19 @@ class GreedyPolicy(Policy):
     masked: bool = False
     """Whether observations say which actions are allowed."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: RecurrentMemory | None = None
+        """What it remembers: the network then gets what `RecurrentMemory.beside` returns."""
+
     def q_values(self, obs: Tensor) -> Tensor:
         """(B, A) expected returns."""
         raise NotImplementedError
+
+    def recall(self, past: Past) -> Tensor:
+        """(B, T - burn_in, ...) what the network gets of the steps of sequences."""
+        assert self.memory is not None
+        return self.memory.beside(past.obs[:, past.burn_in :], self.memory.scan(past))
 
     def mode(self, obs: Tensor) -> Tensor:
         return self.best(self.q_values(obs), obs)
@@ -267,8 +278,8 @@ class MLPFQFNetwork(QuantilesAtFractions):
 
     def quantile_parameters(self) -> list[nn.Parameter]:
         """Everything but the fraction layer."""
-        parts = (self.features, self.embedding, self.head)
-        return [parameter for part in parts for parameter in part.parameters()]
+        fractions = set(self.fractions.parameters())
+        return [parameter for parameter in self.parameters() if parameter not in fractions]
 
     def q_values(self, obs: Tensor) -> Tensor:
         output: FQFOutput = self(obs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Batch(NamedTuple):
     weight: Tensor | None = None  # (B,) importance weights of prioritised sampling
     next_action: Tensor | None = None  # as action: the next action in the data
     has_next_action: Tensor | None = None  # (B,) 1, or 0 if the data do not hold the next step
+    past: Any = None  # `models.Past` that the rows come from, for networks with memory
 
 
 def interleaved(first: Batch, second: Batch, slices: int) -> Batch:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from rl_training.models import Carry
 
 
 class RolloutBatch(NamedTuple):
-    """B steps of a rollout, with the log-probabilities and values of the policy that took them."""
+    """B steps of a rollout, with the log-probabilities and values of the policy that took them.
+
+    For a policy with memory all columns are (S, L, ...): S sequences of L consecutive steps, with
+    what was carried into the first of them.
+    """
 
     obs: Tensor  # (B, O) as given to the networks
     action: Tensor  # (B, A) as sampled, or int64, (B,) or (B, A)
@@ -17,6 +25,27 @@ class RolloutBatch(NamedTuple):
     value: Tensor  # (B,)
     advantage: Tensor  # (B,)
     returns: Tensor  # (B,) advantage + value
+    first: Tensor | None = None  # (S, L), whether a step begins an episode
+    carry: Carry | None = None  # (S, ...), before the sequences
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> RolloutBatch:
+        """Every column changed, and every part of the carry."""
+        changed = RolloutBatch(*map(function, self[:6]))
+        if self.first is None:
+            return changed
+        carry = tree_map(function, self.carry)
+        return changed._replace(first=function(self.first), carry=carry)
+
+    def steps(self) -> RolloutBatch:
+        """The columns of single steps, whether or not they are parts of sequences."""
+        return self if self.first is None else RolloutBatch(*(x.flatten(0, 1) for x in self[:6]))
+
+
+def sequences_of(columns: Tensor, length: int) -> Tensor:
+    """(S, length, ...) sequences of consecutive steps, from (T, E, ...) steps; in the order of
+    time, and of the environments within."""
+    cut = columns.reshape(-1, length, *columns.shape[1:])
+    return cut.transpose(1, 2).flatten(0, 1)
 
 
 def generalized_advantages(

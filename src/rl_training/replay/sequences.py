@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.memory import Claim, require_memory
 from rl_training.experiment.state import Stored
+from rl_training.models import Past
+from rl_training.replay.batch import Batch
 
 
 class StreamStep(NamedTuple):
@@ -37,6 +40,23 @@ class Context(NamedTuple):
     stoch: Tensor  # (B, latents) classes
 
 
+class StatePart(NamedTuple):
+    """One tensor of the states that are stored with the steps."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stored_as: torch.dtype
+
+
+def latent_parts(deter: int, latents: int) -> Any:
+    """The parts of a `Context` of these sizes."""
+    parts: Any = (
+        StatePart((deter,), torch.float32, torch.float16),
+        StatePart((latents,), torch.int64, torch.uint8),
+    )
+    return Context(*parts)
+
+
 class SequenceBatch(NamedTuple):
     """(B, T, ...) consecutive steps, which may span several episodes."""
 
@@ -46,7 +66,7 @@ class SequenceBatch(NamedTuple):
     first: Tensor
     last: Tensor
     terminal: Tensor
-    context: Context  # of the step before the first one
+    context: Any  # the stored state of the step before the first one
     places: Tensor  # (B, T), for `refresh`
 
 
@@ -56,8 +76,9 @@ class SequenceReplay:
     A stored step is one observation, so an episode of n actions has n + 1. Sequences are sampled
     uniformly over all complete ones and never cross the write position of a ring; the first
     `newest` of a batch are the latest of each environment in turn. Sampling has fixed shapes and
-    needs no host sync. Latent states of the model are stored with the steps and can be
-    refreshed; every sequence comes with the latent state before it.
+    needs no host sync. States of the policy are stored with the steps and can be refreshed;
+    every sequence comes with the state before it. `state` is a named tuple of `StatePart`s, and
+    states are named tuples of its kind.
     """
 
     def __init__(
@@ -66,9 +87,7 @@ class SequenceReplay:
         num_envs: int,
         spaces: Spaces,
         device: torch.device,
-        *,
-        deter: int,
-        latents: int,
+        state: Any,
     ) -> None:
         self.length = capacity // num_envs
         self.capacity = self.length * num_envs
@@ -77,7 +96,7 @@ class SequenceReplay:
                 f"algo_kwargs.buffer_capacity: {capacity:,} is too small for {num_envs} "
                 f"environments; set at least {2 * num_envs:,}"
             )
-        needed = self.memory_needed(self.capacity, spaces, deter, latents)
+        needed = self.memory_needed(self.capacity, spaces, state)
         require_memory(device, Claim("a replay", self.capacity, needed))
         self.num_envs, self.spaces = num_envs, spaces
         n, discrete = self.capacity, spaces.is_discrete
@@ -88,17 +107,20 @@ class SequenceReplay:
         self._reward = torch.zeros(n, device=device)
         # first, last, terminal
         self._flags = torch.zeros(3, n, dtype=torch.bool, device=device)
-        self._deter = torch.zeros(n, deter, dtype=torch.float16, device=device)
-        self._stoch = torch.zeros(n, latents, dtype=torch.uint8, device=device)
+        self._state_parts = state
+        self._states = type(state)(
+            *(torch.zeros(n, *part.shape, dtype=part.stored_as, device=device) for part in state)
+        )
         self._written = np.zeros(num_envs, np.int64)  # total steps written per environment
         self._device_written = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
     @staticmethod
-    def memory_needed(capacity: int, spaces: Spaces, deter: int, latents: int) -> int:
+    def memory_needed(capacity: int, spaces: Spaces, state: Any) -> int:
         """Bytes of a replay of `capacity` steps on its device."""
         seen = int(np.prod(spaces.obs_shape)) * (1 if spaces.is_image else 4)
         width = 1 if spaces.is_discrete else spaces.action_dim
-        return capacity * (seen + 4 * width + 4 + 3 + 2 * deter + latents)
+        kept: int = sum(math.prod(part.shape) * part.stored_as.itemsize for part in state)
+        return capacity * (seen + 4 * width + 4 + 3 + kept)
 
     def __len__(self) -> int:
         """The number of stored steps."""
@@ -109,8 +131,8 @@ class SequenceReplay:
         """The number of stored steps of the environment with the fewest."""
         return int(np.minimum(self._written, self.length).min())
 
-    def add(self, steps: StreamStep, envs: NDArray[Any], context: Context | None = None) -> None:
-        """Store one step of each of the given environments with the model's latent states."""
+    def add(self, steps: StreamStep, envs: NDArray[Any], context: Any = None) -> None:
+        """Store one step of each of the given environments with the policy's states."""
         device = self._reward.device
         places = torch.from_numpy(envs * self.length + self._written[envs] % self.length)
         places = places.to(device)
@@ -121,8 +143,8 @@ class SequenceReplay:
         flags = np.stack([steps.first, steps.last, steps.terminal])
         self._flags[:, places] = torch.from_numpy(flags).to(device)
         if context is None:
-            self._deter[places] = 0.0
-            self._stoch[places] = 0
+            for states in self._states:
+                states[places] = 0
         else:
             self.refresh(places, context)
         self._written[envs] += 1
@@ -164,9 +186,13 @@ class SequenceReplay:
             begins,
             last,
             terminal,
-            Context(self._deter[before].float(), self._stoch[before].long()),
+            self._state_at(before),
             index,
         )
+
+    def _state_at(self, places: Tensor) -> Any:
+        parts = zip(self._states, self._state_parts, strict=True)
+        return type(self._states)(*(stored[places].to(part.dtype) for stored, part in parts))
 
     def cut(self, envs: NDArray[Any]) -> None:
         """End the episodes of environments (a boolean mask) that were abandoned without a flag,
@@ -175,20 +201,19 @@ class SequenceReplay:
         newest = due * self.length + (self._written[due] - 1) % self.length
         self._flags[1, torch.from_numpy(newest).to(self._flags.device)] = True
 
-    def refresh(self, places: Tensor, context: Context) -> None:
-        """Store the model's current latent states at some places; of duplicates the last counts."""
+    def refresh(self, places: Tensor, context: Any) -> None:
+        """Store the policy's current states at some places; of duplicates the last counts."""
         flat = places.flatten()
         # a GPU does not guarantee the order of writes, so duplicates write the same value
         rows = torch.arange(len(flat), device=flat.device)
         last = torch.where(flat[:, None] == flat, rows, -1).amax(1)
-        deter, stoch = context.deter.flatten(0, -2), context.stoch.flatten(0, -2)
-        self._deter[flat] = deter[last].to(self._deter.dtype)
-        self._stoch[flat] = stoch[last].to(self._stoch.dtype)
+        for states, new in zip(self._states, context, strict=True):
+            states[flat] = new.flatten(0, -2)[last].to(states.dtype)
 
     @property
     def refreshed(self) -> tuple[Tensor, ...]:
         """The tensors that `refresh` writes to."""
-        return self._deter, self._stoch
+        return tuple(self._states)
 
     # --- state --------------------------------------------------------------------------------
 
@@ -200,8 +225,7 @@ class SequenceReplay:
             "first": self._flags[0],
             "last": self._flags[1],
             "terminal": self._flags[2],
-            "deter": self._deter,
-            "stoch": self._stoch,
+            **self._states._asdict(),
         }
 
     def training_state(self) -> dict[str, Any]:
@@ -227,3 +251,26 @@ class SequenceReplay:
             part.view(*shape, *rest)[:, :used] = kept.to(part.device)
         self._written[:] = written.numpy()
         self._device_written.copy_(written)
+
+
+def transitions_of(sequences: SequenceBatch, burn_in: int, gamma: float) -> Batch:
+    """The transitions between the steps of sequences behind the first `burn_in`, as (B,) rows.
+
+    Those from the end of an episode to the next one have the weight 0; the mean weight is 1.
+    `past` is what networks with memory are given of the sequences.
+    """
+
+    def steps(column: Tensor, begin: int, end: int | None = None) -> Tensor:
+        return column[:, begin:end].flatten(0, 1)
+
+    after = burn_in + 1
+    inside = (~steps(sequences.last, burn_in, -1)).to(sequences.reward.dtype)
+    return Batch(
+        steps(sequences.obs, burn_in, -1),
+        steps(sequences.action, after).argmax(-1),
+        steps(sequences.reward, after),
+        steps(sequences.obs, after),
+        gamma * (~steps(sequences.terminal, after)).to(sequences.reward.dtype),
+        weight=inside / inside.mean().clamp(min=1e-8),
+        past=Past(sequences.obs, sequences.first, sequences.context, burn_in),
+    )

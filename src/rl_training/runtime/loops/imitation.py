@@ -42,8 +42,9 @@ from rl_training.runtime.loops.off_policy import (
     refuse_idle_learning,
 )
 from rl_training.runtime.loops.offline import DataFingerprint
-from rl_training.runtime.loops.on_policy import OnPolicyLoop, RolloutSteps
+from rl_training.runtime.loops.on_policy import OnPolicyLoop
 from rl_training.runtime.loops.online import Experience, step_budget
+from rl_training.runtime.loops.rollouts import RolloutSteps
 from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
 

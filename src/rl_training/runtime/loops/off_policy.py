@@ -18,13 +18,19 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.roles import ReplayKnobs
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
-from rl_training.models.masks import random_allowed
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Extra, Report
 from rl_training.runtime.loops.memory import Memory, TransitionMemory
-from rl_training.runtime.loops.online import Experience, NewestMetrics, UnfinishedStep, step_budget
+from rl_training.runtime.loops.online import (
+    Experience,
+    NewestMetrics,
+    UnfinishedStep,
+    random_actions,
+    step_budget,
+)
+from rl_training.runtime.loops.streams import StreamActor, TransitionStreams
 from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
 
@@ -43,14 +49,8 @@ class RandomThenPolicy:
         self.algorithm, self.experience, self.random_steps = algorithm, experience, random_steps
 
     def actions(self) -> NDArray[Any]:
-        spaces, n = self.algorithm.spaces, self.experience.num_envs
         if self.experience.progress.env_steps < self.random_steps:
-            if spaces.has_mask:
-                obs = torch.from_numpy(self.experience.obs)
-                return random_allowed(obs, spaces.action_dim).numpy()
-            if spaces.is_discrete:
-                return torch.randint(spaces.action_dim, (n,)).numpy()
-            return (torch.rand(n, spaces.action_dim) * 2.0 - 1.0).numpy()
+            return random_actions(self.algorithm.spaces, self.experience)
         obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
         return self.algorithm.act(obs, explore=True).action.cpu().numpy()
 
@@ -226,13 +226,16 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     knobs: ReplayKnobs = algorithm.params
     refuse_idle_learning(config, knobs)
     total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
-    memory = TransitionMemory(config, algorithm)
+    memory = (TransitionStreams if algorithm.recurrent else TransitionMemory)(config, algorithm)
     learner = SingleLearner(
         algorithm, lambda _: memory.draw(knobs.batch_size), memory.learned, memory.touched
     )
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
     experience = Experience(config, algorithm, link.pause)
-    actor = RandomThenPolicy(algorithm, experience, random_steps(config, knobs))
+    actor: Actor = RandomThenPolicy(algorithm, experience, random_steps(config, knobs))
+    if isinstance(memory, TransitionStreams):
+        starts = random_steps(config, knobs)
+        actor = StreamActor(algorithm, experience, memory.stream, starts)
     return OffPolicyLoop(
         total, OffPolicyParts(algorithm, schedule, memory, engine, actor, experience)
     )

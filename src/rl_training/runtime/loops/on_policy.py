@@ -2,110 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.algorithms.params import refuse_cut_sequences
 from rl_training.algorithms.roles import RolloutKnobs, RolloutLearner
 from rl_training.envs.collector import Step
-from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
-from rl_training.experiment.state import Stored
-from rl_training.models import RewardScale
-from rl_training.replay.rollout import RolloutBatch, generalized_advantages
+from rl_training.models import Carry, RewardScale
+from rl_training.models.carry import reset_rows
+from rl_training.replay.rollout import RolloutBatch, generalized_advantages, sequences_of
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import Component, ModuleState, OptionalComponent, Report
+from rl_training.runtime.loops import Component, ModuleState, Report
 from rl_training.runtime.loops.online import Experience, step_budget
+from rl_training.runtime.loops.rollouts import Carried, Minibatches, Rollout, RolloutSteps
 from rl_training.runtime.profile import Part
 from rl_training.runtime.randomness import TorchRandom
 from rl_training.runtime.signals import undone_if_interrupted
-
-
-class RolloutSteps(NamedTuple):
-    """The steps of a rollout, (T, E), with the policy's log-probabilities and values."""
-
-    obs: Tensor  # (T, E, O) as given to the networks
-    action: Tensor  # as drawn
-    log_prob: Tensor
-    value: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    final_value: Tensor  # value of the true final state of a truncated episode; else 0
-
-
-class Rollout(OptionalComponent):
-    """The steps since the last update: part of the checkpoint, so that a run may end in the
-    middle of a rollout."""
-
-    def __init__(self, steps: int, num_envs: int, spaces: Spaces, device: torch.device) -> None:
-        self.steps, self.num_envs, self.device = steps, num_envs, device
-        self._obs_shape = spaces.obs_shape
-        self._action_shape = spaces.inner_action_shape
-        self.first_seen = False
-        """Whether the statistics include the first observation of the run."""
-        self._steps: list[RolloutSteps] = []
-        self._raw: list[Tensor] = []
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def add(self, raw_obs: Tensor, step: RolloutSteps) -> None:
-        """Add one step, (E, ...), and its raw observation."""
-        self._raw.append(raw_obs)
-        self._steps.append(step)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self) == self.steps
-
-    def clear(self) -> None:
-        self._raw.clear()
-        self._steps.clear()
-
-    def taken(self) -> RolloutSteps:
-        return RolloutSteps(*(self._stacked(column) for column in zip(*self._steps, strict=True)))
-
-    def raw_obs(self) -> Tensor:
-        """(T, E, O) on the device."""
-        return self._stacked(self._raw)
-
-    def _stacked(self, column: Sequence[Tensor]) -> Tensor:
-        """(T, E, ...) on the device, in one copy unless some steps come from a checkpoint."""
-        if len({part.device for part in column}) > 1:
-            column = [part.to(self.device) for part in column]
-        return torch.stack(list(column)).to(self.device)
-
-    def training_state(self) -> dict[str, Any]:
-        columns = {"raw_obs": self.raw_obs(), **self.taken()._asdict()} if self._steps else {}
-        kept = {name: column.cpu() for name, column in columns.items()}
-        return {"first_seen": self.first_seen, "columns": kept}
-
-    def load_training_state(self, state: dict[str, Any]) -> None:
-        stored = Stored(state, "rollout")
-        self.first_seen = stored.flag("first_seen")
-        self.clear()
-        columns = stored.section("columns")
-        if not columns.names():
-            return
-        kinds = {"raw_obs": (None, self._obs_shape), "obs": (None, self._obs_shape)}
-        kinds["action"] = (None, self._action_shape)
-        steps = columns.tensor("reward", torch.float32, None, self.num_envs).shape[0]
-        if not 0 < steps <= self.steps:
-            raise columns.wrong("reward", f"that of 1 to {self.steps} steps")
-        found = []
-        for name in ("raw_obs", *RolloutSteps._fields):
-            dtype = torch.bool if name in ("terminated", "truncated") else torch.float32
-            kind, shape = kinds.get(name, (dtype, ()))
-            found.append(columns.tensor(name, kind, steps, self.num_envs, *shape))
-        for raw, *step in zip(*found, strict=True):
-            self.add(raw.to(self.device), RolloutSteps(*(x.to(self.device) for x in step)))
 
 
 class Judge(Protocol):
@@ -155,7 +74,10 @@ class OnPolicyLoop:
         self.reward_scale = RewardScale(config.num_envs, p.gamma).to(self.device)
         minibatches = self.rollout_size // p.batch_size * p.epochs
         updates = self.total // self.rollout_size * minibatches
-        self.minibatches = Minibatches(self.rollout_size, p.batch_size, self.device)
+        self.carried = Carried(algorithm, config.num_envs) if algorithm.recurrent else None
+        length = 1 if self.carried is None else self.carried.length
+        rows = self.rollout_size // length, p.batch_size // length
+        self.minibatches = Minibatches(*rows, self.device)
         self.judge, self.data_notes = judge, data_notes
         self.learning = algorithm if judge is None else judge.learning
         """The algorithm that learns from the minibatches."""
@@ -164,7 +86,8 @@ class OnPolicyLoop:
         self.link = self.engine.link
         if judge is not None:
             judge.learn_beside(self.engine, self.total // self.rollout_size, self.rollout_size)
-        self.rollout = Rollout(p.rollout_length, config.num_envs, algorithm.spaces, self.device)
+        sizes = p.rollout_length, config.num_envs
+        self.rollout = Rollout(*sizes, algorithm.spaces, self.device, self.carried)
         self.experience = Experience(config, algorithm, self.engine.pause)
         self.progress = self.experience.progress
 
@@ -188,6 +111,8 @@ class OnPolicyLoop:
                 f"algo_kwargs.batch_size: {p.batch_size:,} does not divide a rollout of {size:,} "
                 f"steps ({product}); {nearest:,} would fit"
             )
+        if self.algorithm.recurrent:
+            refuse_cut_sequences(self.algorithm.params, "batch_size", "rollout_length")
         if p.batch_size == 1 and p.normalize_advantages:
             raise ConfigError(
                 "algo_kwargs.batch_size: 1 advantage cannot be standardised; set at least 2, or "
@@ -228,10 +153,13 @@ class OnPolicyLoop:
         self.rollout.first_seen = True
         tensor = torch.from_numpy
         while not self.rollout.is_full:
-            step, (action, log_prob, value) = self._step(obs)
+            before = None if self.carried is None else self.carried.now
+            recalled, after = self._recall(obs, before)
+            step, (action, log_prob, value) = self._step(recalled)
             final = torch.zeros_like(value)
             if 1 in step.truncated.tobytes():  # then the next state is not in the next row
-                final = self.actor_critic.value(self._seen(step.next_obs, observe=False))
+                last, _ = self._recall(self._seen(step.next_obs, observe=False), after)
+                final = self.actor_critic.value(last)
             reward, terminated = tensor(step.reward), tensor(step.terminated)
             self.rollout.add(
                 tensor(step.obs),
@@ -240,9 +168,17 @@ class OnPolicyLoop:
                     *(tensor(step.truncated), final),
                 ),
             )
+            if self.carried is not None:
+                if (len(self.rollout) - 1) % self.carried.length == 0:
+                    self.carried.before.append(before)
+                self.carried.now = reset_rows(after, terminated | tensor(step.truncated))
             obs = self._seen(self.experience.obs, observe=True)
             if self.link.pause.due():
                 break
+
+    def _recall(self, obs: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        """What the networks get of seen observations, and the carry after them."""
+        return (obs, None) if self.carried is None else self.carried.recall(obs, carry)
 
     def _step(self, obs: Tensor) -> tuple[Step, tuple[Tensor, Tensor, Tensor]]:
         """One step with newly sampled actions and the results of `RolloutLearner.collect`."""
@@ -278,10 +214,14 @@ class OnPolicyLoop:
 
     @torch.no_grad()
     def _rollout(self, taken: RolloutSteps, reward: Tensor) -> RolloutBatch:
-        """The steps with their advantages, flattened to (T * E) rows."""
+        """The steps with their advantages: (T * E) rows, or the sequences of a policy with
+        memory."""
         p = self.params
         terminated, truncated = taken.terminated, taken.truncated
-        last = self.actor_critic.value(self._seen(self.experience.obs, observe=False))
+        carried = self.carried
+        now = None if carried is None else carried.now
+        seen, _ = self._recall(self._seen(self.experience.obs, observe=False), now)
+        last = self.actor_critic.value(seen)
         next_value = torch.cat([taken.value[1:], last.unsqueeze(0)])
         next_value = torch.where(truncated, taken.final_value, next_value)
         if p.normalize_rewards:
@@ -299,7 +239,10 @@ class OnPolicyLoop:
         )
         fields = (taken.obs, taken.action, taken.log_prob, taken.value)
         columns = (*fields, advantage, advantage + taken.value)
-        return RolloutBatch(*(x.flatten(0, 1) for x in columns))
+        if carried is None:
+            return RolloutBatch(*(x.flatten(0, 1) for x in columns))
+        sequences = RolloutBatch(*(sequences_of(x, carried.length) for x in columns))
+        return sequences._replace(first=carried.first(taken), carry=carried.stacked())
 
     def _learn(self, taken: RolloutSteps) -> Metrics:
         """Update on a whole rollout; returns the latest metrics."""
@@ -347,35 +290,3 @@ class OnPolicyLoop:
 
 def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OnPolicyLoop:
     return OnPolicyLoop(config, algorithm)
-
-
-class Minibatches:
-    """Minibatches of a rollout in random order, in fixed memory and with fixed shapes."""
-
-    def __init__(self, rollout_size: int, batch_size: int, device: torch.device) -> None:
-        self._size, self._batch_size = rollout_size, batch_size
-        self._order = torch.arange(rollout_size, device=device)
-        self._within = torch.arange(batch_size, device=device)
-        self.position = torch.zeros((), dtype=torch.int64, device=device)
-        self._rollout: RolloutBatch | None = None
-
-    def take(self, rollout: RolloutBatch) -> None:
-        """Set the rollout, overwriting the last one."""
-        if self._rollout is None:
-            self._rollout = rollout
-        else:
-            for own, new in zip(self._rollout, rollout, strict=True):
-                own.copy_(new)
-
-    def shuffle(self) -> int:
-        """Start a pass in a new random order; returns the number of minibatches."""
-        self._order.copy_(torch.randperm(self._size, device=self._order.device))
-        self.position.zero_()
-        return self._size // self._batch_size
-
-    def next(self) -> RolloutBatch:
-        assert self._rollout is not None
-        rows = self._order.index_select(0, self._within + self.position)
-        # wraps around if more are requested than exist
-        self.position.add_(self._batch_size).remainder_(self._size)
-        return RolloutBatch(*(column.index_select(0, rows) for column in self._rollout))

@@ -18,6 +18,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentFailure, EnvironmentSetupError
 from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.state import Stored
+from rl_training.models.masks import random_allowed
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.loops import Component, OptionalComponent
 from rl_training.runtime.signals import Pause, StepInterrupted
@@ -197,6 +198,17 @@ class Experience:
 
     def close(self) -> None:
         self.collector.close()
+
+
+def random_actions(spaces: Spaces, experience: Experience) -> NDArray[Any]:
+    """(E, ...) uniform actions among those that the observations allow."""
+    n = experience.num_envs
+    if spaces.has_mask:
+        obs = torch.from_numpy(experience.obs)
+        return random_allowed(obs, spaces.action_dim).numpy()
+    if spaces.is_discrete:
+        return torch.randint(spaces.action_dim, (n,)).numpy()
+    return (torch.rand(n, spaces.action_dim) * 2.0 - 1.0).numpy()
 
 
 def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
