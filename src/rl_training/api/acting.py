@@ -128,9 +128,9 @@ class Acting(Playable):
         Signature and return value are those of Stable-Baselines3. A recurrent policy (Dreamer,
         `memory`) returns what it carries as the state: hand it to the next call, with
         `episode_start` true for the observations that begin an episode; without a state all of
-        them do. Other policies return `state` as they got it. Where the task has action masks, observations end
-        with them, or the masks are given apart, as `action_mask`. `with_support` adds what
-        `support` says of the actions.
+        them do. Other policies return `state` as they got it. Where the task has action masks,
+        observations end with them, or the masks are given apart, as `action_mask`. `with_support`
+        adds what `support` says of the actions.
         """
         if action_mask is not None:
             observation = with_mask(observation, action_mask, self.algorithm.spaces)
