@@ -216,11 +216,15 @@ def test_exact_values_replicates_and_what_a_run_stores(tmp_path):
 
 
 def test_resamples_are_those_of_the_seed(tmp_path):
-    counts = resampled_episodes(50, 3)
+    alone = np.arange(50)
+    counts = resampled_episodes(alone, 3)
     assert counts.sum() == 50
     assert counts.max() > 1
-    assert np.array_equal(counts, resampled_episodes(50, 3))
-    assert not np.array_equal(counts, resampled_episodes(50, 4))
+    assert np.array_equal(counts, resampled_episodes(alone, 3))
+    assert not np.array_equal(counts, resampled_episodes(alone, 4))
+    together = resampled_episodes(alone // 5, 3).reshape(10, 5)
+    assert (together == together[:, :1]).all(), "a group is drawn as a whole"
+    assert together.max() > 1
     data = chain(50, 5)
     agent = rl_training.FQE(
         dataset=data, init_from=policy_with(0.5, tmp_path), bootstrap=True, device="cpu", seed=3,

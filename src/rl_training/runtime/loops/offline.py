@@ -81,7 +81,7 @@ class OfflineData:
                 agent.see_rewards(float(dataset.rewards.min()), float(dataset.rewards.max()))
             if agent.resamples_episodes:
                 refuse_rows_elsewhere(self.table)
-                counts = resampled_episodes(dataset.num_episodes, seed)
+                counts = resampled_episodes(dataset.episode_groups(), seed)
                 give_resample(agent, dataset, counts)
 
     def draw(self, learner: Algorithm) -> Batch:
@@ -120,10 +120,13 @@ def _long_measures(
     return {FITTED: lambda algorithm: fitted_value(config, algorithm, held_out)}
 
 
-def resampled_episodes(episodes: int, seed: int) -> NDArray[np.int64]:
-    """How often each episode counts in the bootstrap resample of a seed."""
+def resampled_episodes(groups: NDArray[Any], seed: int) -> NDArray[np.int64]:
+    """How often each episode counts in the bootstrap resample of a seed; `groups` say whom each
+    belongs to, and those of one group are drawn together."""
     rng = np.random.default_rng(derive_seed(seed, "bootstrap"))
-    return rng.multinomial(episodes, np.full(episodes, 1.0 / episodes))
+    names, owner = np.unique(groups, return_inverse=True)
+    drawn = rng.multinomial(len(names), np.full(len(names), 1.0 / len(names)))
+    return np.asarray(drawn[owner.reshape(-1)])
 
 
 def give_resample(agent: Algorithm, dataset: TransitionDataset, counts: NDArray[np.int64]) -> None:
