@@ -62,6 +62,9 @@ def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
             assert one.value == pytest.approx(truth, abs=0.1), (behaviour, name)
             assert one.low <= one.value <= one.high
         assert 30.0 < (found.effective_size or 0.0) < 400.0
+        assert not any("not settled" in note for note in found.notes)
+    short = agent.estimate(log, behaviour="beta", estimators=["fqe"], **{**QUICK, "updates": 30})
+    assert any(note.startswith("fqe has not settled") for note in short.notes), short.notes
     assert found.behaviour.value == pytest.approx(exact(0.6, 0.9, 400), abs=0.05)
     assert found.supported
     assert found.verdict.startswith("better than the behaviour"), found.verdict

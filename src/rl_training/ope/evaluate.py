@@ -97,7 +97,13 @@ def evaluate(
         fitted = fit_critics(config, algorithm, dataset, options, shown)
     if "fqe" in wanted:
         assert fitted is not None
-        found["fqe"] = fitted.estimate(dataset, options)
+        value = found["fqe"] = fitted.estimate(dataset, options)
+        drift = fitted.drift(dataset, options)
+        if abs(drift) > value.high - value.value:
+            notes.append(
+                f"fqe has not settled: by its own targets its value would still move by about "
+                f"{drift:+.2g}; raise updates"
+            )
     if "mb" in wanted:
         shown = None if progress is None else progress("model")
         found["mb"] = model_based_value(config, algorithm, dataset, options, shown)

@@ -43,6 +43,19 @@ class FittedQ:
         spread = float(means[3:].std(ddof=1)) * normal_quantile(options.confidence)
         return Interval(float(means[0]), float(means[0] - spread), float(means[0] + spread))
 
+    def drift(self, dataset: TransitionDataset, options: Options) -> float:
+        """How far the value would still move: the mean error of the critic to its own targets over
+        the log, times the steps of an episode. It is near 0 where the updates were enough."""
+        agent, to_go, following = self.agents[0], None, None
+        if options.horizon is not None:
+            to_go = np.full(len(dataset), options.horizon)
+            following = to_go - 1
+        inner = np.asarray(dataset.spaces.from_env(dataset.actions))
+        q = _action_values(agent, dataset.observations, inner, to_go)
+        after = _state_values(agent, dataset.next_observations, following)
+        target = dataset.rewards + options.gamma * np.where(dataset.terminations, 0.0, after)
+        return float((target - q).mean() * dataset.episode_lengths().mean())
+
     def values(self, dataset: TransitionDataset, steps: CountedSteps, options: Options) -> Values:
         """Q and V of every row by the critic that has not learned from its episode."""
         in_half = np.repeat(self.half, steps.lengths)
