@@ -601,3 +601,27 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert done.stdout.startswith("algo: awr")
     assert "Traceback" not in done.stderr
+
+
+def test_a_named_run_is_started_or_gone_on_with(cli: Command, tmp_path: Path) -> None:
+    """For schedulers, which start the same command again."""
+    knobs = ("eval_episodes=1", "eval_max_steps=20", "algo_kwargs.hidden_sizes=[8]")
+    command = ("train", "bc/pendulum", "total_updates=40", *knobs)
+    named = (*command, "run_name=mine", "-q", "--output-dir", tmp_path)
+    assert cli(*named, "--resume").code == 0
+    run = tmp_path / "mine"
+    checkpoints = sorted(path.name for path in (run / "checkpoints").iterdir())
+    again = cli(*named, "--resume")
+    assert again.code == 0, again.err
+    assert "budget of 40 updates spent" in again.out
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == checkpoints
+    for arguments, words in (
+        (named, "holds a run already"),
+        ((*named, "--resume", "seed=3"), "begun with another seed"),
+        ((*command, "--resume"), "name the run"),
+        ((*command, "run_name=a/b"), "without slashes"),
+    ):
+        refused = cli(*arguments)
+        assert refused.code == 2
+        assert words in refused.err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

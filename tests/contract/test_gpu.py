@@ -41,8 +41,8 @@ def engine_of(config: Any, mode: str, *, double: bool = False) -> tuple[Any, Eng
     return algorithm, Engine(SingleLearner(algorithm, draw), mode, 200)
 
 
-def in_double(x: torch.Tensor) -> torch.Tensor:
-    return x.double() if x.is_floating_point() else x
+def in_double(x: torch.Tensor | None) -> torch.Tensor | None:
+    return x.double() if x is not None and x.is_floating_point() else x
 
 
 @pytest.mark.parametrize(("algo", "kind"), cases())

@@ -89,6 +89,8 @@ class RunKeys(TypedDict, total=False):
     """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
     output_dir: str | PathLike[str]
     """Folder in which the run folder is made."""
+    run_name: str | None
+    """Name of the run folder; by default made of algorithm, task, seed and time."""
     algo_kwargs: Mapping[str, Any]
     """Knobs of the algorithm."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -23,6 +23,9 @@ from rl_training.cli.options import (
     overridden,
 )
 
+if TYPE_CHECKING:
+    from rl_training.experiment.config import TrainConfig
+
 app = typer.Typer()
 
 
@@ -37,6 +40,10 @@ def train(
         int | None,
         typer.Option(help="Number of agents to train at once, with consecutive seeds."),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run of this run_name if there is one."),
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train a policy, or one per seed, and write a run folder.
@@ -46,6 +53,8 @@ def train(
     Your own task: rl-training train sac env_id=mymodule:MyEnv-v0 total_timesteps=100000
 
     Several seeds at once (offline): --seeds 8, or the key seeds=[3,14,15]
+
+    For schedulers, which start a command again: run_name=mine --resume
     """
     from rl_training.api.managed import ManagedAlgorithm
     from rl_training.api.seeds import learn_seeds
@@ -54,6 +63,9 @@ def train(
 
     resolved = load_config(config, overridden(overrides, seed, device, output_dir))
     find_modules_here(bool(modules_named(resolved.to_dict())))
+    if resume and (begun := _begun(resolved)):
+        _go_on(begun, _changed_since(begun, resolved), quiet, trust=True)
+        return
     if seeds is not None or resolved.seeds is not None:
         _run(lambda: learn_seeds(resolved, seeds, progress=not quiet), _report_seeds)
         return
@@ -73,21 +85,64 @@ def resume(
     Budgets, evaluation, checkpoint, logging and early-stopping keys may change:
     rl-training resume runs/awr-... eval_interval=500
     """
-    from rl_training.api.managed import ManagedAlgorithm
-    from rl_training.api.seeds import resume_seeds
     from rl_training.experiment.config import TrainConfig
     from rl_training.experiment.config_files import apply_overrides
     from rl_training.experiment.tracking import read_run_config
 
     stored = read_run_config(run)
     wanted = apply_overrides(stored, overrides or [])
-    resolved = TrainConfig.stored(wanted)  # refuses wrong keys, all mistakes at once
+    TrainConfig.stored(wanted)  # refuses wrong keys, all mistakes at once
     options = {key: value for key, value in wanted.items() if value != stored.get(key)}
-    options["progress"] = not quiet
-    if resolved.seeds is not None:
+    _go_on(run, options, quiet, trust)
+
+
+def _go_on(run: Path, options: dict[str, Any], quiet: bool, trust: bool) -> None:
+    from rl_training.api.managed import ManagedAlgorithm
+    from rl_training.api.seeds import resume_seeds
+    from rl_training.experiment.tracking import read_run_config
+
+    options = {**options, "progress": not quiet}
+    if read_run_config(run).get("seeds") is not None:
         _run(lambda: resume_seeds(run, trust=trust, **options), _report_seeds)
         return
     _run(lambda: ManagedAlgorithm.resume(run, trust=trust, **options).result, _report)
+
+
+def _begun(config: TrainConfig) -> Path | None:
+    """The run folder of the config's name, if its run has begun."""
+    from rl_training.experiment.errors import ConfigError
+    from rl_training.experiment.tracking import CONFIG_FILE
+
+    if config.run_name is None:
+        raise ConfigError("--resume: name the run that may be there, such as run_name=mine")
+    folder = Path(config.output_dir) / config.run_name
+    return folder if (folder / CONFIG_FILE).is_file() else None
+
+
+SETTLED = frozenset(("engine", "threads", "device", "output_dir", "dataset", "total_epochs"))
+"""Keys that a run keeps in another form than they were given in."""
+
+
+def _changed_since(begun: Path, config: TrainConfig) -> dict[str, Any]:
+    """What the config changes of a run that may be changed; refuses anything else."""
+    from rl_training.experiment.config import CHANGEABLE_ON_RESUME
+    from rl_training.experiment.errors import ConfigError
+    from rl_training.experiment.tracking import read_run_config
+
+    stored, wanted = read_run_config(begun), config.to_dict()
+    knobs = {"algo_kwargs"} if config.algo_kwargs.get("policy") else set()  # gets a fingerprint
+    other = [
+        key
+        for key in wanted
+        if key not in SETTLED | CHANGEABLE_ON_RESUME | knobs and wanted[key] != stored.get(key)
+    ]
+    if other:
+        raise ConfigError(
+            f"run_name: '{begun}' was begun with another {', '.join(other)}; choose another name, "
+            "or give the same values"
+        )
+    free = CHANGEABLE_ON_RESUME - SETTLED
+    return {key: wanted[key] for key in free if key in wanted and wanted[key] != stored.get(key)}
 
 
 def _run(learn: Callable[[], Any], report: Callable[[Any], None]) -> None:

@@ -51,6 +51,7 @@ from rl_training.experiment.run_sections import (
     EarlyStoppingConfig,
     LoggerConfig,
     Schedule,
+    folder_name,
     known_metric,
 )
 from rl_training.experiment.section import (
@@ -183,6 +184,8 @@ class TrainConfig(Section):
     """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
     output_dir: Text = "runs"
     """Folder in which the run folder is made."""
+    run_name: Annotated[Text, AfterValidator(folder_name)] | None = None
+    """Name of the run folder; by default made of algorithm, task, seed and time."""
     algo_kwargs: dict[str, Any] = {}
     """Knobs of the algorithm."""
 
@@ -287,7 +290,8 @@ class TrainConfig(Section):
 
     def hash(self) -> str:
         """Fingerprint of the keys that affect the results."""
-        fixed = {k: v for k, v in self.to_dict().items() if k not in CHANGEABLE_ON_RESUME}
+        free = CHANGEABLE_ON_RESUME | {"run_name"}
+        fixed = {k: v for k, v in self.to_dict().items() if k not in free}
         (fixed.get("dataset") or {}).pop("home", None)
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -89,6 +89,15 @@ def known_metric(name: str) -> str:
     return name
 
 
+def folder_name(name: str) -> str:
+    """Return the name of one folder; refuse what is none, such as a path."""
+    if not name.strip() or name in (".", "..") or not name.isprintable() or set(name) & set("/\\:"):
+        raise ValueError(f"expected the name of a folder, without slashes, got {name!r}")
+    if len(name.encode()) > 200:
+        raise ValueError("expected the name of a folder, at most 200 bytes long")
+    return name
+
+
 class EarlyStoppingConfig(Section):
     """Stop when an evaluated metric no longer improves, or is good enough."""
 

@@ -28,7 +28,12 @@ CHECKPOINT_FOLDER, DATASET_FILE, OPE_FILE = "checkpoints", "dataset.npz", "ope.j
 
 def create_run_folder(config: TrainConfig) -> Path:
     """Make a folder `<algo>-<env>-s<seed>-<time>` under the output folder; with several seeds the
-    seed is replaced by `<number>seeds`, and without an environment its id by the data's name."""
+    seed is replaced by `<number>seeds`, and without an environment its id by the data's name.
+
+    With a `run_name` it has that name, and must not hold a run already.
+    """
+    if config.run_name is not None:
+        return _named_folder(Path(config.output_dir) / config.run_name, config.output_dir)
     env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id or _data_name(config))
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     seed = f"s{config.seed}" if config.seeds is None else f"{len(config.seeds)}seeds"
@@ -45,6 +50,19 @@ def create_run_folder(config: TrainConfig) -> Path:
             reason = getattr(error, "strerror", None) or str(error)
             raise _unwritable(config.output_dir, reason) from None
     raise _unwritable(config.output_dir, "a file is in the way")
+
+
+def _named_folder(folder: Path, output_dir: str) -> Path:
+    if (folder / CONFIG_FILE).exists():
+        raise ConfigError(
+            f"run_name: '{folder}' holds a run already; go on with it by --resume or "
+            f"'{resume_command(folder)}', or choose another name"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _unwritable(output_dir, getattr(error, "strerror", None) or str(error)) from None
+    return folder
 
 
 def _data_name(config: TrainConfig) -> str:

@@ -21,7 +21,17 @@ from rl_training.experiment.tracking import (
 
 MOST_TRAINING_POINTS = 2_000
 """Rows of training metrics that are kept for curves, evenly spaced."""
-NOT_COMPARED = ("seed", "seeds", "output_dir", "device", "tensorboard", "loggers", "profile")
+NOT_COMPARED = (
+    "seed",
+    "seeds",
+    "output_dir",
+    "run_name",
+    "device",
+    "threads",
+    "tensorboard",
+    "loggers",
+    "profile",
+)
 """Keys in which repetitions of one experiment may differ."""
 STATUSES = ("running", "finished", "interrupted", "failed", "dead")
 """Dead: its process ended without a word, by a kill or a crash of the machine."""
