@@ -12,7 +12,7 @@ from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained
 from rl_training.algorithms.fitting import Fitting
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.experiment.registry import algorithm_class
-from rl_training.models import questions
+from rl_training.models import stacked
 from rl_training.replay.batch import Batch
 from rl_training.replay.replay import Priorities, ReplayBuffer
 from rl_training.runtime.agents import SingleLearner, VmapLearner
@@ -165,7 +165,7 @@ def test_several_agents_are_captured_and_agree_with_separate_ones(algo: str, kin
 def test_stacked_networks_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     states = []
     for most in (0, 16):
-        monkeypatch.setattr(questions, "MOST_AGENTS", most)
+        monkeypatch.setattr(stacked, "MOST_AGENTS", most)
         algorithm, engine = engine_of(small_config("iql", device="cuda"), "graph")
         torch.manual_seed(3)
         engine.run(40)

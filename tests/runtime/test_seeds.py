@@ -20,7 +20,6 @@ from rl_training.api import seeds as seeds_api
 from rl_training.experiment.checkpoint import CheckpointStore
 from rl_training.experiment.errors import CheckpointError, ConfigError, RLTrainingError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
-from rl_training.models import questions
 from rl_training.runtime import randomness
 from rl_training.runtime.shared_evaluation import SharedEvaluations
 from rl_training.runtime.signals import TerminatedRun
@@ -69,7 +68,7 @@ def test_each_agent_is_what_a_run_of_its_own_makes(
         agent = rl_training.ManagedAlgorithm(config.replace(seed=seed))
         alone[seed] = agent.learn(progress=False).run_dir
     if stacked:
-        monkeypatch.setattr(questions, "_stacking_pays", lambda x: True)
+        monkeypatch.setattr(stacked, "_stacking_pays", lambda x: True)
     result = learn_seeds(config, SEEDS, progress=False)
     assert tuple(result.results) == SEEDS
     for seed, one in result.results.items():

@@ -30,7 +30,7 @@ from rl_training.algorithms.params import ActorCriticParams, CloningParams, Disc
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Positive, Rate
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Moments, MovingMoments, Policy, together
+from rl_training.models import Moments, MovingMoments, Policy, stacked_forward
 from rl_training.replay.batch import Batch
 
 
@@ -116,7 +116,9 @@ class AWRAlgorithm(Algorithm[AWRParams, Batch]):
         returns = bootstrapped_returns(batch, value)
 
         def loss() -> Loss:
-            distribution, value_now = together(policy.ask(batch.obs), value.ask(batch.obs))
+            distribution, value_now = stacked_forward(
+                policy.deferred(batch.obs), value.deferred(batch.obs)
+            )
             statistics: dict[str, Tensor] = {}
             if p.normalize_advantages:
                 moments = self.advantages.after(returns - value_now.detach())

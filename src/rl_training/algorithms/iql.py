@@ -36,7 +36,7 @@ from rl_training.models import (
     Policy,
     frozen_copy,
     orthogonal_init_,
-    together,
+    stacked_forward,
 )
 from rl_training.replay.batch import Batch
 
@@ -152,12 +152,12 @@ class IQLAlgorithm(Algorithm[IQLParams, Batch]):
         policy, value = self.model.policy, self.model.value
 
         def loss() -> Loss:
-            distribution, value_now, q, q_targets, next_value = together(
-                policy.ask(batch.obs),
-                value.ask(batch.obs),
-                self.critics.ask(batch.obs, batch.action),
-                self.target_critics.ask(batch.obs, batch.action).frozen(),
-                value.ask(batch.next_obs).frozen(),
+            distribution, value_now, q, q_targets, next_value = stacked_forward(
+                policy.deferred(batch.obs),
+                value.deferred(batch.obs),
+                self.critics.deferred(batch.obs, batch.action),
+                self.target_critics.deferred(batch.obs, batch.action).frozen(),
+                value.deferred(batch.next_obs).frozen(),
             )
             losses = iql_loss(
                 policy.log_prob_under(distribution, batch.action),

@@ -32,7 +32,7 @@ from rl_training.algorithms.params import ActorCriticParams, CloningParams, Disc
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import NonNegative, Positive, Rate
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Moments, MovingMoments, Policy, together
+from rl_training.models import Moments, MovingMoments, Policy, stacked_forward
 from rl_training.replay.batch import Batch
 
 
@@ -117,7 +117,9 @@ class MARWILAlgorithm(Algorithm[MARWILParams, Batch]):
         returns = bootstrapped_returns(batch, value)
 
         def loss() -> Loss:
-            distribution, value_now = together(policy.ask(batch.obs), value.ask(batch.obs))
+            distribution, value_now = stacked_forward(
+                policy.deferred(batch.obs), value.deferred(batch.obs)
+            )
             moments = self.advantages.after(returns - value_now.detach())
             total, metrics = marwil_loss(
                 policy.log_prob_under(distribution, batch.action),

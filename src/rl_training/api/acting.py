@@ -1,4 +1,4 @@
-"""What a trained agent does: act, collect data, explain itself, be evaluated on logged data."""
+"""The use of a trained agent: act, collect data, explain actions, estimate its value from a log."""
 
 from __future__ import annotations
 
@@ -234,16 +234,16 @@ class AbstainingPolicy:
 
     @property
     def decisions(self) -> int:
-        """Actions that were asked for."""
+        """Number of actions so far."""
         return self._choose.decisions
 
     @property
     def fallbacks(self) -> int:
-        """Actions of the log instead of the policy's own."""
+        """How many of them were the log's action instead of the policy's."""
         return self._choose.fallbacks
 
     def predict(self, observation: Any, state: Any = None) -> tuple[Array, Any]:
-        """As `ManagedAlgorithm.predict`, without chance."""
+        """As `ManagedAlgorithm.predict`, always deterministic."""
         rows, alone = insight.observation_rows(self.agent.algorithm, observation, "predict")
         taken = env_actions(self.agent.algorithm, self._choose(rows))
         actions = insight.user_actions(self.agent.algorithm, taken)

@@ -29,7 +29,7 @@ def managed_class(algo: str) -> type[ManagedAlgorithm]:
 
 
 def public_name(algo: str) -> str:
-    """What the managed class of `algo` is called; built-in names are not given twice."""
+    """The name of the managed class of `algo`; it never equals a built-in one."""
     own = str(algorithm_class(algo).name())
     if own in BUILT_IN.values() and algo not in BUILT_IN:
         return "".join(part.capitalize() for part in algo.split("_"))
@@ -37,7 +37,7 @@ def public_name(algo: str) -> str:
 
 
 def described(learner: Any) -> str:
-    """What the algorithm is, and every knob with its type, its default and its meaning."""
+    """A description of the algorithm, and of every knob with its type, default and meaning."""
     lines = [str(learner.__doc__).splitlines()[0], "", f"In short: {learner.summary}."]
     lines += [f"Paper: {learner.paper}.", "", "Knobs, beside the keys of the configuration:", ""]
     for name, field in learner.Params.model_fields.items():
@@ -49,7 +49,7 @@ def described(learner: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A default as one would write it."""
+    """A default value in short form."""
     return f"{type(value).__name__}()" if isinstance(value, BaseModel) else repr(value)
 
 

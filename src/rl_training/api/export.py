@@ -1,4 +1,4 @@
-"""From an agent to an export folder: what its files say about where it comes from."""
+"""Exports an agent, with a record of its run and data."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _predict(agent: ManagedAlgorithm) -> Predict:
 
 
 def _on_cpu(agent: ManagedAlgorithm) -> ManagedAlgorithm:
-    """A copy whose learner is built anew on the CPU."""
+    """A copy whose algorithm is on the CPU."""
     copied = object.__new__(type(agent))
     copied.__setstate__({**agent.__getstate__(), "config": agent.config.replace(device="cpu")})
     return copied
@@ -100,7 +100,7 @@ def _origin(agent: ManagedAlgorithm, compare: Sequence[Path]) -> Origin:
 
 
 def _evidence(agent: ManagedAlgorithm, origin: Origin) -> Evidence | None:
-    """What the run's data say; None where they are not at hand, or are others."""
+    """A summary of the run's data; None if they are missing or have changed."""
     config = agent.config
     if config.dataset is None or agent.algorithm.spaces.is_image:
         return None
@@ -115,7 +115,7 @@ def _evidence(agent: ManagedAlgorithm, origin: Origin) -> Evidence | None:
 
 
 def _fingerprint(info: CheckpointInfo | None) -> str | None:
-    """Of the data that a checkpoint was trained on, where it says so."""
+    """The fingerprint of the data that a checkpoint was trained on, if it is stored."""
     if info is None:
         return None
     _, parts = read_checkpoint(info.path, ("data", "demonstrations"))

@@ -1,4 +1,4 @@
-"""Starting a run from the policy of another."""
+"""Starts a run from the policy of another run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent has learned about observations and actions, in the user's units.
+"""Values, probabilities and densities that an agent has learned, in the user's units.
 
 Each question is refused in one sentence where an algorithm has no answer to it.
 """
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 
 def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tuple[Array, bool]:
-    """(B, ...) observations, and whether it was one alone; `asked` is what wants to know."""
+    """(B, ...) observations, and whether a single one was given; `asked` is the caller's name."""
     spaces = algorithm.spaces
     shape = spaces.obs_shape
     if spaces.packing is not None and spaces.layout and spaces.layout.has_parts(observation):
@@ -124,7 +124,7 @@ def _answer(
     question: Callable[[Tensor], Tensor | None],
     missing: str,
 ) -> Array:
-    """The answer to a question about network inputs; without its first axis for one observation."""
+    """The result of a function of network inputs; without its first axis for one observation."""
     rows, alone = observation_rows(algorithm, observation, asked)
     if algorithm.recurrent:
         raise ConfigError(
@@ -141,7 +141,7 @@ def _answer(
 
 
 def action_probabilities(algorithm: Algorithm, observation: Any) -> Array | list[Array]:
-    """Of every Discrete action, or of every choice of each part of MultiDiscrete ones."""
+    """Probabilities of every Discrete action, or of every choice of each MultiDiscrete part."""
     asked = "action_probabilities"
     if algorithm.spaces.is_box:
         raise ConfigError(
@@ -195,7 +195,7 @@ def q_values(algorithm: Algorithm, observation: Any, action: Any | None) -> Arra
 
 
 def everything_known(algorithm: Algorithm, observation: Any, action: Any) -> dict[str, Any]:
-    """Every answer that there is about observations and the actions in them, by its name."""
+    """Everything that can be computed about observations and their actions, by name."""
     questions: dict[str, Callable[[], Any]] = {
         "action_probabilities": lambda: action_probabilities(algorithm, observation),
         "log_prob": lambda: log_prob(algorithm, observation, action),

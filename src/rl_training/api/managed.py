@@ -117,7 +117,7 @@ class ManagedAlgorithm(Training):
 
     @classmethod
     def from_config(cls, source: str | Path, **options: Any) -> Self:
-        """From a packaged config such as "awr/pendulum" or a YAML file."""
+        """Make an agent from a packaged config such as "awr/pendulum" or a YAML file."""
         return cls(load_config(source), **options)
 
     def _take_dataset(
@@ -319,7 +319,7 @@ class ManagedAlgorithm(Training):
 def load(
     path: str | Path, *, checkpoint: str = "latest", device: str = "auto", trust: bool = False
 ) -> ManagedAlgorithm:
-    """An agent of whatever algorithm the checkpoint or run folder holds.
+    """Load an agent of any algorithm from a checkpoint or run folder.
 
     `trust` lets it import modules of unknown packages, for networks of the user's own and for
     its environment, when it needs one.

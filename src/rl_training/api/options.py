@@ -40,7 +40,7 @@ def refuse_misplaced(kind: str, first: Any, others: tuple[Any, ...]) -> None:
 
 
 def how_to_name(env: Any) -> str:
-    """The way from an environment, its class or a function that makes it to an id."""
+    """How to register an environment that was given as an object, a class or a function."""
     known = getattr(getattr(env, "spec", None), "id", None)
     prefix = "env_id: give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, "
     made = "the agent makes environments of its own"

@@ -40,7 +40,7 @@ def preparation(dataset: DatasetConfig | None, same_data: bool = False) -> dict[
 
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
-    """The same run from any folder: files are named by absolute paths."""
+    """Replace relative paths by absolute ones, so that the run can be resumed from any folder."""
     if config.init_from is not None:
         config = config.settled(init_from=os.path.abspath(config.init_from))
     return _with_data_at(config, os.path.abspath)
@@ -65,7 +65,7 @@ def with_paths_found(config: TrainConfig, run_dir: Path) -> TrainConfig:
 
 
 def _with_data_at(config: TrainConfig, place: Callable[[str], str]) -> TrainConfig:
-    """A copy in which every data file is at its new place."""
+    """A copy with new paths of all data files."""
     if config.dataset is None:
         return config
     dataset = _at(config.dataset, place)
@@ -97,7 +97,7 @@ def store_in(run_dir: Path, dataset: TransitionDataset) -> dict[str, Any]:
 
 
 def announce(console: Console, run_dir: Path, loop: Loop) -> None:
-    """Say where a run that begins is written, how it is executed and what its data lack."""
+    """Print the run folder, the engine and notes on the data."""
     console.say(f"run folder: {run_dir}")
     console.say(f"engine: {loop.engine.mode} ({loop.engine.reason})")
     for note in loop.data_notes:
@@ -106,7 +106,7 @@ def announce(console: Console, run_dir: Path, loop: Loop) -> None:
 
 @contextmanager
 def removed_on_failure(run_dir: Path) -> Iterator[None]:
-    """Leave no run folder behind when it cannot be filled."""
+    """Remove the run folder if it cannot be filled."""
     try:
         yield
     except OSError as error:

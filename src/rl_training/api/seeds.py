@@ -127,7 +127,7 @@ def resume_seeds(
 
 
 def chosen_seeds(config: TrainConfig, seeds: int | Sequence[int] | None) -> Sequence[int]:
-    """The seeds themselves; a number of them counts from the config's seed."""
+    """The seeds; a number of seeds counts up from the config's seed."""
     if seeds is None:
         seeds = config.seeds or 1
     seeds = whole_number(seeds)

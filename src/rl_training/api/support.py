@@ -31,7 +31,7 @@ from rl_training.export.contract import is_export
 
 
 def find_checkpoint(path: Path, which: str = "latest") -> Path:
-    """The checkpoint folder that a path means: itself, or one of a run's."""
+    """The checkpoint folder for a path: the path itself, or a checkpoint of the run there."""
     if is_export(path):
         raise CheckpointError(
             f"'{path}' is an exported policy, not a run or a checkpoint; it is for eval, predict "
@@ -79,13 +79,13 @@ TICKS_SHOWN = 20
 
 
 def _listed(ticks: list[int]) -> str:
-    """The newest of some ticks."""
+    """A list of the newest ticks."""
     more = f" (and {len(ticks) - TICKS_SHOWN:,} earlier ones)" if len(ticks) > TICKS_SHOWN else ""
     return ", ".join(str(tick) for tick in ticks[-TICKS_SHOWN:]) + more
 
 
 def _another(found: list[CheckpointInfo]) -> str:
-    """How to say that another checkpoint is to be used, which is never used unasked."""
+    """Advice to choose another checkpoint; none is chosen silently."""
     if not found:
         return ""
     last = found[-1]
@@ -121,12 +121,12 @@ def check_checkpoints(
 
 
 def _task_of(info: CheckpointInfo) -> Any:
-    """What has to be looked at once for all checkpoints that have it."""
+    """The part of a checkpoint that is checked once for all that share it."""
     return [info.manifest.get(key) for key in ("algo", "config", "spaces")]
 
 
 def stored_config(info: CheckpointInfo, **here: Any) -> TrainConfig:
-    """The config in a checkpoint, with keys that are decided here."""
+    """The config in a checkpoint, with the keys in `here` replaced."""
     values = {**Stored(info.manifest).section("config").values, **here}
     try:
         return TrainConfig.stored(values)
@@ -142,7 +142,7 @@ def stored_config(info: CheckpointInfo, **here: Any) -> TrainConfig:
 
 
 def version_note(info: CheckpointInfo | None) -> str | None:
-    """A sentence where a checkpoint was written with other versions than these."""
+    """A note if a checkpoint was written with other versions than these."""
     stored = {} if info is None else _versions_of(info)
     differ = [
         f"{name} {stored[name]}, now {own}"
@@ -164,7 +164,7 @@ def _versions_of(info: CheckpointInfo) -> dict[str, str]:
 
 @contextmanager
 def refused_if_unfit(path: Path) -> Iterator[None]:
-    """Say which checkpoint it is whose values a component could not take."""
+    """Name the checkpoint if its values do not fit a component."""
     try:
         yield
     except UnfitStateError as error:

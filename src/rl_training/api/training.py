@@ -1,4 +1,4 @@
-"""How an agent is trained: a new run, more of it, or the rest of an interrupted one."""
+"""Trains an agent: starts a run, continues it, or resumes an interrupted one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from rl_training.runtime.trainer import Trainer, one_agent
 
 
 class Training(Acting):
-    """The runs of an agent."""
+    """The training runs of an agent."""
 
     run_dir: Path | None
     result: TrainResult | None = None
@@ -149,7 +149,7 @@ class Training(Acting):
         return one_agent(config, self.algorithm, loop, run_dir, console, callbacks, agent=self)
 
     def _budget(self, unit: str, total: int | None, more: int | None) -> int | None:
-        """A budget in total, given as such or as what to add to what the run has done."""
+        """The total budget, given directly or as an addition to what is done."""
         if more is None:
             return total
         if total is not None:
@@ -174,7 +174,7 @@ class Training(Acting):
         progress: bool,
         again: bool = False,
     ) -> TrainResult:
-        """Go on with a run; `again` refuses one with nothing left to do."""
+        """Continue a run; with `again` a complete run is refused."""
         stored = TrainConfig.stored(read_run_config(run_dir))
         config = with_options(stored, options, stored.algo)
         refuse_changes(stored, config)

@@ -1,4 +1,4 @@
-"""What policies are worth on a log: estimates, selection among runs, and what is left behind."""
+"""The value of policies estimated from a log: estimates, selection among runs, records."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def estimate(
 
 
 def _trained_on(config: TrainConfig, dataset: TransitionDataset) -> float | None:
-    """Share of the rows that the run learned from; None where its data cannot be read."""
+    """Fraction of the rows that the run learned from; None if its data cannot be read."""
     if config.dataset is None:
         return 0.0
     try:
@@ -201,7 +201,7 @@ def record(path: Path, found: Evaluation) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A run or checkpoint, and what it was found to be worth."""
+    """A run or checkpoint with its estimated value."""
 
     path: Path
     evaluation: Evaluation
@@ -218,13 +218,13 @@ class Selection:
 
     @property
     def best(self) -> Candidate:
-        """The first that the data support; the first of all where they support none."""
+        """The best candidate that the data support; the first of all if they support none."""
         supported = [one for one in self.candidates if one.evaluation.supported]
         return (supported or list(self.candidates))[0]
 
     @property
     def caution(self) -> str:
-        """What choosing by these data has cost them."""
+        """A warning about selecting by these data."""
         return (
             f"these data have now been looked at {self.looks:,} times for these runs: the chosen "
             "one's estimate is too good by what choosing gained, so quote one from other episodes"
@@ -275,5 +275,5 @@ def select(
 
 
 def support_of(data: Data, agent: Acting) -> Support:
-    """What a log supports, for the agent's spaces."""
+    """The support of a log, for the agent's spaces."""
     return fit_support(_read(agent, data))

@@ -57,7 +57,6 @@ from rl_training.models.policies import (
     TanhGaussianPolicy,
     UnlikePolicyError,
 )
-from rl_training.models.questions import Question, together
 from rl_training.models.recurrent import (
     MemoryKind,
     Past,
@@ -67,6 +66,7 @@ from rl_training.models.recurrent import (
 )
 from rl_training.models.running import Moments, MovingMoments
 from rl_training.models.simba import weights_on_sphere
+from rl_training.models.stacked import DeferredForward, stacked_forward
 from rl_training.models.value_networks import MLPFQFNetwork
 
 __all__ = [
@@ -84,6 +84,7 @@ __all__ = [
     "CategoricalPolicy",
     "ChoicePolicy",
     "Critics",
+    "DeferredForward",
     "DeterministicPolicy",
     "Encoder",
     "EnsembleCritic",
@@ -111,7 +112,6 @@ __all__ = [
     "Past",
     "Policy",
     "Prediction",
-    "Question",
     "RecurrentMemory",
     "ReturnScale",
     "RewardScale",
@@ -130,7 +130,7 @@ __all__ = [
     "orthogonal_init_",
     "policy_for",
     "restate_inputs_",
-    "together",
+    "stacked_forward",
     "truncated_normal_init_",
     "weights_on_sphere",
 ]

@@ -21,7 +21,7 @@ from rl_training.models.policies import (
     Policy,
     TanhGaussianPolicy,
 )
-from rl_training.models.questions import Question
+from rl_training.models.stacked import DeferredForward
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -33,11 +33,11 @@ class ValueNetwork(nn.Module):
         super().__init__()
         self.net = Architecture.of(hidden_sizes).net(observed, 1)
 
-    def ask(self, obs: Tensor) -> Question[Tensor]:
-        return Question(self.net, obs, lambda out: out.squeeze(-1))
+    def deferred(self, obs: Tensor) -> DeferredForward[Tensor]:
+        return DeferredForward(self.net, obs, lambda out: out.squeeze(-1))
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.ask(obs).answer()
+        return self.deferred(obs).compute()
 
 
 class EnsembleCritic(nn.Module):
@@ -63,11 +63,11 @@ class EnsembleCritic(nn.Module):
         """(members, B) values from (members, B, outputs) of the network."""
         return out.squeeze(-1)
 
-    def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
-        return Question(self.net, self._inputs(obs, action), self.value)
+    def deferred(self, obs: Tensor, action: Tensor) -> DeferredForward[Tensor]:
+        return DeferredForward(self.net, self._inputs(obs, action), self.value)
 
     def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
-        """Of all members, or of those whose numbers are in `members`."""
+        """Values of all members, or of those in `members`."""
         return self.value(self.net(self._inputs(obs, action), members))
 
     def _inputs(self, obs: Tensor, action: Tensor) -> Tensor:
@@ -136,8 +136,8 @@ class ActionValueCritic(nn.Module):
         layers = Architecture.of(hidden_sizes, layer_norm)
         self.net = layers.ensemble(num_critics, width, num_actions)
 
-    def ask(self, obs: Tensor, action: Tensor) -> Question[Tensor]:
-        return Question(self.net, self._features(obs), lambda out: _of_action(out, action))
+    def deferred(self, obs: Tensor, action: Tensor) -> DeferredForward[Tensor]:
+        return DeferredForward(self.net, self._features(obs), lambda out: _of_action(out, action))
 
     def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
         """(members, B) values of (B,) actions."""
@@ -153,7 +153,7 @@ class ActionValueCritic(nn.Module):
 
 
 def encoder_and_width(observed: Observed) -> tuple[Encoder | None, int]:
-    """The encoder of observations, if there is one, and how many features there are."""
+    """The encoder of observations, if there is one, and the number of features."""
     return (None, observed) if isinstance(observed, int) else (observed, observed.out_dim)
 
 

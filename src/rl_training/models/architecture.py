@@ -1,4 +1,4 @@
-"""What the networks of an algorithm look like: hidden layers by knobs, or modules of the user."""
+"""The architecture of an algorithm's networks: hidden layers by knobs, or the user's modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NetworkKind = Literal["mlp", "crossq", "simba", "simbav2"]
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """A network that an algorithm needs, as a factory of the user is asked for it."""
+    """A network that an algorithm needs; the argument of a user's factory."""
 
     role: Role
     """encoder: observations to features; policy, critic and value: features to outputs. The
@@ -62,7 +62,7 @@ class OwnNetwork(Encoder):
 
 
 class EncodedNetwork(nn.Module):
-    """A module of the user on what an encoder makes of observations."""
+    """A module of the user on the features of an encoder."""
 
     def __init__(self, encoder: Encoder, head: OwnNetwork) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class OwnEnsemble(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Of all members, or of those whose numbers are in `members`, in that order."""
+        """Outputs of all members, or of those in `members`, in that order."""
         out = torch.stack([member(x) for member in self.members])
         return out if members is None else out.index_select(0, members)
 
@@ -106,7 +106,7 @@ class Architecture:
 
     @classmethod
     def of(cls, layers: Layers, layer_norm: bool = False) -> Architecture:
-        """Widths alone stand for ReLU layers of these widths."""
+        """Plain widths mean ReLU layers of these widths."""
         if isinstance(layers, Architecture):
             return layers
         return cls(tuple(layers), layer_norm=layer_norm)
@@ -115,7 +115,7 @@ class Architecture:
         return replace(self, hidden_sizes=tuple(hidden_sizes))
 
     def net(self, observed: Observed, out_dim: int) -> Net:
-        """A network that takes such observations."""
+        """A network for such observations."""
         width = observed if isinstance(observed, int) else observed.out_dim
         if self.kind != "mlp":
             return LoneNet(self._members(1, width, out_dim))
@@ -156,7 +156,7 @@ Layers = Sequence[int] | Architecture
 
 
 class OwnNetworks:
-    """The user's factory, whose every module is checked."""
+    """The user's factory; every module that it makes is checked."""
 
     def __init__(self, name: str, spaces: Any, params: Any) -> None:
         self.name, self._spaces, self._params = name, spaces, params
@@ -201,7 +201,7 @@ class OwnNetworks:
 
 
 def _tried(module: nn.Module, x: Tensor, what: str) -> tuple[int, ...]:
-    """The shape that a module makes of `x`."""
+    """The shape of a module's output at `x`."""
     try:
         with torch.no_grad():
             out = module(x)
@@ -238,7 +238,7 @@ def factory_named(name: str) -> NetworkFactory:
 
 
 def refuse_unfit_layers(module: nn.Module, what: str) -> None:
-    """Refuse layers that change by being used, or draw: updates would not repeat themselves."""
+    """Refuse layers with state or randomness: updates would not be reproducible."""
     for layer in module.modules():
         kind = type(layer).__name__
         if "BatchNorm" in kind or "Dropout" in kind or "InstanceNorm" in kind:

@@ -1,4 +1,4 @@
-"""A policy over several choices at once."""
+"""A policy over MultiDiscrete actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rl_training.models.architecture import Architecture, Layers
 from rl_training.models.encoders import Observed
 from rl_training.models.policies import ChoicePolicy
-from rl_training.models.questions import Question
+from rl_training.models.stacked import DeferredForward
 
 
 class MultiCategoricalPolicy(ChoicePolicy):
@@ -31,8 +31,8 @@ class MultiCategoricalPolicy(ChoicePolicy):
         first = torch.tensor([0, *accumulate(self.choices[:-1])])
         self.register_buffer("offsets", first, persistent=False)
 
-    def ask(self, obs: Tensor) -> Question[Tensor]:
-        return Question(self.net, obs, self._log_probs)
+    def deferred(self, obs: Tensor) -> DeferredForward[Tensor]:
+        return DeferredForward(self.net, obs, self._log_probs)
 
     def _log_probs(self, out: Tensor) -> Tensor:
         return torch.cat([F.log_softmax(part, dim=-1) for part in self.parts(out)], dim=-1)
@@ -43,7 +43,7 @@ class MultiCategoricalPolicy(ChoicePolicy):
 
     def forward(self, obs: Tensor) -> Tensor:
         """(B, choices of all parts) log-probabilities."""
-        return self.ask(obs).answer()
+        return self.deferred(obs).compute()
 
     def log_prob_under(self, distribution: Tensor, action: Tensor) -> Tensor:
         return distribution.gather(-1, action + self.offsets).sum(-1)

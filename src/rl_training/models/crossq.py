@@ -70,7 +70,7 @@ class BatchRenorm(nn.Module):
 
     @torch.no_grad()
     def absorb(self, found: Statistics, name: str, due: Tensor | None = None) -> None:
-        """Take the batch's statistics out of `found`; they move the running ones where `due`."""
+        """Remove the batch's statistics from `found`; if `due`, they update the running ones."""
         mean, variance = found.pop(f"{name}.mean"), found.pop(f"{name}.variance")
         rate: float | Tensor = RATE if due is None else RATE * due.to(mean.dtype)
         self.mean.add_(rate * (mean - self.mean))
@@ -86,7 +86,7 @@ def _layers(net: nn.Module) -> Iterator[tuple[str, BatchRenorm]]:
 
 @contextmanager
 def batch_statistics(net: nn.Module) -> Iterator[Statistics]:
-    """Inside, the layers of `net` normalise by the batch, and record what they see of it.
+    """While active, the layers of `net` normalise by the batch and record its statistics.
 
     They have to see one batch only. What is recorded may be computed within a transform of
     functions and is therefore absorbed outside, by `absorb_statistics`.
@@ -103,7 +103,7 @@ def batch_statistics(net: nn.Module) -> Iterator[Statistics]:
 
 
 def absorb_statistics(net: nn.Module, found: Statistics, due: Tensor | None = None) -> None:
-    """Move running statistics by those recorded, which are taken out of `found`."""
+    """Update running statistics with the recorded ones, which are removed from `found`."""
     for name, layer in _layers(net):
         layer.absorb(found, name, due)
 

@@ -1,4 +1,4 @@
-"""From images to features."""
+"""Encoders: networks that map images to features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 1))
 
 
 class Encoder(nn.Module):
-    """From observations to (..., out_dim) features."""
+    """Maps observations to (..., out_dim) features."""
 
     out_dim: int
 
@@ -101,7 +101,7 @@ class PartsEncoder(Encoder):
 
 
 class EncodedMLP(MLP):
-    """An MLP on what an encoder makes of observations."""
+    """An MLP on the features of an encoder."""
 
     def __init__(
         self,

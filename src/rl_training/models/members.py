@@ -16,7 +16,7 @@ from rl_training.models.linear import member_linear
 
 
 def chosen(parameter: Tensor, members: Tensor | None) -> Tensor:
-    """The part of a (members, ...) parameter that belongs to some members."""
+    """The rows of a (members, ...) parameter for some members."""
     return parameter if members is None else parameter.index_select(0, members)
 
 
@@ -72,7 +72,7 @@ class MemberNet(nn.Module):
         self.num_members = num_members
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Of all members, or of those whose numbers are in `members`, in that order."""
+        """Outputs of all members, or of those in `members`, in that order."""
         if x.dim() == 2:
             x = x.expand(self.num_members if members is None else members.shape[0], *x.shape)
         return self.of_members(x, members)
@@ -97,11 +97,11 @@ class LoneNet(nn.Module):
 
 
 def uniform_(matrix: Tensor) -> None:
-    """As `torch.nn.Linear` starts its weights."""
+    """Initialise as `torch.nn.Linear` does."""
     bound = 1.0 / math.sqrt(matrix.shape[0])
     nn.init.uniform_(matrix, -bound, bound)
 
 
 def he_normal_(matrix: Tensor) -> None:
-    """He et al. 2015, for layers behind which a ReLU stands."""
+    """Initialise as He et al. 2015 do for layers before a ReLU."""
     nn.init.normal_(matrix, std=math.sqrt(2.0 / matrix.shape[0]))

@@ -18,7 +18,7 @@ Activation = Literal["relu", "silu", "gelu", "elu", "tanh"]
 
 
 def activated(x: Tensor, activation: Activation) -> Tensor:
-    """`x` behind the activation; its memory may be used for it."""
+    """Apply the activation to `x`, possibly in place."""
     if activation == "relu":
         return torch.relu_(x)
     if activation == "silu":
@@ -29,7 +29,7 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
 
 
 class MLP(nn.Module):
-    """Hidden layers of `hidden_sizes`, ReLU unless said otherwise, and a linear output.
+    """Hidden layers of `hidden_sizes`, with ReLU by default, and a linear output.
 
     With `layer_norm` every hidden layer is standardised over its units before the activation.
     """
@@ -71,7 +71,7 @@ class MLP(nn.Module):
 
 
 class EnsembleMLP(nn.Module):
-    """`num_members` MLPs of one shape as one batched product per layer.
+    """`num_members` MLPs of one shape, computed with one batched product per layer.
 
     Takes (B, in) or (members, B, in) and gives (members, B, out). Each member is
     initialised as `torch.nn.Linear` would be. With `layer_norm` every hidden layer is
@@ -113,7 +113,7 @@ class EnsembleMLP(nn.Module):
         self.is_normed = bool(normed)
 
     def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Of all members, or of those whose numbers are in `members`, in that order."""
+        """Outputs of all members, or of those in `members`, in that order."""
 
         def chosen(parameter: Tensor) -> Tensor:
             return parameter if members is None else parameter.index_select(0, members)
@@ -135,7 +135,7 @@ class EnsembleMLP(nn.Module):
 
 @torch.no_grad()
 def restate_inputs_(net: MLP | EnsembleMLP, scale: Tensor, shift: Tensor) -> None:
-    """Let `net` make of an input v what it made of v * scale + shift, in its first components.
+    """Change the first layer so that the output at v is the former output at v * scale + shift.
 
     `scale` and `shift` are (n,) float64. Without rounding the outputs stay the same.
     """
@@ -151,7 +151,7 @@ def restate_inputs_(net: MLP | EnsembleMLP, scale: Tensor, shift: Tensor) -> Non
 
 
 def orthogonal_init_(module: nn.Module, gain: float = math.sqrt(2.0)) -> None:
-    """Orthogonal weights of one gain on every layer and zero biases, member by member.
+    """Initialise every layer with orthogonal weights of one gain and zero biases, per member.
 
     Modules with a true attribute `is_initialized` are left as they are.
     """
@@ -176,7 +176,7 @@ def _to_initialize(module: nn.Module) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def truncated_normal_init_(net: EnsembleMLP) -> None:
-    """Weights from a normal of std 1 / (2 sqrt(fan in)), cut off at two std; biases are 0."""
+    """Sample weights with std 1 / (2 sqrt(fan in)), truncated at two std; biases are 0."""
     for weight, bias in zip(net.weights, net.biases, strict=True):
         std = 0.5 / math.sqrt(weight.shape[1])
         nn.init.trunc_normal_(weight, std=std, a=-2.0 * std, b=2.0 * std)

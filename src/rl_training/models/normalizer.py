@@ -22,7 +22,7 @@ class ObservationNormalizer(nn.Module):
     count: Tensor
 
     def __init__(self, obs_dim: int, active: bool, kept: int = 0) -> None:
-        """The last `kept` components, a mask, stay as they are."""
+        """The last `kept` components, an action mask, are not normalised."""
         super().__init__()
         self.active, self.normalized = active, slice(obs_dim - kept)
         self.register_buffer("mean", torch.zeros(obs_dim))
@@ -104,7 +104,7 @@ class RewardScale(nn.Module):
 
 
 class ReturnScale(nn.Module):
-    """What to divide rewards by so that returns fit between -`most` and `most`.
+    """The divisor of rewards that keeps returns between -`most` and `most`.
 
     The larger of the discounted return's standard deviation and its largest size over `most`;
     SimbaV2, eq. 14.

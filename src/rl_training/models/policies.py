@@ -14,7 +14,7 @@ from rl_training.models.architecture import Architecture, Layers, Net
 from rl_training.models.encoders import Observed
 from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP
-from rl_training.models.questions import Question
+from rl_training.models.stacked import DeferredForward
 
 Distribution = tuple[Tensor, Tensor]
 """Mean and logarithm of the standard deviation."""
@@ -27,17 +27,17 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class UnlikePolicyError(ValueError):
-    """Why one policy cannot act as another does, as the end of a sentence about the other."""
+    """One policy cannot take over another; the message completes a sentence about the other."""
 
 
 class Policy(nn.Module):
-    """What every policy can do; actions are in the package's inner units."""
+    """The interface of all policies; actions are in inner units."""
 
     has_density: ClassVar[bool] = True
     """Whether it draws its actions, so that some are likelier than others."""
 
     def become(self, other: Policy) -> None:
-        """Take over weights, so that the mode is that of `other` for the same inputs.
+        """Copy weights, so that the mode equals that of `other` for the same inputs.
 
         Raises `UnlikePolicyError` before anything has changed.
         """
@@ -53,15 +53,15 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def sample(self, obs: Tensor) -> Tensor:
-        """A random action, for acting only: no gradient flows through it."""
+        """Sample an action, without gradient."""
         raise NotImplementedError
 
-    def ask(self, obs: Tensor) -> Question[Any]:
-        """For the distribution of actions; only policies that have one."""
+    def deferred(self, obs: Tensor) -> DeferredForward[Any]:
+        """The distribution of actions, computed later; only for policies that have one."""
         raise NotImplementedError
 
     def log_prob_under(self, distribution: Any, action: Tensor) -> Tensor:
-        """`log_prob` under the distribution that `ask` asks for."""
+        """`log_prob` under the distribution that `deferred` computes."""
         raise NotImplementedError
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Policy(nn.Module):
 
 
 def refuse_other_shapes(own: nn.Module, other: nn.Module, but: tuple[str, ...] = ()) -> None:
-    """Raise `UnlikePolicyError` where weights outside `but` differ in name or shape."""
+    """Raise `UnlikePolicyError` if weights outside `but` differ in name or shape."""
     mine, theirs = own.state_dict(), other.state_dict()
     for name in sorted({*mine, *theirs} - set(but)):
         have, need = (list(part[name].shape) if name in part else None for part in (theirs, mine))
@@ -82,7 +82,7 @@ def refuse_other_shapes(own: nn.Module, other: nn.Module, but: tuple[str, ...] =
 
 
 def refuse_other_layers(own: Net, other: Net) -> None:
-    """Raise `UnlikePolicyError` where the hidden layers differ."""
+    """Raise `UnlikePolicyError` if the hidden layers differ."""
     if not (isinstance(own, MLP) and isinstance(other, MLP)):
         if type(own) is type(other):
             return  # modules of the user, which are compared weight by weight
@@ -118,7 +118,7 @@ class MeanPolicy(Policy):
 
     @torch.no_grad()
     def become(self, other: Policy) -> None:
-        """Take over the mode, and the standard deviation where it can be expressed here.
+        """Copy the mode, and the standard deviation if it can be expressed here.
 
         One for all states is kept as such by an output that reads nothing but its bias. One
         that depends on the state cannot become one for all; then, and where the other has
@@ -178,12 +178,12 @@ class BoxPolicy(MeanPolicy):
         self.net = Architecture.of(hidden_sizes).net(observed, outputs)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(action_dim))
 
-    def ask(self, obs: Tensor) -> Question[Distribution]:
-        return Question(self.net, obs, self._distribution)
+    def deferred(self, obs: Tensor) -> DeferredForward[Distribution]:
+        return DeferredForward(self.net, obs, self._distribution)
 
     def forward(self, obs: Tensor) -> Distribution:
         """Mean and logarithm of the standard deviation of the Gaussian."""
-        return self.ask(obs).answer()
+        return self.deferred(obs).compute()
 
     def _distribution(self, out: Tensor) -> Distribution:
         if self.log_std is None:
@@ -343,15 +343,17 @@ class CategoricalPolicy(ChoicePolicy):
         self.masked = masked
         self.net = Architecture.of(hidden_sizes).net(observed, num_actions)
 
-    def ask(self, obs: Tensor) -> Question[Tensor]:
-        return Question(self.net, obs, lambda out: F.log_softmax(self._logits(out, obs), dim=-1))
+    def deferred(self, obs: Tensor) -> DeferredForward[Tensor]:
+        return DeferredForward(
+            self.net, obs, lambda out: F.log_softmax(self._logits(out, obs), dim=-1)
+        )
 
     def _logits(self, out: Tensor, obs: Tensor) -> Tensor:
         return only_allowed(out, obs) if self.masked else out
 
     def forward(self, obs: Tensor) -> Tensor:
         """(B, actions) log-probabilities."""
-        return self.ask(obs).answer()
+        return self.deferred(obs).compute()
 
     def log_prob_under(self, distribution: Tensor, action: Tensor) -> Tensor:
         return distribution.gather(-1, action.unsqueeze(-1)).squeeze(-1)

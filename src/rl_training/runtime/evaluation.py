@@ -1,4 +1,4 @@
-"""What a policy is worth: its own environments, its own seeds, training left untouched."""
+"""Evaluates policies in separate environments with separate seeds; training is not affected."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EvalResult:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the episodes that report success; None where none reports either."""
+        """Fraction of successful episodes; None if no episode reports success or failure."""
         known = [success for success in self.successes if success is not None]
         return sum(known) / len(known) if known else None
 
@@ -82,7 +82,7 @@ class EvalResult:
         )
 
     def note(self) -> str | None:
-        """What a reader of the returns has to know beside them."""
+        """A remark that belongs beside the returns."""
         if not any(self.cut):
             return None
         return (
@@ -106,12 +106,12 @@ HELD_OUT_STATES = derive_seed(0, "held-out start states")
 
 
 def start_seed(seed: int, episode: int) -> int:
-    """With what the environment is reset for an episode of an evaluation."""
+    """The seed with which an evaluation resets the environment for an episode."""
     return derive_seed(seed, "eval", episode) % 2**31
 
 
 class Outcome(NamedTuple):
-    """How an episode went."""
+    """The result of one episode."""
 
     episode_return: float
     length: int
@@ -145,13 +145,13 @@ class Evaluator:
         self.seeds[policy] = seed
 
     def run(self, act: ActFunction, episodes: int) -> EvalResult:
-        """`episodes` whole episodes; episode i always starts from the same state."""
+        """Run `episodes` whole episodes; episode i always starts from the same state."""
         return self.run_all(lambda obs, _, carry: act(obs, carry), episodes, (0,))[0]
 
     def run_all(
         self, act: ManyActFunction, episodes: int, policies: Sequence[int]
     ) -> dict[int, EvalResult]:
-        """`episodes` whole episodes of each of some policies, all at the same time.
+        """Run `episodes` whole episodes of each policy, all at the same time.
 
         What a policy draws depends on the first policy's seed and on nothing before.
         """
@@ -194,7 +194,7 @@ class Evaluator:
         return {i: Outcome(returns[i], envs[i].length, cut[i], success[i]) for i in episodes}
 
     def add_env(self, env: gym.Env[Any, Any]) -> None:
-        """Take over an environment, refused where its spaces are not those of the policies."""
+        """Add an environment; it is refused if its spaces differ from the policies'."""
         try:
             found = spaces_of(env, self.env_id)
             self._spaces.refuse_other(found, f"environment '{self.env_id}'")
@@ -217,7 +217,7 @@ def evaluate_once(
     max_steps: int,
     seed: int | None = None,
 ) -> EvalResult:
-    """Episodes in environments that are made for them; from held-out states without a seed."""
+    """Run episodes in new environments; without a seed they start from held-out states."""
     if not (isinstance(episodes, int) and episodes >= 1):
         raise ConfigError(f"episodes: expected a whole number, at least 1, got {episodes!r}")
     states = HELD_OUT_STATES if seed is None else seed

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation of a policy on a data set, without a run of its own."""
+"""Fitted Q evaluation of a policy on a data set, without a separate run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK: dict[str, Any] = {"hidden_sizes": [64, 64], "critic_lr": 1e-3, "tau": 0.0
 
 
 class ResampledCritics:
-    """Critics of one policy, each of which learns from its own count of every episode."""
+    """Critics of one policy; each learns from its own bootstrap sample of the episodes."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ResampledCritics:
         self.updates = updates
 
     def fit(self, on_update: Callable[[int, int], None] | None = None) -> None:
-        """All updates; `on_update` is called with those done and their total."""
+        """Run all updates; `on_update` is called with the number done and the total."""
         done = 0
         while done < self.updates:
             # a constant rate leaves the noise of the last minibatches in the values
@@ -98,7 +98,7 @@ class ResampledCritics:
 
 @torch.enable_grad()  # a run measures its policy without gradients
 def fitted_value(config: TrainConfig, algorithm: Algorithm, dataset: TransitionDataset) -> float:
-    """What one critic says of the policy's likeliest actions, at the discount of its run."""
+    """The value of the policy's likeliest actions by one critic, at the discount of its run."""
     gamma = algorithm.gamma if algorithm.gamma < 1.0 else 0.99
     counts = np.ones((1, dataset.num_episodes), np.int64)
     critics = ResampledCritics(

@@ -1,4 +1,4 @@
-"""Signs that an agent no longer learns: losses or weights that are no numbers, too few rows."""
+"""Detects agents that no longer learn: losses or weights that are NaN, too few useful rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Health:
         self._warned_of_collapse = False
 
     def check_losses(self) -> None:
-        """Raise where a loss became NaN or infinite."""
+        """Raise an error if a loss became NaN or infinite."""
         bad = self.algorithm.first_nonfinite()
         if bad:
             name, update = bad
@@ -28,7 +28,7 @@ class Health:
             )
 
     def check_weights(self) -> None:
-        """Raise where a weight became NaN or infinite."""
+        """Raise an error if a weight became NaN or infinite."""
         weight = self.algorithm.nonfinite_weight()
         if weight:
             raise TrainingDivergedError(

@@ -39,7 +39,7 @@ class HeldOutData:
         gamma: float,
         further: Mapping[str, Callable[[Algorithm], float]] | None = None,
     ) -> None:
-        """`further` are measures that take long, by name."""
+        """`further` are slow measures, by name."""
         device = training.device
         self.table = TransitionTable(
             dataset, device, gamma=gamma, with_returns=False, home=training.home
@@ -53,13 +53,13 @@ class HeldOutData:
 
     @torch.no_grad()
     def measure(self, algorithm: Algorithm) -> dict[str, float]:
-        """Every measure that the algorithm has something to say about, by its name."""
+        """Every measure that the algorithm supports, by name."""
         found = self._measure(algorithm, self.rows, self.starts, self.queries)
         return found | {name: measure(algorithm) for name, measure in self.further.items()}
 
     @torch.no_grad()
     def refuse_unmeasured(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        """Refuse to depend on a measure that the algorithm has nothing to say about."""
+        """Refuse a metric that the algorithm cannot measure."""
         few = self.rows[:2]
         known = {*self._measure(algorithm, few, self.starts[:2], few), *self.further}
         for key, metric in config.named_metrics.items():

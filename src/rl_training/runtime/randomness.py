@@ -1,4 +1,4 @@
-"""Random numbers of updates, drawn ahead in blocks."""
+"""Random numbers of updates, sampled ahead in blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RandomBlocks:
 
     @property
     def counters(self) -> list[Tensor]:
-        """The tensors that an update counts itself in."""
+        """The tensors that count updates."""
         return [self.row, *(staged.row for staged in self.staged.values())]
 
     def _drawn(self, kind: int, block: int) -> Tensor:
@@ -70,7 +70,7 @@ class RandomBlocks:
         return rows(self._generator, BLOCK)
 
     def prepare(self, update: int) -> int:
-        """Make ready for updates from number `update` on; for how many that suffices."""
+        """Prepare updates from number `update` on; returns for how many that suffices."""
         block, row = divmod(update, BLOCK)
         if block != self._block:
             self._block = block
@@ -83,7 +83,7 @@ class RandomBlocks:
 
     @contextmanager
     def row_of(self, numbers: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, one update takes the current row of (BLOCK, ...) `numbers`."""
+        """While active, one update takes the current row of (BLOCK, ...) `numbers`."""
         rows = [self.row if i not in self.staged else self.staged[i].row for i in self._all]
         taken = [x.index_select(0, row).squeeze(0) for x, row in zip(numbers, rows, strict=True)]
         self._rows = taken[::-1]
@@ -100,7 +100,7 @@ class RandomBlocks:
 
 
 def kinds_of(algorithm: Any, work: Callable[[], Any]) -> list[RandomRows]:
-    """What `work` draws through `algorithm`, found out by doing it."""
+    """The random numbers that `work` samples through `algorithm`, found by running it once."""
     recorder = _Recorder()
     algorithm.drawn_ahead = recorder
     work()

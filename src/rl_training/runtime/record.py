@@ -1,4 +1,4 @@
-"""One agent's run: what is logged, evaluated, saved, restored and written about it.
+"""The run of one agent: logs, evaluates, saves and restores it.
 
 Its folder, checkpoints, curve and result are its own, whether it is trained alone or with others.
 """
@@ -51,7 +51,7 @@ from rl_training.runtime.signals import StepInterrupted
 
 
 class Record:
-    """The run of one agent. A trainer moves its loop, and says what has happened."""
+    """The run of one agent. A trainer advances its loop and calls the methods below."""
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class Record:
     # --- from the first to the last step --------------------------------------------------------
 
     def open(self) -> None:
-        """Begin, or go on after `restore`."""
+        """Start, or continue after `restore`."""
         self.began = time.monotonic()
         with untouched_randomness():
             self.log = MetricsLog(self.run_dir, self.config, self.resumed_at, self.console.say)
         self.log_mark = (self.began, self.loop.progress.to_dict())
 
     def start(self) -> None:
-        """Say what there is to say before the first step."""
+        """Print warnings and notify callbacks before the first step."""
         for collector in self._collectors():
             for note in collector.notes:
                 self.console.say(f"warning: {note}")
@@ -109,7 +109,7 @@ class Record:
         self._notify(lambda callback: callback.on_start(event))
 
     def is_running(self) -> bool:
-        """Whether there is more to do; an evaluation that is due is made first."""
+        """Whether the run continues; a due evaluation is run first."""
         if self.selection.is_due and self.signal is None:
             self._evaluate()
         if self.stop_reason is None and self.loop.tick >= self.loop.total:
@@ -117,12 +117,12 @@ class Record:
         return self.stop_reason is None
 
     def is_over(self) -> bool:
-        """Whether a run that was restored has nothing left to do."""
+        """Whether a restored run is complete."""
         spent = self.loop.tick >= self.loop.total
         return not self.selection.is_due and (spent or self.stop_reason is not None)
 
     def finish(self) -> TrainResult:
-        """The last evaluation, checkpoint and result."""
+        """Run the last evaluation, and write the last checkpoint and the result."""
         if self.signal is None and self.config.final_eval:
             self._evaluate()
         if self.signal is not None:
@@ -136,7 +136,7 @@ class Record:
         return result
 
     def fail(self, error: BaseException) -> None:
-        """Leave word of what ended the run."""
+        """Record the failure that ended the run."""
         self.stop_reason = f"{type(error).__name__}: {error}"
         with suppress(RLTrainingError, OSError):  # must not hide what went wrong first
             self._write_result("failed")
@@ -147,7 +147,7 @@ class Record:
         self.loop.close()
 
     def parts(self) -> list[Part]:
-        """What takes time in it beside the loop, for a profile."""
+        """The parts beside the loop that a profile measures."""
         own = [Part(self.store, "save", "checkpoints"), Part(self.log, "write", "logging")]
         return own + self._evaluation_parts()
 
@@ -158,7 +158,7 @@ class Record:
     # --- steps ----------------------------------------------------------------------------------
 
     def stride(self) -> int:
-        """Ticks to the next thing that has to happen at an exact tick."""
+        """Ticks until the next log, evaluation or checkpoint that is due at an exact tick."""
         c, now = self.config, self.loop.tick
         limits = [
             until_next(now, every)
@@ -179,7 +179,7 @@ class Record:
             self.algorithm.set_lr_factor(factor, schedule.optimizers)
 
     def advanced(self, before: int, metrics: Metrics) -> None:
-        """Do what is due since the loop was at the tick `before`, which it may still be."""
+        """Log, evaluate and save what became due since tick `before`."""
         c, now = self.config, self.loop.tick
         self.health.check_losses()
         if crossed(before, now, c.log_interval) or now >= self.loop.total:
@@ -191,7 +191,7 @@ class Record:
             self.save()
 
     def stepped(self) -> None:
-        """Tell callbacks that the run has come further."""
+        """Notify callbacks that the run has advanced."""
         event = StepEvent(self.loop.tick, self.loop.progress, self.request_stop)
         self._notify(lambda callback: callback.on_step(event))
 
@@ -199,7 +199,7 @@ class Record:
         self.stop_reason = self.stop_reason or reason
 
     def interrupt(self, number: int, name: str) -> None:
-        """End the run soon, for a signal: no evaluation and no step is finished."""
+        """End the run soon because of a signal; evaluations and steps are aborted."""
         self.signal, self.stop_reason = number, f"interrupted by {name}"
 
     # --- the things that happen -----------------------------------------------------------------
@@ -270,7 +270,7 @@ class Record:
             self.save()  # the first one in any case: a run that is killed later begins with it
 
     def evaluate_held_out(self) -> None:
-        """What the last and the best policy are worth from start states that chose neither."""
+        """Evaluate the last and the best policy from start states not used for selection."""
         selection = self.selection
         if selection.evaluator is None:
             return
@@ -296,7 +296,7 @@ class Record:
             self.console.say(f"warning: {error}")
 
     def save(self) -> CheckpointInfo:
-        """The checkpoint of now, written unless it is there already."""
+        """Write a checkpoint of the current state, unless it exists."""
         now, done = self.loop.position, self.loop.progress.to_dict()
         if self.last_saved is not None and (now, done) == (self.last_saved.tick, self.saved_done):
             return self.last_saved
@@ -320,7 +320,7 @@ class Record:
         return info
 
     def saved_after(self, failure: EnvironmentFailure) -> EnvironmentFailure:
-        """Save what was learned before an environment failed; the sentence with where it is."""
+        """Save the state before an environment failed; returns a sentence with its path."""
         self.health.check_losses()  # a policy that has diverged breaks environments, too
         done = f"{self.loop.position:,} {self.loop.unit}"
         try:
@@ -352,7 +352,7 @@ class Record:
         return [part for part in self._components().values() if isinstance(part, Collector)]
 
     def exactness(self) -> dict[str, Any]:
-        """Whether a resumed run is an uninterrupted one bit for bit, and if not, why."""
+        """Whether a resumed run equals an uninterrupted one bit for bit, and if not, why."""
         reasons = [collector.inexact_because for collector in self._collectors()]
         reason = "; ".join(reason for reason in reasons if reason) or None
         return {"exact": reason is None, "inexact_because": reason}

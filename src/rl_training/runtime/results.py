@@ -1,4 +1,4 @@
-"""How the run of one agent has ended, as an object and as result.json."""
+"""The result of one agent's run, as an object and as result.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def train_result(record: Record) -> TrainResult:
-    """What has become of the run so far."""
+    """The result of the run so far."""
     found = record.selection
     return TrainResult(
         run_dir=record.run_dir,
@@ -33,7 +33,7 @@ def train_result(record: Record) -> TrainResult:
 
 
 def write_result(record: Record, status: str) -> None:
-    """Leave word of the run in its folder."""
+    """Write result.json."""
     result = train_result(record)
     held_out, best = result.held_out, result.best_held_out
     write_json(

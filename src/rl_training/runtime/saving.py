@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, when one is due, and what a resume may not change."""
+"""The header of checkpoints, when one is due, and what a resume may not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_training.experiment.tracking import versions
 
 
 def checkpoint_header(config: TrainConfig, algorithm: Algorithm) -> dict[str, Any]:
-    """The description of itself that every checkpoint holds."""
+    """The header of a checkpoint: what it was made by and for."""
     return {
         "algo": config.algo,
         "config": config.to_dict(),
@@ -29,7 +29,7 @@ BUDGETS = ("total_updates", "total_epochs", "total_timesteps")
 
 
 def refuse_moved_schedules(old: Mapping[str, Any], config: TrainConfig) -> None:
-    """Refuse another budget on resume where a schedule is over the budget of the run."""
+    """Refuse another budget on resume if the horizon of a schedule is the budget."""
     key = next((key for key in BUDGETS if old[key] != getattr(config, key)), None)
     if key is None:
         return
@@ -43,7 +43,7 @@ def refuse_moved_schedules(old: Mapping[str, Any], config: TrainConfig) -> None:
 
 
 def schedules_of(section: Section, prefix: str) -> dict[str, Schedule]:
-    """Every schedule in a section and below it, by the key that names it."""
+    """Every schedule in a section and its subsections, by key."""
     found: dict[str, Schedule] = {}
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -68,5 +68,5 @@ class Autosave:
         return self.seconds > 0.0 and time.monotonic() >= self._next
 
     def saved(self, took: float) -> None:
-        """Count from a checkpoint that has just been written."""
+        """Restart the clock after a checkpoint was written."""
         self._next = time.monotonic() + max(self.seconds, took / self.MOST_OF_THE_TIME)

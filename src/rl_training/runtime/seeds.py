@@ -1,4 +1,4 @@
-"""Several agents of one algorithm and config, apart from their seeds, trained at once.
+"""Trains several agents at once that differ only in their seeds.
 
 Each agent is a run of its own, with a folder, checkpoints, a curve and a result; only their
 updates and their evaluations are shared. An agent that diverges or stops early leaves the
@@ -62,7 +62,7 @@ class SeedsResult:
 
     @property
     def last(self) -> Summary | None:
-        """The last evaluations, by their mean returns."""
+        """Mean returns of the last evaluations."""
         return self._summary(lambda result: result.return_mean)
 
     @property
@@ -86,7 +86,7 @@ class SeedsResult:
 
 
 def seed_folder(run_dir: Path, seed: int) -> Path:
-    """Where the run of one seed lies in the folder of all."""
+    """The folder of one seed inside the folder of all."""
     return run_dir / f"seed-{seed}"
 
 
@@ -151,11 +151,11 @@ class SeedsForm:
     # --- what is said and written ---------------------------------------------------------------
 
     def evaluated(self, seed: int, score: float) -> None:
-        """Take in the evaluation of one agent."""
+        """Record the evaluation of one agent."""
         self._scores[seed] = score
 
     def stepped(self, trainer: Trainer[SeedsResult]) -> None:
-        """Report the evaluations since the last call, and let go of checkpoints."""
+        """Report the evaluations since the last call, and delete superfluous checkpoints."""
         if self._scores:
             self._report_evaluation(trainer)
         self._keep_in_common(trainer)
@@ -270,7 +270,7 @@ class SeedsForm:
         )
 
     def restore(self, trainer: Trainer[SeedsResult]) -> None:
-        """Go on from the newest tick that all agents have in common; from the start without.
+        """Continue from the newest tick that all agents have in common, or from the start.
 
         Agents that diverged or stopped early have ended for good.
         """
@@ -303,24 +303,24 @@ class SeedsForm:
 
 
 def _mean_metrics(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Every metric of the last evaluation, over some agents."""
+    """Every metric of the last evaluation, averaged over some agents."""
     names = found[0] if found else {}
     return {name: float(np.mean([one[name] for one in found if one])) for name in names}
 
 
 def _in_common(saved: Sequence[Sequence[CheckpointInfo]]) -> set[int]:
-    """The ticks of which every agent has a checkpoint."""
+    """The ticks at which every agent has a checkpoint."""
     ticks = [{info.tick for info in infos} for infos in saved]
     return set.intersection(*ticks) if ticks else set()
 
 
 def seed_config(config: TrainConfig, seed: int) -> TrainConfig:
-    """The config of one of the runs; a profile is made of all together."""
+    """The config of one seed's run; a profile covers all seeds."""
     return config.replace(seeds=None, seed=seed, profile=False)
 
 
 def _ending(run_dir: Path) -> tuple[str, str]:
-    """How a run ended, and why; two empty words where it has not."""
+    """How a run ended, and why; two empty strings if it has not."""
     try:
         result = json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8"))
         return str(result["status"]), str(result["stop_reason"])

@@ -1,4 +1,4 @@
-"""Evaluations in the course of a run, the best of them, and when to stop early."""
+"""Evaluations during a run: the best of them, and early stopping."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ that is measured."""
 
 
 def measured(metrics: Mapping[str, float]) -> str:
-    """Measures on held-out episodes, for people."""
+    """Formats the measures on held-out episodes."""
     shown = (f"{short_name(name)} {value:.4g}" for name, value in metrics.items())
     return "held out: " + ", ".join(shown)
 
 
 def short_name(metric: str) -> str:
-    """A metric in words."""
+    """The name of a metric in words."""
     words = metric.partition("/")[2].replace("_", " ")
     return "return" if words == "return mean" else words
 
 
 class Evaluation(NamedTuple):
-    """What was found out about a policy."""
+    """The results of one evaluation."""
 
     result: EvalResult | None
     """Of whole episodes; None in a run without an environment."""
@@ -67,7 +67,7 @@ class EvaluatorLike(Protocol):
 
 
 class Selection:
-    """What a run has found out about its policies."""
+    """The evaluations of a run, and the best of them."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class Selection:
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is anything to evaluate in or by."""
+        """Whether there is an environment or held-out data to evaluate on."""
         return self.evaluator is not None or self.held_out_data is not None
 
     def evaluate(self, algorithm: Algorithm) -> Evaluation:
-        """All that can be measured of a policy."""
+        """Measure everything that can be measured of a policy."""
         result = None if self.evaluator is None else self.play(algorithm)
         metrics = {} if result is None else result.metrics()
         if self.held_out_data is not None:
@@ -108,13 +108,13 @@ class Selection:
         return Evaluation(result, metrics)
 
     def play(self, algorithm: Algorithm) -> EvalResult:
-        """Episodes of a policy, broken off where the run is to end."""
+        """Run episodes of a policy; aborted if the run should end."""
         assert self.evaluator is not None
         with untouched_randomness(), self._pause:
             return self.evaluator.run(ActingPolicy(algorithm), self.config.eval_episodes)
 
     def take(self, found: Evaluation, tick: int) -> bool:
-        """Remember the evaluation at `tick`; whether it is the best so far."""
+        """Record the evaluation at `tick`; returns whether it is the best so far."""
         self.last, self.last_metrics, self.last_tick = found.result, found.metrics, tick
         score = self.score(found.metrics)
         is_best = score > self.best_score
@@ -123,11 +123,11 @@ class Selection:
         return is_best
 
     def stop_reason(self, found: Evaluation) -> str | None:
-        """Why the run ends with this evaluation, if it does."""
+        """The reason to stop after this evaluation, or None."""
         return self.early_stopping.observe(found.metrics) if self.early_stopping else None
 
     def score_at(self, tick: int) -> float | None:
-        """The score of the evaluation at `tick`, if the last one was there."""
+        """The score of the last evaluation if it was at `tick`."""
         return self.score(self.last_metrics) if self.last_tick == tick else None
 
     def best_metric(self, metrics: Mapping[str, float]) -> str:
@@ -150,7 +150,7 @@ class Selection:
         return score if math.isfinite(score) else -math.inf
 
     def hold_out(self) -> None:
-        """From now on evaluate from start states that chose no policy."""
+        """From now on, evaluate from start states that were not used for selection."""
         self.close()
         self.evaluator = self._evaluator(HELD_OUT_STATES)
 
@@ -179,7 +179,7 @@ class Selection:
         }
 
     def load(self, stored: Stored) -> str | None:
-        """Go on from a stored state; why the run has stopped early, if it has."""
+        """Restore a stored state; returns the reason for an early stop, if there was one."""
         if stored["last_eval"]:
             self.last = _stored_result(stored)
             self.last_metrics = self.last.metrics()

@@ -18,7 +18,7 @@ from rl_training.runtime.policy import env_actions
 
 
 class SharedEvaluations:
-    """Evaluates all agents when the first of them asks, and the others find their results."""
+    """Evaluates all agents when the first of them is due; the others read their results."""
 
     def __init__(
         self, config: TrainConfig, stack: VmapLearner, wanted: Callable[[], list[int]]
@@ -49,7 +49,7 @@ class SharedEvaluations:
     def _act(
         self, obs: np.ndarray[Any, Any], owners: Sequence[int], carry: Carry | None
     ) -> tuple[np.ndarray[Any, Any], Carry]:
-        """Rows of any number per agent, evaluated as a full (agents, rows) grid."""
+        """Evaluate any number of rows per agent as a full (agents, rows) grid."""
         spaces = self.stack.template.spaces
         owner = np.asarray(owners)
         place = np.array([np.count_nonzero(owner[:i] == who) for i, who in enumerate(owner)])

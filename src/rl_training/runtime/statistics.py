@@ -1,4 +1,4 @@
-"""Numbers with intervals, and statistics over several seeds."""
+"""Confidence intervals, and statistics over several seeds."""
 
 from __future__ import annotations
 

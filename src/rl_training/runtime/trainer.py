@@ -43,7 +43,7 @@ class Clock(Protocol):
     link: RunLink
 
     def advance(self, ticks: int) -> list[Metrics]:
-        """As `Loop.advance`, for every loop; the newest metrics of each."""
+        """Advance every loop as `Loop.advance` does; returns the latest metrics of each."""
 
     def parts(self) -> list[Part]:
         """The parts that a profile measures."""

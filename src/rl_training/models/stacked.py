@@ -1,4 +1,4 @@
-"""Several networks evaluated as if they were one."""
+"""Forward passes of several networks at once, stacked into one where that is faster."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rl_training.models.mlp import MLP, EnsembleMLP, activated
 A = TypeVar("A")
 
 
-class Question(Generic[A]):
-    """What a network is asked: `read` makes its answer from the output of `net` at `x`.
+class DeferredForward(Generic[A]):
+    """A forward pass that is computed later: `read` of the output of `net` at `x`.
 
-    A frozen question's answer is a constant: no gradient reaches the network or `x`.
+    The result of a frozen one is a constant: no gradient reaches the network or `x`.
     """
 
     def __init__(
@@ -27,36 +27,34 @@ class Question(Generic[A]):
     ) -> None:
         self.net, self.x, self.read, self.is_frozen = net, x, read, frozen
 
-    def frozen(self) -> Question[A]:
-        return Question(self.net, self.x, self.read, frozen=True)
+    def frozen(self) -> DeferredForward[A]:
+        return DeferredForward(self.net, self.x, self.read, frozen=True)
 
-    def answer(self) -> A:
-        return self._frozen_answer() if self.is_frozen else self.read(self.net(self.x))
+    def compute(self) -> A:
+        return self._frozen_result() if self.is_frozen else self.read(self.net(self.x))
 
     @without_gradients
-    def _frozen_answer(self) -> A:
+    def _frozen_result(self) -> A:
         return self.read(self.net(self.x))
 
 
-def together(*questions: Question[Any]) -> tuple[Any, ...]:
-    """The answers to several questions; the frozen ones come last.
+def stacked_forward(*calls: DeferredForward[Any]) -> tuple[Any, ...]:
+    """Compute several forward passes, of which the frozen ones come last.
 
     In a graph or a compiled update on a GPU, where a small product leaves most of the device
     idle, networks with equal hidden layers are stacked and take one batched product per layer;
     the first and the last layers are filled up with zeros to equal widths. Their own weights
     stay where they are.
     """
-    nets = [question.net for question in questions]
-    if not (_stacking_pays(questions[0].x) and _stackable(nets)):
-        return tuple(question.answer() for question in questions)
-    num_trained = sum(not question.is_frozen for question in questions)
-    assert not any(question.is_frozen for question in questions[:num_trained])
+    nets = [call.net for call in calls]
+    if not (_stacking_pays(calls[0].x) and _stackable(nets)):
+        return tuple(call.compute() for call in calls)
+    num_trained = sum(not call.is_frozen for call in calls)
+    assert not any(call.is_frozen for call in calls[:num_trained])
     # One agent alone gains from a single stack; several fill the device with either half.
-    halves = (
-        [questions] if num_agents() == 1 else [questions[:num_trained], questions[num_trained:]]
-    )
+    halves = [calls] if num_agents() == 1 else [calls[:num_trained], calls[num_trained:]]
     outputs = [out for half in halves if half for out in _stacked_outputs(half)]
-    return tuple(q.read(out) for q, out in zip(questions, outputs, strict=True))
+    return tuple(q.read(out) for q, out in zip(calls, outputs, strict=True))
 
 
 MOST_AGENTS = 16
@@ -91,11 +89,11 @@ def _layers(net: Any) -> list[_Layer]:
     return [_Layer(layer.weight.t().unsqueeze(0), layer.bias[None, None]) for layer in net.layers]
 
 
-def _stacked_outputs(questions: Sequence[Question[Any]]) -> list[Tensor]:
-    inputs = [question.x for question in questions]
-    stacks = [_layers(question.net) for question in questions]
+def _stacked_outputs(calls: Sequence[DeferredForward[Any]]) -> list[Tensor]:
+    inputs = [call.x for call in calls]
+    stacks = [_layers(call.net) for call in calls]
     members = [stack[0].weight.shape[0] for stack in stacks]
-    trained = sum(n for n, q in zip(members, questions, strict=True) if not q.is_frozen)
+    trained = sum(n for n, q in zip(members, calls, strict=True) if not q.is_frozen)
     width = max(x.shape[-1] for x in inputs)
     out = max(stack[-1].bias.shape[-1] for stack in stacks)
     x = torch.cat(
@@ -112,12 +110,12 @@ def _stacked_outputs(questions: Sequence[Question[Any]]) -> list[Tensor]:
         bias = torch.cat([_filled(layer.bias, 1, columns) for layer in layers])
         x = batched_linear(x, weight, bias, trained)
         if i < last:
-            x = activated(x, questions[0].net.activation)  # type: ignore[arg-type]
+            x = activated(x, calls[0].net.activation)  # type: ignore[arg-type]
     parts = []
-    for question, stack, part in zip(questions, stacks, torch.split(x, members), strict=True):
+    for call, stack, part in zip(calls, stacks, torch.split(x, members), strict=True):
         part = part[..., : stack[-1].bias.shape[-1]]
-        part = part if isinstance(question.net, EnsembleMLP) else part[0]
-        parts.append(part.detach() if question.is_frozen else part)
+        part = part if isinstance(call.net, EnsembleMLP) else part[0]
+        parts.append(part.detach() if call.is_frozen else part)
     return parts
 
 

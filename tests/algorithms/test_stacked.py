@@ -1,4 +1,4 @@
-"""Networks answered together say what each says alone, and gradients reach the same weights."""
+"""Stacked networks return what each returns alone, and gradients reach the same weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rl_training.models import (
     TanhGaussianPolicy,
     ValueNetwork,
     frozen_copy,
-    questions,
-    together,
+    stacked,
+    stacked_forward,
 )
 
 HIDDEN = (16, 16)
@@ -24,19 +24,19 @@ HIDDEN = (16, 16)
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many networks each stack held; stacking as on a GPU."""
-    monkeypatch.setattr(questions, "_stacking_pays", lambda x: True)
-    stack, sizes = questions._stacked_outputs, []
+    monkeypatch.setattr(stacked, "_stacking_pays", lambda x: True)
+    stack, sizes = stacked._stacked_outputs, []
 
     def counted(some: Any) -> Any:
         sizes.append(len(some))
         return stack(some)
 
-    monkeypatch.setattr(questions, "_stacked_outputs", counted)
+    monkeypatch.setattr(stacked, "_stacked_outputs", counted)
     return sizes
 
 
 @pytest.mark.parametrize("several_agents", [False, True])
-def test_answers_and_gradients(asked: list[int], several_agents: bool) -> None:
+def test_results_and_gradients(asked: list[int], several_agents: bool) -> None:
     torch.manual_seed(0)
     policy = TanhGaussianPolicy(5, 2, HIDDEN, state_dependent_std=False)
     value, critics = ValueNetwork(5, HIDDEN), EnsembleCritic(3, 5, 2, HIDDEN)
@@ -45,49 +45,49 @@ def test_answers_and_gradients(asked: list[int], several_agents: bool) -> None:
     action = torch.rand(7, 2) * 1.8 - 0.9
     trained = [*policy.parameters(), *value.parameters(), *critics.parameters()]
 
-    def ask() -> tuple[Any, ...]:
+    def calls() -> tuple[Any, ...]:
         return (
-            policy.ask(obs),
-            value.ask(obs),
-            critics.ask(obs, action),
-            targets.ask(next_obs, action).frozen(),
-            value.ask(next_obs).frozen(),
+            policy.deferred(obs),
+            value.deferred(obs),
+            critics.deferred(obs, action),
+            targets.deferred(next_obs, action).frozen(),
+            value.deferred(next_obs).frozen(),
         )
 
-    def gradients(answers: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-        distribution, now, q, q_target, next_value = answers
+    def gradients(results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        distribution, now, q, q_target, next_value = results
         total = policy.log_prob_under(distribution, action).sum() + now.square().sum()
         total = total + (q - q_target.amin(0) - next_value).square().sum()
         return torch.autograd.grad(total, trained)
 
-    alone = tuple(question.answer() for question in ask())
+    alone = tuple(call.compute() for call in calls())
     if several_agents:
         with batching(2):
-            answers = together(*ask())
+            results = stacked_forward(*calls())
         assert asked == [3, 2]
     else:
-        answers = together(*ask())
+        results = stacked_forward(*calls())
         assert asked == [5]
-    assert not answers[3].requires_grad
-    assert not answers[4].requires_grad
-    for one, other in zip(alone[1:], answers[1:], strict=True):
+    assert not results[3].requires_grad
+    assert not results[4].requires_grad
+    for one, other in zip(alone[1:], results[1:], strict=True):
         torch.testing.assert_close(one, other)
-    torch.testing.assert_close(alone[0], answers[0])
-    for one, other in zip(gradients(alone), gradients(answers), strict=True):
+    torch.testing.assert_close(alone[0], results[0])
+    for one, other in zip(gradients(alone), gradients(results), strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_other_widths_are_answered_one_by_one(asked: list[int]) -> None:
     policy, value = CategoricalPolicy(4, 3, (8, 8)), ValueNetwork(4, (8,))
     obs = torch.randn(6, 4)
-    log_probs, values = together(policy.ask(obs), value.ask(obs))
+    log_probs, values = stacked_forward(policy.deferred(obs), value.deferred(obs))
     assert not asked
     torch.testing.assert_close(log_probs, policy(obs))
     torch.testing.assert_close(values, value(obs))
 
 
 def test_on_the_cpu_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "_stacked_outputs", lambda some: pytest.fail("stacked"))
+    monkeypatch.setattr(stacked, "_stacked_outputs", lambda some: pytest.fail("stacked"))
     policy, value = CategoricalPolicy(4, 3, (8,)), ValueNetwork(4, (8,))
     obs = torch.randn(6, 4)
-    together(policy.ask(obs), value.ask(obs))
+    stacked_forward(policy.deferred(obs), value.deferred(obs))
