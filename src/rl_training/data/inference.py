@@ -183,17 +183,24 @@ class ActionRange:
         return replace(self, whole=self.whole and other.whole, low=low, high=high)
 
 
+def column_range(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The smallest and the largest value of each column, which NumPy finds faster in rows."""
+    columns = np.ascontiguousarray(values.T)
+    return columns.min(1), columns.max(1)
+
+
 def action_range(raw: RawTransitions) -> ActionRange:
     """The smallest and largest action of a source."""
     check_lengths(raw)
-    width = vectors(raw, "observations").shape[1]
+    seen = raw.arrays["observations"]
+    width = (seen if seen.ndim == 2 else vectors(raw, "observations")).shape[1]
     array = numbers(raw, "actions")
     finite(raw, "actions", array)
     discrete, whole = looks_discrete(array), array.dtype.kind in "iub"
     flat = array.reshape(len(array), -1)
     values = flat if discrete or whole else flat.astype(np.float32, copy=False)
     kind = np.int64 if discrete or whole else np.float64
-    low, high = (side.astype(kind) for side in (values.min(0), values.max(0)))
+    low, high = (side.astype(kind) for side in column_range(values))
     return ActionRange(raw, width, discrete, whole, array.shape[1:], low, high)
 
 

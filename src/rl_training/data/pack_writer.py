@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import GROUPS, WIDE, TransitionDataset
-from rl_training.data.inference import spaces_section
+from rl_training.data.inference import column_range, spaces_section
 from rl_training.data.packed import (
     MANIFEST,
     NARROW,
@@ -83,7 +83,7 @@ class PackWriter:
             getattr(data, name).astype(NARROW[name], copy=False).tofile(self._files[name])
         if data.groups is not None:
             self._groups(data).astype("<i8", copy=False).tofile(self._files[GROUPS])
-        low, high = actions.min(0).reshape(-1), actions.max(0).reshape(-1)
+        low, high = column_range(actions.reshape(len(data), -1))
         self._low = low if not self.rows else np.minimum(self._low, low)
         self._high = high if not self.rows else np.maximum(self._high, high)
         self.rows += len(data)

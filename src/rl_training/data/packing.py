@@ -88,10 +88,10 @@ def pack(
     with new_folder(folder, overwrite) as draft, closing(PackWriter(draft)) as writer:
         for piece in pieces:
             raw = with_masks(replace(piece, is_piece=True))
-            own = spaces or spaces_without_environment([raw], given)[0]
-            if infers and raw.spaces is None:
-                found = action_range(raw)
-                seen = found if seen is None else seen.merged(found)
+            found = [action_range(raw)] if infers and raw.spaces is None else None
+            if found is not None:
+                seen = found[0] if seen is None else seen.merged(found[0])
+            own = spaces or spaces_without_environment([raw], given, ranges=found)[0]
             check_masks(raw, own)
             writer.append(build_dataset(raw, own))
             if on_rows is not None:

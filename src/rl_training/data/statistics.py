@@ -36,7 +36,8 @@ def mean_and_std(dataset: TransitionDataset) -> tuple[NDArray[np.float32], NDArr
     centre = sums / count
     squares = np.zeros(obs.shape[1])
     for start in starts:
-        squares = _continued(squares, np.square(obs[start : start + AT_ONCE] - centre))
+        far = obs[start : start + AT_ONCE] - centre
+        squares = _continued(squares, np.multiply(far, far, out=far))
     return centre.astype(np.float32), np.sqrt(squares / count).astype(np.float32)
 
 
