@@ -403,3 +403,44 @@ def test_large_statistics_are_those_of_small_ones(monkeypatch: pytest.MonkeyPatc
     for ours, theirs in zip(statistics.mean_and_std(replace(dataset)), whole, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert set(WIDE) < set(ARRAY_NAMES)
+
+
+def test_huge_data_are_summed_up_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their statistics are those of others but for rounding, and their fingerprint their own."""
+    np.savez(tmp_path / "log.npz", **log(400))
+    whole = pack_source(str(tmp_path / "log.npz"), tmp_path / "whole").dataset
+    monkeypatch.setattr(pack_writer, "AS_IN_MEMORY_UP_TO", 100)
+    monkeypatch.setattr(pack_writer, "AT_ONCE", 64)
+    huge = pack_source(str(tmp_path / "log.npz"), tmp_path / "huge").dataset
+    assert huge.statistics is not None
+    assert whole.statistics is not None
+    for ours, theirs in zip(huge.statistics, whole.statistics, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    changed = log(400)
+    changed["rewards"][7] += 1.0
+    np.savez(tmp_path / "other.npz", **changed)
+    other = pack_source(str(tmp_path / "other.npz"), tmp_path / "other").dataset
+    assert len({whole.fingerprint(), huge.fingerprint(), other.fingerprint()}) == 3
+
+
+def test_the_command_packs_inspects_and_trains(tmp_path: Path, cli: Any) -> None:
+    np.savez(tmp_path / "log.npz", **log(discrete=True))
+    folder = tmp_path / "packed"
+    packed = cli("data", "pack", tmp_path / "log.npz", "--out", folder)
+    assert packed.code == 0
+    assert "packed 60 steps" in packed.out
+    again = cli("data", "pack", tmp_path / "log.npz", "--out", folder)
+    assert again.code == 2
+    assert len(again.error_lines) == 1
+    inspected = cli("data", "inspect", folder)
+    assert inspected.code == 0
+    assert "Discrete(4)" in inspected.out
+    keys = ("env_id=null", "total_updates=3", "algo_kwargs.hidden_sizes=[8]", "tensorboard=false")
+    trained = cli(
+        "train", "bc/default", f"dataset={folder}", "dataset.home=disk",
+        f"output_dir={tmp_path / 'runs'}", *keys,
+    )  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert "lives on disk (asked for)" in trained.out + trained.err

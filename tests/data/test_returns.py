@@ -6,7 +6,9 @@ import time
 from typing import Any
 
 import numpy as np
+import pytest
 
+from rl_training.data import returns
 from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
 
 from ..each import each
@@ -110,3 +112,21 @@ def test_a_million_steps_take_well_under_a_second(length: int) -> None:
     tail = slice(count - 10, None)
     expected = _loop(rewards[tail], terminations[tail], truncations[tail], 0.99)
     np.testing.assert_allclose(returns[tail], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_large_data_are_computed_episode_by_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    rewards = rng.normal(size=300).astype(np.float32)
+    terminations, truncations = rng.random(300) < 0.05, rng.random(300) < 0.05
+    whole = [
+        returns_to_go(rewards, terminations, truncations, 0.9),
+        bootstrap_discounts(terminations, truncations, 0.9),
+    ]
+    monkeypatch.setattr(returns, "AT_ONCE", 40)
+    assert len(list(returns._spans(terminations, truncations))) > 4
+    parts = [
+        returns_to_go(rewards, terminations, truncations, 0.9),
+        bootstrap_discounts(terminations, truncations, 0.9),
+    ]
+    for ours, theirs in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)

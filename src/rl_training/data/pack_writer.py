@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.dataset import GROUPS, WIDE, TransitionDataset
+from rl_training.data.dataset import AT_ONCE, GROUPS, WIDE, TransitionDataset
 from rl_training.data.inference import column_range, spaces_section
 from rl_training.data.packed import (
     MANIFEST,
@@ -28,13 +29,16 @@ from rl_training.data.packed import (
     record_type,
     sampled_hash,
 )
-from rl_training.data.statistics import mean_and_std
+from rl_training.data.statistics import RunningStatistics, mean_and_std
 from rl_training.data.validation import NO_END, OPEN_END
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
 from rl_training.experiment.files import put_in_place, remove_stale_drafts
 
 DRAFT = ".packing-"
+AS_IN_MEMORY_UP_TO = 16_000_000_000
+"""Bytes up to which the fingerprint is that of the same data in memory, which takes several passes
+over them; larger sets are read once more and never in memory."""
 
 
 class PackWriter:
@@ -151,10 +155,23 @@ class PackWriter:
         self._write(plain)
         dataset = open_packed(self.folder, check_sources=False).dataset
         whole = replace(dataset, stamp=None, statistics=None)
-        plain["fingerprint"] = whole.fingerprint()
-        mean, std = mean_and_std(whole)
+        if (self.folder / TRANSITIONS).stat().st_size <= AS_IN_MEMORY_UP_TO:
+            plain["fingerprint"] = whole.fingerprint()
+            mean, std = mean_and_std(whole)
+        else:
+            plain["fingerprint"], mean, std = self._in_one_pass(whole)
         plain |= {"mean": mean.astype(float).tolist(), "std": std.astype(float).tolist()}
         self._write(plain)
+
+    def _in_one_pass(self, whole: TransitionDataset) -> tuple[str, NDArray[Any], NDArray[Any]]:
+        """Fingerprint, mean and standard deviation of data that are read only once."""
+        digest, seen = hashlib.sha256(), RunningStatistics(whole.observations.shape[1])
+        for start in range(0, self.rows, AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            seen.add(whole.observations[part])
+            for array in whole.to_arrays().values():
+                digest.update(np.ascontiguousarray(array[part]).data)
+        return digest.hexdigest()[:16], *seen.mean_and_std()
 
     def _write(self, values: Mapping[str, Any]) -> None:
         text = json.dumps(values, indent=1)

@@ -7,6 +7,7 @@ more episode, cut at the last row. Where both flags are set, the termination cou
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,39 @@ from numpy.typing import NDArray
 
 from rl_training.data.dataset import episode_end_flags
 
+AT_ONCE = 1 << 22
+"""Rows of large data that are computed together, since each takes many numbers meanwhile; whole
+episodes, so that some are more."""
+
+
+def _spans(
+    terminations: NDArray[Any], truncations: NDArray[Any]
+) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+    """Rows of whole episodes, and their flags."""
+    ends = np.flatnonzero(episode_end_flags(terminations, truncations)) + 1
+    start, count = 0, len(terminations)
+    while start < count:
+        place = int(np.searchsorted(ends, start + AT_ONCE))
+        stop = int(ends[place]) if place < len(ends) else count
+        rows = slice(start, stop)
+        yield rows, terminations[rows], truncations[rows]
+        start = stop
+
 
 def returns_to_go(
     rewards: NDArray[Any], terminations: NDArray[Any], truncations: NDArray[Any], gamma: float
 ) -> NDArray[np.float32]:
-    """Discounted sum of rewards from each row to the end of its episode.
+    """Discounted sum of rewards from each row to the end of its episode."""
+    found = np.zeros(len(rewards), np.float32)
+    for rows, terminated, truncated in _spans(terminations, truncations):
+        found[rows] = _returns_to_go(rewards[rows], terminated, truncated, gamma)
+    return found
+
+
+def _returns_to_go(
+    rewards: NDArray[Any], terminations: NDArray[Any], truncations: NDArray[Any], gamma: float
+) -> NDArray[np.float32]:
+    """The returns of rows that are computed together.
 
     The recursion R[i] = r[i] + d[i] R[i+1], with d = gamma inside an episode and 0 at its
     end, is solved in blocks of about sqrt(N) rows that advance side by side; afterwards
@@ -26,8 +55,6 @@ def returns_to_go(
     cost is linear in N and does not depend on how long the episodes are.
     """
     count = int(rewards.shape[0])
-    if count == 0:
-        return np.zeros(0, np.float32)
     length = math.isqrt(count - 1) + 1
     blocks = -(-count // length)
     padding = blocks * length - count
@@ -68,7 +95,10 @@ def bootstrap_discounts(
     gamma to the power of the steps from the row to the cut (1 for the last row) in
     truncated episodes, 0 in terminated ones.
     """
-    final = final_rows(terminations, truncations)
-    steps = final - np.arange(final.shape[0]) + 1
-    cut = np.logical_not(np.asarray(terminations, bool)[final])
-    return np.where(cut, np.power(float(gamma), steps), 0.0).astype(np.float32)
+    found = np.zeros(len(terminations), np.float32)
+    for rows, terminated, truncated in _spans(terminations, truncations):
+        final = final_rows(terminated, truncated)
+        steps = final - np.arange(final.shape[0]) + 1
+        cut = np.logical_not(np.asarray(terminated, bool)[final])
+        found[rows] = np.where(cut, np.power(float(gamma), steps), 0.0)
+    return found

@@ -45,3 +45,23 @@ def _continued(so_far: NDArray[np.float64], rows: NDArray[Any]) -> NDArray[np.fl
     """A sum over rows that goes on as if all had been added in one go."""
     sums: NDArray[np.float64] = np.concatenate([so_far[None], rows], dtype=np.float64).sum(0)
     return sums
+
+
+class RunningStatistics:
+    """Mean and standard deviation of rows that are seen once, merged as Chan, Golub and LeVeque
+    do."""
+
+    def __init__(self, width: int) -> None:
+        self.count, self.mean, self.squares = 0, np.zeros(width), np.zeros(width)
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        own = rows.mean(0, dtype=np.float64)
+        away, total = own - self.mean, self.count + len(rows)
+        self.squares += np.square(rows - own).sum(0)
+        self.squares += np.square(away) * (self.count * len(rows) / total)
+        self.mean += away * (len(rows) / total)
+        self.count = total
+
+    def mean_and_std(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        std = np.sqrt(self.squares / self.count)
+        return self.mean.astype(np.float32), std.astype(np.float32)
