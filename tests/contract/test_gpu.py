@@ -223,6 +223,23 @@ def test_networks_of_ones_own_are_captured_and_agree_with_eager(algo: str) -> No
         assert torch.allclose(value, states["graph"][key], rtol=2e-3, atol=2e-4), key
 
 
+@pytest.mark.parametrize("kind", ["crossq", "simba", "simbav2"])
+def test_kinds_of_networks_are_captured_and_agree_with_eager(kind: str) -> None:
+    for algo in ("sac", "td3", "rlpd"):
+        knobs = {"architecture": kind, "hidden_sizes": [8]}
+        config = small_config(algo, "box", device="cuda", algo_kwargs=knobs)
+        states = {}
+        for mode in ("eager", "graph"):
+            algorithm, engine = engine_of(config, mode, double=True)
+            torch.manual_seed(5)
+            engine.run(40)
+            assert engine.mode == mode, engine.notes
+            states[mode] = {k: v.double().cpu() for k, v in algorithm.state_dict().items()}
+        for key, value in states["eager"].items():
+            other = states["graph"][key]
+            assert torch.allclose(value, other, rtol=2e-3, atol=2e-4), (algo, key)
+
+
 def test_networks_of_ones_own_and_other_activations_are_compiled() -> None:
     own = {"networks": "tests.contract.own_networks:all_of_them"}
     for algo, knobs in (("sac", own), ("iql", {"activation": "silu", "layer_norm": True})):

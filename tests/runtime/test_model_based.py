@@ -445,7 +445,7 @@ def test_keys_of_other_families(cls: Any, options: dict[str, Any], message: str)
 def test_discrete_actions_by_the_command_line(cli: Any, tmp_path: Path) -> None:
     outcome = cli("train", "mbpo/pendulum", "env_id=CartPole-v1", "--output-dir", tmp_path / "runs")
     assert outcome.code == 2
-    assert "MBPO takes box actions" in outcome.err
+    assert "MBPO takes Box actions" in outcome.err
     assert not (tmp_path / "runs").exists()
 
 

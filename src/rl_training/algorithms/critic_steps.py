@@ -134,9 +134,10 @@ def projected(probs: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
     Bellemare et al. 2017, eq. 7; values beyond the atoms count for the last one.
     """
     step = atoms[1] - atoms[0]
-    moved = moved.clamp(atoms[0], atoms[-1])
-    near = (1.0 - (moved.unsqueeze(-1) - atoms).abs() / step).clamp(min=0.0)
-    return (probs.unsqueeze(-1) * near).sum(-2)
+    moved = moved.clamp(atoms[0], atoms[-1]) / step
+    apart = moved.unsqueeze(-1) - atoms / step
+    near = apart.abs_().neg_().add_(1.0).relu_()  # in place: it is the largest tensor of an update
+    return torch.bmm(probs.unsqueeze(1), near).squeeze(1)
 
 
 def categorical_td_loss(critics: CategoricalCritic, batch: Batch, target: Tensor) -> Loss:
