@@ -28,7 +28,7 @@ from rl_training.models import (
     Role,
     ValueNetwork,
     critics_for,
-    encoder_of_images,
+    encoder_of,
     frozen_copy,
     policy_for,
     weights_on_sphere,
@@ -63,7 +63,7 @@ class NetworkMaker(Learner[P]):
             own = self._own_networks("encoder", shape, None, images)
             if own is not None:
                 return own
-        return encoder_of_images(self.spaces) if self.spaces.is_image else self.spaces.obs_dim
+        return encoder_of(self.spaces)
 
     def make_memory(self) -> RecurrentMemory:
         """The recurrent layer that the knobs ask for, with an encoder of its own for images."""

@@ -98,7 +98,8 @@ class ManagedAlgorithm(Training):
         if dataset is not None:
             algo = str(options.get("algo", values["algo"]))
             needs_rewards = algorithm_class(algo).needs_rewards
-            given = made_for or SpacesConfig.parse(spaces or {}, prefix="spaces.")
+            said = SpacesConfig.parse(spaces, prefix="spaces.") if spaces is not None else None
+            given = made_for or said  # without either, what the data section says counts
             section = self._take_dataset(dataset, env_id, given, needs_rewards)
             # other data through the same preparation, unless it says its own
             options["dataset"] = preparation(values.get("dataset")) | section
@@ -121,7 +122,11 @@ class ManagedAlgorithm(Training):
         return cls(load_config(source), **options)
 
     def _take_dataset(
-        self, dataset: Any, env_id: str | None, spaces: Spaces | SpacesConfig, needs_rewards: bool
+        self,
+        dataset: Any,
+        env_id: str | None,
+        spaces: Spaces | SpacesConfig | None,
+        needs_rewards: bool,
     ) -> dict[str, Any]:
         """The configuration of the data; data in memory are kept until the run folder exists."""
         if in_memory(dataset):

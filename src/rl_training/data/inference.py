@@ -67,7 +67,14 @@ def spaces_without_environment(
     if spaces.is_discrete and labels:
         spaces = replace(spaces, action_labels=tuple(labels))
     if layout is not None and layout.width + sources[0].mask_width == spaces.obs_dim:
+        if given.choice_embedding is not None:
+            layout = layout.embedded(given.choice_embedding)
         spaces = replace(spaces, layout=layout)
+    if given.choice_embedding is not None and (layout is None or not layout.embeddings):
+        raise DataError(
+            "dataset.spaces.choice_embedding: the observations have no categories or choices to "
+            "embed; remove this key"
+        )
     if given.obs_dim is not None:  # data of another width are refused when they are checked
         spaces = replace(spaces, obs_dim=given.obs_dim)
     return spaces, note

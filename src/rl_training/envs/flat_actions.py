@@ -16,14 +16,6 @@ BOUNDS = "action_bounds"
 """Key of `env_kwargs` that the package reads itself: the bounds to act within."""
 
 
-def own_arguments(
-    env_kwargs: Mapping[str, Any] | None,
-) -> tuple[dict[str, Any], Any]:
-    """The arguments of the environment itself, and the bounds for its actions, if any."""
-    given = dict(env_kwargs or {})
-    return given, given.pop(BOUNDS, None)
-
-
 def with_flat_actions(env: gym.Env[Any, Any], env_id: str, bounds: Any) -> gym.Env[Any, Any]:
     """The environment, with flat actions where they are not flat, and with these bounds."""
     taken = getattr(env, "action_space", None)

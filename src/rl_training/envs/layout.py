@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ class Part:
     starts: tuple[int, ...] = ()  # the smallest of each choice
     labels: tuple[str, ...] = ()  # names of the only choice's values
     pixels: tuple[int, ...] = ()  # shape of an image, which is no part of the vector
+    embeddings: tuple[int, ...] = ()  # widths of the vectors that networks learn for each choice
 
     @property
     def width(self) -> int:
@@ -99,6 +100,14 @@ def _listed(labels: Sequence[str], most: int = 8) -> str:
     return ", ".join(labels[:most]) + more
 
 
+class Embedding(NamedTuple):
+    """A choice that stands one-hot in a vector, and how wide the learned vectors for it are."""
+
+    start: int
+    choices: int
+    width: int
+
+
 @dataclass(frozen=True)
 class Layout:
     """The parts of an observation, in the order in which they lie in the vector."""
@@ -108,6 +117,24 @@ class Layout:
     @property
     def width(self) -> int:
         return sum(part.width for part in self.parts)
+
+    def embedded(self, width: int) -> Layout:
+        """The same parts, with a learned vector of this width for each choice."""
+        parts = (replace(part, embeddings=(width,) * len(part.choices)) for part in self.parts)
+        return Layout(tuple(parts))
+
+    @property
+    def embeddings(self) -> list[Embedding]:
+        """Where in the vector choices stand for which networks learn vectors."""
+        found, start = [], 0
+        for part in self.parts:
+            widths = part.embeddings or (0,) * len(part.choices)
+            for count, width in zip(part.choices, widths, strict=True):
+                if width:
+                    found.append(Embedding(start, count, width))
+                start += count
+            start += 0 if part.choices else part.width
+        return found
 
     def has_parts(self, observation: Any) -> bool:
         """Whether an observation, or several, comes as the environment or a table gives it and
@@ -177,7 +204,7 @@ class Layout:
         return cls(tuple(parts))
 
 
-WHOLE_KEYS = (("shape", 1), ("choices", 1), ("starts", -(2**62)), ("pixels", 1))
+WHOLE_KEYS = (("shape", 1), ("choices", 1), ("starts", -(2**62)), ("pixels", 1), ("embeddings", 1))
 """Of a stored part, and the least that each of its numbers may be."""
 
 

@@ -15,10 +15,10 @@ from rl_training.envs.contract import (
     close_env,
     what_it_did,
 )
-from rl_training.envs.flat_actions import own_arguments, with_flat_actions
+from rl_training.envs.flat_actions import BOUNDS, with_flat_actions
 from rl_training.envs.masks import with_masks
 from rl_training.envs.packed import PackedObservation
-from rl_training.envs.parts import with_parts_as_vector
+from rl_training.envs.parts import EMBEDDING, with_parts_as_vector
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import (
     EnvironmentSetupError,
@@ -37,7 +37,8 @@ _EXTRAS = (
 
 def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.Env[Any, Any]:
     """Make a Gymnasium environment, or raise an error of one sentence."""
-    env_kwargs, bounds = own_arguments(env_kwargs)
+    env_kwargs = dict(env_kwargs or {})
+    bounds, embedding = (env_kwargs.pop(key, None) for key in (BOUNDS, EMBEDDING))
     if env_id.startswith("ALE/"):
         _register_atari(env_id)
     try:
@@ -76,7 +77,7 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         raise EnvironmentSetupError(_failed(env_id, error)) from None
     for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    seen = with_parts_as_vector(env, env_id)
+    seen = with_parts_as_vector(env, env_id, embedding)
     env = with_flat_actions(seen, env_id, bounds)
     # bytes of an image cannot end with a mask
     return env if isinstance(seen, PackedObservation) else with_masks(env, env_id, env_kwargs)

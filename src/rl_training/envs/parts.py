@@ -16,9 +16,38 @@ from rl_training.envs.packed import PackedObservation, frame_space
 from rl_training.envs.spaces import image_shape
 from rl_training.experiment.errors import EnvironmentSetupError
 
+EMBEDDING = "choice_embedding"
+"""Key of `env_kwargs` that the package reads itself: the width of learned vectors for choices."""
+MOST_EMBEDDED = 4_096
 
-def with_parts_as_vector(env: gym.Env[Any, Any], env_id: str) -> gym.Env[Any, Any]:
-    """The environment, with vectors as observations where they are no vectors or images."""
+
+def with_parts_as_vector(
+    env: gym.Env[Any, Any], env_id: str, embedding: Any = None
+) -> gym.Env[Any, Any]:
+    """The environment, with vectors as observations where they are no vectors or images.
+
+    With an `embedding`, networks learn vectors of that width for its choices.
+    """
+    made = _with_parts_as_vector(env, env_id)
+    if embedding is None:
+        return made
+    if type(embedding) is not int or not 1 <= embedding <= MOST_EMBEDDED:
+        raise EnvironmentSetupError(
+            f"env_kwargs.{EMBEDDING}: expected a whole number from 1 to {MOST_EMBEDDED}, got "
+            f"{embedding!r}"
+        )
+    layout = made.observation_layout if isinstance(made, VectorObservation) else Layout(())
+    if not any(part.choices for part in layout.parts):
+        raise EnvironmentSetupError(
+            f"env_kwargs.{EMBEDDING}: the observations of '{env_id}' are no vectors with choices "
+            "among them; remove this key"
+        )
+    assert isinstance(made, VectorObservation)
+    made.observation_layout = layout.embedded(embedding)
+    return made
+
+
+def _with_parts_as_vector(env: gym.Env[Any, Any], env_id: str) -> gym.Env[Any, Any]:
     seen = getattr(env, "observation_space", None)
     if not isinstance(seen, gym.Space):
         return env  # refused when its spaces are read

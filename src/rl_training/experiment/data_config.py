@@ -130,6 +130,8 @@ class LayoutPart(Section):
     """The smallest of each choice."""
     labels: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Names of the values of its only choice."""
+    embeddings: Annotated[tuple[Count, ...], Field(strict=False)] = ()
+    """Widths of the learned vectors for each choice; one-hot without any."""
 
 
 class SpacesConfig(Section):
@@ -143,6 +145,8 @@ class SpacesConfig(Section):
     """Whether observations end with a mask of the actions; data with masks say it themselves."""
     layout: Annotated[tuple[LayoutPart, ...], Field(strict=False)] | None = None
     """What the numbers of an observation are, as a run has found it in a table."""
+    choice_embedding: Annotated[Whole, Field(ge=1, le=4_096)] | None = None
+    """Width of learned vectors for the choices and categories among observations; else one-hot."""
 
 
 SOURCE_KEY = {

@@ -22,7 +22,7 @@ from rl_training.models.architecture import (
     OwnNetwork,
     OwnNetworks,
     Role,
-    encoder_of_images,
+    encoder_of,
 )
 from rl_training.models.carry import Carry
 from rl_training.models.choices import MultiCategoricalPolicy
@@ -125,7 +125,7 @@ __all__ = [
     "absorb_statistics",
     "batch_statistics",
     "critics_for",
-    "encoder_of_images",
+    "encoder_of",
     "frozen_copy",
     "orthogonal_init_",
     "policy_for",

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from rl_training.experiment.errors import ConfigError, describe_exception
 from rl_training.models.crossq import CrossQNet
-from rl_training.models.encoders import EncodedMLP, Encoder, ImageEncoder, Observed, PartsEncoder
+from rl_training.models.encoders import (
+    ChoiceEncoder,
+    EncodedMLP,
+    Encoder,
+    ImageEncoder,
+    Observed,
+    PartsEncoder,
+)
 from rl_training.models.members import LoneNet, MemberNet
 from rl_training.models.mlp import MLP, Activation, EnsembleMLP
 from rl_training.models.simba import SimbaNet, SphereNet
@@ -249,8 +256,13 @@ def refuse_unfit_layers(module: nn.Module, what: str) -> None:
             )
 
 
-def encoder_of_images(spaces: Any) -> Encoder:
-    """The usual convolutions for a task with images."""
+def encoder_of(spaces: Any) -> Observed:
+    """The usual encoder of a task: convolutions for images, learned vectors for choices that are
+    to be embedded; else the width of the vectors."""
+    if not spaces.is_image:
+        places = [] if spaces.layout is None else spaces.layout.embeddings
+        width: int = spaces.obs_dim
+        return ChoiceEncoder(width, places) if places else width
     if spaces.packing is not None:
         return PartsEncoder(spaces.packing.pixels, spaces.packing.numbers, spaces.frame_stack)
     return ImageEncoder(spaces.image_shape, spaces.frame_stack)

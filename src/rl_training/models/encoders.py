@@ -100,6 +100,30 @@ class PartsEncoder(Encoder):
         return torch.cat([features, others], -1)
 
 
+class ChoiceEncoder(Encoder):
+    """Learned vectors in the place of one-hot choices; all other numbers stay as they are.
+
+    `embeddings` are (start, choices, width) of each choice in vectors of `obs_dim` numbers.
+    """
+
+    def __init__(self, obs_dim: int, embeddings: Sequence[tuple[int, int, int]]) -> None:
+        super().__init__()
+        self.obs_dim, self.places = obs_dim, [tuple(place) for place in embeddings]
+        # of length 1 in expectation, as a one-hot choice is
+        self.tables = nn.ParameterList(
+            nn.Parameter(torch.randn(count, width) / math.sqrt(width))
+            for _, count, width in self.places
+        )
+        self.out_dim = obs_dim + sum(width - count for _, count, width in self.places)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        found, end = [], 0
+        for (start, count, _), table in zip(self.places, self.tables, strict=True):
+            found += [obs[..., end:start], obs[..., start : start + count] @ table]
+            end = start + count
+        return torch.cat([*found, obs[..., end:]], -1)
+
+
 class EncodedMLP(MLP):
     """An MLP on the features of an encoder."""
 

@@ -33,6 +33,11 @@ class Sight:
     """
 
     def __init__(self, spaces: Any, name: str) -> None:
+        if spaces.layout is not None and spaces.layout.embeddings:
+            raise EnvironmentSetupError(
+                f"env_kwargs.choice_embedding: {name} predicts its observations and takes choices "
+                "one-hot; remove this key"
+            )
         self.packing = spaces.packing
         self.numbers: int = spaces.obs_dim
         self.frame: tuple[int, ...] = ()
