@@ -314,11 +314,6 @@ def test_an_environment_is_named_by_its_id(thing: Any) -> None:
         AWR(thing, dataset="pendulum-mixed", total_updates=20)
 
 
-def test_an_environment_object_is_refused_in_words() -> None:
-    with pytest.raises(ConfigError, match=r"^env_id: .*makes environments of its own"):
-        AWR(gym.make("Pendulum-v1"), dataset="pendulum-mixed", total_updates=20)  # type: ignore[arg-type]
-
-
 def test_unhashable_values_everywhere() -> None:
     with pytest.raises(ConfigError) as refused:
         TrainConfig(algo={}, env_id=[], seed={}, dataset={"kind": {}, "mix": {}})

@@ -33,6 +33,13 @@ class Reach(gym.Env[Any, Any]):
     observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
 
 def make_reach() -> Reach:
     return Reach()
@@ -101,31 +108,45 @@ def test_keys_of_other_libraries_in_a_config(cli: Command) -> None:
 @each(
     ("given", "line"),
     [
-        (Reach(), 'gymnasium.register("Reach-v0", entry_point=Reach), and give "Reach-v0"'),
-        (Reach, 'gymnasium.register("Reach-v0", entry_point=Reach), and give "Reach-v0"'),
-        (make_reach, 'gymnasium.register("MakeReach-v0", entry_point=make_reach)'),
-        (lambda: Reach(), 'gymnasium.register("MakeEnv-v0", entry_point=make_env)'),
-        (gym.make("CartPole-v1"), "give its id, 'CartPole-v1'"),
-        (3, "give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, not int"),
+        (Reach(), "give its class and env_kwargs"),
+        (lambda: Reach(), "write it at the top of a module"),
+        (gym.wrappers.TimeAwareObservation(gym.make("Pendulum-v1")), "give the function"),
+        (3, "its class, a function that makes it, or a TrainConfig, not int"),
     ],
 )
-def test_an_environment_becomes_an_id(given: Any, line: str) -> None:
+def test_what_cannot_be_made_again_is_no_environment(given: Any, line: str) -> None:
     with pytest.raises(ConfigError) as error:
         SAC(given)
     assert line in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_the_line_to_paste_works() -> None:
-    with pytest.raises(ConfigError) as error:
-        SAC(Reach())  # type: ignore[arg-type]
-    found = re.search(r'gymnasium\.(register\("(.*?)".*?\))', str(error.value))
-    assert found is not None
-    try:
-        eval(found[1], {"register": gym.register, "Reach": Reach})
-        assert SAC(found[2], hidden_sizes=[4]).algorithm.spaces.obs_dim == 2
-    finally:
-        gym.registry.pop(found[2], None)
+def test_classes_functions_and_instances_are_environments(
+    tmp_path: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small: dict[str, Any] = {"hidden_sizes": [4], "output_dir": tmp_path, "tensorboard": False}
+    named = [
+        SAC(Reach, **small),
+        SAC(make_reach, **small),
+        SAC(gym.make("Pendulum-v1", max_episode_steps=7), **small),
+    ]
+    ids = [agent.config.env_id for agent in named]
+    assert ids == [f"{__name__}:Reach", f"{__name__}:make_reach", "Pendulum-v1"]
+    assert named[2].config.env_kwargs == {"max_episode_steps": 7}
+    assert named[2].evaluate(1).lengths == (7,)
+    limited = SAC(Reach, env_kwargs={"max_episode_steps": 5}, learning_starts=4, **small)
+    run = limited.learn(total_timesteps=12, eval_episodes=1, progress=False)
+    assert load(run.run_dir, trust=True).evaluate(1).lengths == (5,)
+
+    (tmp_path / "my_reach.py").write_text(REACH, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ("env_id=my_reach:Reach", "env_kwargs.max_episode_steps=5", "total_timesteps=8")
+    knobs = ("algo_kwargs.rollout_length=8", "algo_kwargs.batch_size=8", "eval_episodes=1")
+    done = cli("train", "ppo", *options, *knobs, "tensorboard=false", "--quiet")
+    assert done.code == 0, done.err
+    missing = cli("train", "ppo", "env_id=my_reach:Rech", "total_timesteps=8")
+    assert (missing.code, len(missing.error_lines)) == (2, 1), missing.err
 
 
 def test_positional_arguments_of_other_libraries() -> None:

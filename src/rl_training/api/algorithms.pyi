@@ -10,6 +10,7 @@ import torch
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table_files import Frame
+from rl_training.envs.named import Environment
 from rl_training.models import NetworkFactory
 from rl_training.algorithms.fqe import EvaluatedPolicy
 from rl_training.algorithms.ppo import PPOParams
@@ -127,7 +128,7 @@ class BC(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -191,7 +192,7 @@ class AWR(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -260,7 +261,7 @@ class MARWIL(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -334,7 +335,7 @@ class CRR(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -421,7 +422,7 @@ class IQL(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -511,7 +512,7 @@ class AWAC(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -614,7 +615,7 @@ class CQL(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -698,7 +699,7 @@ class TD3BC(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -771,7 +772,7 @@ class ReBRAC(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -853,7 +854,7 @@ class SAC(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -937,7 +938,7 @@ class TD3(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1030,7 +1031,7 @@ class RLPD(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1160,7 +1161,7 @@ class MBPO(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1300,7 +1301,7 @@ class MOPO(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1415,7 +1416,7 @@ class DQN(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1521,7 +1522,7 @@ class QRDQN(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1634,7 +1635,7 @@ class IQN(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1750,7 +1751,7 @@ class FQF(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1858,7 +1859,7 @@ class PPO(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -1950,7 +1951,7 @@ class Dreamer(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -2020,7 +2021,7 @@ class GAIL(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
@@ -2082,7 +2083,7 @@ class FQE(ManagedAlgorithm):
     algo: ClassVar[str]
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,

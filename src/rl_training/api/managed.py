@@ -11,7 +11,7 @@ import torch
 
 from rl_training.algorithms.fqe import evaluated_policy
 from rl_training.api.initial import initial_agent
-from rl_training.api.options import how_to_name, refuse_misplaced, with_options
+from rl_training.api.options import refuse_misplaced, with_options
 from rl_training.api.run_folders import PREPARATION, preparation
 from rl_training.api.support import find_checkpoint, refused_if_unfit, stored_config
 from rl_training.api.training import Training
@@ -23,6 +23,7 @@ from rl_training.data.sources import (
     parse_source,
 )
 from rl_training.envs.make import env_spaces
+from rl_training.envs.named import Environment, name_of
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.checkpoint import (
     CheckpointInfo,
@@ -64,7 +65,8 @@ if TYPE_CHECKING:
 class ManagedAlgorithm(Training):
     """A policy with everything around it.
 
-    Give an environment id and keyword arguments (keys of the configuration or knobs of
+    Give an environment (its id, its class, a function that makes it at the top of a module, or an
+    instance that Gymnasium made) and keyword arguments (keys of the configuration or knobs of
     the algorithm), or a `TrainConfig`. Algorithms that learn from data alone need no
     environment but a `dataset`: a path, the keys of the section `dataset`, arrays by name, a data
     frame, a list of episodes or a `TransitionDataset`; `spaces`, the section `dataset.spaces`,
@@ -75,21 +77,22 @@ class ManagedAlgorithm(Training):
 
     def __init__(
         self,
-        env_or_config: str | TrainConfig | None = None,
+        env_or_config: Environment | TrainConfig | None = None,
         *misplaced: Any,
         dataset: Any = None,
         spaces: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         refuse_misplaced(type(self).__name__, env_or_config, misplaced)
+        if not isinstance(env_or_config, (str, TrainConfig, type(None))):
+            env_or_config, own = name_of(env_or_config)
+            options["env_kwargs"] = {**own, **options.get("env_kwargs", {})}
         base: TrainConfig | dict[str, Any]
         if isinstance(env_or_config, TrainConfig):
             base, values = env_or_config, dict(env_or_config)
-        elif env_or_config is None or isinstance(env_or_config, str):
+        else:
             base = {"algo": self.algo or options.pop("algo", ""), "env_id": env_or_config}
             values = base
-        else:
-            raise ConfigError(how_to_name(env_or_config))
         env_id = options.get("env_id", values["env_id"])
         env_kwargs = options.get("env_kwargs", values.get("env_kwargs"))
         if not isinstance(env_kwargs, Mapping):

@@ -39,27 +39,6 @@ def refuse_misplaced(kind: str, first: Any, others: tuple[Any, ...]) -> None:
         )
 
 
-def how_to_name(env: Any) -> str:
-    """How to register an environment that was given as an object, a class or a function."""
-    known = getattr(getattr(env, "spec", None), "id", None)
-    prefix = "env_id: give the id of an environment, such as 'Pendulum-v1', or a TrainConfig, "
-    made = "the agent makes environments of its own"
-    if known is not None:
-        return f"{prefix}not a {type(env).__name__}; {made}, so give its id, {known!r}"
-    if not (callable(env) or hasattr(env, "reset")):
-        return f"{prefix}not {type(env).__name__}"
-    source = env if callable(env) else type(env)
-    name = getattr(source, "__name__", "")
-    if not name.isidentifier():  # a lambda, or an object that can be called
-        name = "make_env"
-    described = f"the class {name}" if isinstance(env, type) else f"a {type(env).__name__}"
-    label = "".join(part.capitalize() for part in name.split("_")) if name.islower() else name
-    return (
-        f"{prefix}not {described}; {made}, so register it first: "
-        f'gymnasium.register("{label}-v0", entry_point={name}), and give "{label}-v0"'
-    )
-
-
 def with_options(
     base: TrainConfig | Mapping[str, Any], options: Mapping[str, Any], algo: str
 ) -> TrainConfig:

@@ -35,6 +35,7 @@ import torch
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.table_files import Frame
+from rl_training.envs.named import Environment
 from rl_training.models import NetworkFactory
 '''
 
@@ -82,7 +83,7 @@ def _classes(sections: set[type[BaseModel]]) -> Iterator[str]:
         yield "    algo: ClassVar[str]"
         yield "    def __init__("
         yield "        self,"
-        yield "        env_or_config: str | TrainConfig | None = None,"
+        yield "        env_or_config: Environment | TrainConfig | None = None,"
         yield "        *,"
         yield f"        dataset: {_DATASET} | None = None,"
         yield "        spaces: Mapping[str, Any] | None = None,"

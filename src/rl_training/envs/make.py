@@ -17,6 +17,7 @@ from rl_training.envs.contract import (
 )
 from rl_training.envs.flat_actions import BOUNDS, with_flat_actions
 from rl_training.envs.masks import with_masks
+from rl_training.envs.named import made
 from rl_training.envs.packed import PackedObservation
 from rl_training.envs.parts import EMBEDDING, with_parts_as_vector
 from rl_training.envs.spaces import Spaces
@@ -43,13 +44,14 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         _register_atari(env_id)
     try:
         with warnings.catch_warnings(record=True) as caught:
-            env = gym.make(env_id, **env_kwargs)
+            env = made(env_id, env_kwargs)
     except RLTrainingError:
         raise
     except gym.error.UnregisteredEnv:
         raise EnvironmentSetupError(
             f"env_id: unknown environment '{env_id}'{did_you_mean(env_id, gym.registry)}; "
-            "import the package that registers it, written 'package:Name-v0', or correct the name"
+            "import the package that registers it, written 'package:Name-v0', name its class as "
+            "'package.module:Class', or correct the name"
         ) from None
     except ModuleNotFoundError as error:
         module = env_id.partition(":")[0]

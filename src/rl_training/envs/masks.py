@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
 from rl_training.envs.contract import FOREIGN_ERRORS, close_env
+from rl_training.envs.named import made
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, EnvironmentSetupError
 
@@ -55,7 +56,7 @@ def _says_masks(env_id: str, given: tuple[tuple[str, str], ...]) -> bool:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         with suppress(*FOREIGN_ERRORS):  # reported when the environment itself is used
-            env = gym.make(env_id, **_Probe.kwargs)
+            env = made(env_id, _Probe.kwargs)
             try:
                 return KEY in env.reset(seed=0)[1]
             finally:

@@ -1,0 +1,79 @@
+"""Environments by name: those that are registered, and classes or functions as `module:Name`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from rl_training.experiment.errors import ConfigError
+
+Environment = str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
+"""An id, an instance that Gymnasium made, a class, or a function that makes one."""
+
+
+STEPS = "max_episode_steps"
+"""That Gymnasium takes beside an environment's own arguments."""
+
+
+def made(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    """The environment as Gymnasium makes it, without anything of this package around it."""
+    maker = _maker(env_id)
+    if maker is None:
+        return gym.make(env_id, **env_kwargs)
+    return gym.make(EnvSpec(env_id, entry_point=maker), **env_kwargs)
+
+
+def _maker(env_id: str) -> Callable[..., Any] | None:
+    """The class or function that `module:Name` names; None for what is registered."""
+    module, _, name = env_id.partition(":")
+    parts = name.split(".")
+    if not module or not all(part.isidentifier() for part in parts) or name in gym.registry:
+        return None
+    found: Any = importlib.import_module(module)
+    if name in gym.registry:  # now
+        return None
+    for part in parts:
+        found = getattr(found, part, None)
+    return found if callable(found) else None
+
+
+def name_of(env: Any) -> tuple[str, dict[str, Any]]:
+    """Id and arguments by which an instance, a class or a function that makes one is made again.
+
+    An agent makes environments of its own, in other processes and after a resume, too.
+    """
+    prefix = (
+        "env_id: give the id of an environment, such as 'Pendulum-v1', its class, a function that "
+        "makes it, or a TrainConfig, "
+    )
+    spec = getattr(env, "spec", None)
+    if isinstance(env, gym.Env) and spec is not None:
+        if spec.additional_wrappers:
+            wrapper = spec.additional_wrappers[-1].name
+            raise ConfigError(
+                f"env_id: the environment '{spec.id}' is wrapped in {wrapper}, and the agent makes "
+                "environments of its own; write a function that makes it, and give the function"
+            )
+        known = gym.registry.get(spec.id)
+        steps = spec.max_episode_steps
+        longer = {} if known is None or known.max_episode_steps == steps else {STEPS: steps}
+        return spec.id, {**spec.kwargs, **longer}
+    if isinstance(env, gym.Env):
+        raise ConfigError(
+            f"{prefix}not a {type(env).__name__}, which the agent cannot make again; give its "
+            "class and env_kwargs"
+        )
+    if not (inspect.isclass(env) or inspect.isfunction(env)):
+        raise ConfigError(f"{prefix}not {type(env).__name__}")
+    name, module = env.__qualname__, env.__module__
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(
+            f"env_id: '{name}' is inside a function, where other processes and resumed runs "
+            "cannot find it; write it at the top of a module"
+        )
+    return f"{module}:{name}", {}
