@@ -65,6 +65,7 @@ def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
         assert not any("not settled" in note for note in found.notes)
     short = agent.estimate(log, behaviour="beta", estimators=["fqe"], **{**QUICK, "updates": 30})
     assert any(note.startswith("fqe has not settled") for note in short.notes), short.notes
+    assert short.verdict.startswith("not known yet")
     assert found.behaviour.value == pytest.approx(exact(0.6, 0.9, 400), abs=0.05)
     assert found.supported
     assert found.verdict.startswith("better than the behaviour"), found.verdict

@@ -72,6 +72,8 @@ def prepare_log(
     return Log(dataset, behaviour or estimated, fit_support(dataset, estimated, seed=seed))
 
 
+SMALL_DRIFT = 0.05
+"""Share of the value of fitted Q that it may still move by, where its interval is narrower."""
 Progress = Callable[[str], OnUpdate]
 """Where a fit with a title shows how far it is."""
 
@@ -91,7 +93,7 @@ def evaluate(
     wanted, notes = _possible(options, has_ratios=target is not None)
     steps = CountedSteps.of(dataset, options.horizon)
     found: dict[str, Interval] = {}
-    fitted = None
+    fitted, settled = None, True
     if {"fqe", "wdr", "dr"} & set(wanted):
         shown = None if progress is None else progress("FQE")
         fitted = fit_critics(config, algorithm, dataset, options, shown)
@@ -99,7 +101,8 @@ def evaluate(
         assert fitted is not None
         value = found["fqe"] = fitted.estimate(dataset, options)
         drift = fitted.drift(dataset, options)
-        if abs(drift) > value.high - value.value:
+        settled = abs(drift) <= max(value.high - value.value, SMALL_DRIFT * abs(value.value))
+        if not settled:
             notes.append(
                 f"fqe has not settled: by its own targets its value would still move by about "
                 f"{drift:+.2g}; raise updates"
@@ -137,7 +140,7 @@ def evaluate(
     unusual = unusual_share(algorithm, log, options.stochastic)
     found = {name: found[name] for name in wanted}
     notes += [said for name in wanted if (said := caution_about(name)) is not None]
-    verdict, supported = verdict_of(found, behaviour, unusual, size, options)
+    verdict, supported = verdict_of(found, behaviour, unusual, size, options, settled)
     return Evaluation(
         policy=fingerprint_of(algorithm),
         data=dataset.fingerprint(),

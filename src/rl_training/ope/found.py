@@ -80,7 +80,10 @@ def verdict_of(
     unusual: float,
     size: float | None,
     options: Options,
+    settled: bool,
 ) -> tuple[str, bool]:
+    """A sentence about the estimate to read first, and whether the data support it; `settled` says
+    whether fitted Q had enough updates."""
     name = next(one for one in ESTIMATORS if one in found)
     best, sure = found[name], f"{options.confidence:.0%}"
     if unusual > MOST_UNUSUAL or (name in RATIOS and (size or 0.0) < LEAST_EFFECTIVE):
@@ -88,6 +91,8 @@ def verdict_of(
         if unusual <= MOST_UNUSUAL:
             why = f"the weights rest on {size or 0.0:.1f} episodes"
         return f"not supported by the data: {why}", False
+    if name == "fqe" and not settled:
+        return "not known yet: fqe has not settled; raise updates", True
     if best.low > behaviour.value:
         return (
             f"better than the behaviour: the {sure} lower bound of {name}, {best.low:.4g}, is "
