@@ -680,7 +680,7 @@ def test_normalised_outliers_are_cut_alike_for_learning_and_acting():
     assert batch.obs[0].tolist() == batch.next_obs[-1].tolist() == [10.0, -10.0, 0.0]
     learner = make_learner("bc")
     learner.normalizer.active = True
-    learner.normalizer.set_statistics(*map(torch.from_numpy, (table.obs_mean, table.obs_std)))
+    learner.normalizer.set_statistics(*map(torch.from_numpy, table.statistics))
     torch.testing.assert_close(learner.normalizer(torch.from_numpy(observations)), batch.obs)
 
 

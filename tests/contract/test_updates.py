@@ -169,10 +169,10 @@ def test_normalised_observations_travel_with_the_policy() -> None:
     config = small_config("bc")
     config = config.replace(dataset={**config.to_dict()["dataset"], "normalize_observations": True})
     algorithm, table = small_learner(config)
-    algorithm.normalizer.set_statistics(
-        torch.from_numpy(table.obs_mean), torch.from_numpy(table.obs_std)
-    )
+    assert table.statistics is not None
+    mean, std = table.statistics
+    algorithm.normalizer.set_statistics(torch.from_numpy(mean), torch.from_numpy(std))
     raw = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    seen = torch.from_numpy((raw - table.obs_mean) / table.obs_std)
+    seen = torch.from_numpy((raw - mean) / std)
     expected = algorithm.policy.mode(seen)
     assert torch.allclose(algorithm.act(torch.from_numpy(raw), explore=False).action, expected)
