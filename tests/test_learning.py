@@ -33,6 +33,8 @@ from rl_training.replay.sequences import SequenceBatch, SequenceReplay
 from rl_training.runtime.callbacks import EvalEvent
 
 LEARNS, FAILS = -250.0, -500.0
+ENOUGH = 6_000
+"""Updates after which AWR has learned from the same data; the ablations get as many."""
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def test_awr_recovers_the_expert(options: dict[str, object]) -> None:
 
 
 def test_behaviour_cloning_does_not(options: dict[str, object]) -> None:
-    agent = BC.from_config("bc/pendulum", eval_interval=0, **options)
+    agent = BC.from_config("bc/pendulum", total_updates=ENOUGH, eval_interval=0, **options)
     assert score_of(agent) <= FAILS
 
 
@@ -73,7 +75,7 @@ def test_awr_learns_from_the_rewards_and_nothing_else(options: dict[str, object]
     data = load_transition_dataset("pendulum-mixed", env_id="Pendulum-v1")
     shuffled = np.random.default_rng(0).permutation(data.rewards)
     options |= {"dataset": replace(data, rewards=shuffled), "eval_interval": 0}
-    agent = AWR.from_config("awr/pendulum", **options)
+    agent = AWR.from_config("awr/pendulum", total_updates=ENOUGH, **options)
     assert score_of(agent) <= FAILS
 
 

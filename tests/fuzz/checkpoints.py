@@ -28,7 +28,7 @@ from tests.fuzz.configs import ODD_VALUES, places
 from tests.fuzz.runner import INTERRUPTED, Verdict, bad_ending, command, warned
 from tests.runtime.test_resume import final_state
 
-LONG, SHORT = 500, 16
+LONG, SHORT = 500, 12
 HALF, WHOLE = 30, 45
 """Ticks of the runs to be damaged, and to which they are resumed."""
 CHANGED_FREELY = ("metrics.jsonl", "result.json")

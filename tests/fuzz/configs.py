@@ -16,7 +16,7 @@ from tests.conftest import Outcome
 from tests.contract.small_runs import cases, small_config
 from tests.fuzz.runner import INTERRUPTED, Verdict, bad_ending, command
 
-LONG, SHORT = 2000, 30
+LONG, SHORT = 2000, 20
 FILLED_IN = ("spaces", "fingerprint")
 """Left out by a user: a run stores the spaces of its data and what identifies its policy."""
 TINY = 1e-300
