@@ -90,7 +90,7 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     """Optimisers that `update` does not step, because the loop does."""
 
     reward_divisor: Tensor
-    """What rewards are divided by; only for networks of the kind simbav2."""
+    """The divisor of rewards; only for networks of the kind simbav2."""
     last_td_errors: Tensor
     """(B,) of the last update, for prioritised replay; only in value-based algorithms."""
 
@@ -365,10 +365,10 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
         """Refuse to learn without the run that `init_from` names, where one is needed."""
 
     def see_rewards(self, low: float, high: float) -> None:
-        """Be given the smallest and the largest reward of the data, before the first update."""
+        """Called before the first update with the smallest and the largest reward of the data."""
 
     def draw_from(self, rows: Tensor, count: int) -> None:
-        """From here on learn from the first `count` of `rows`, as often as each stands there."""
+        """From now on learn from the first `count` of `rows`, each as often as it occurs there."""
         self.register_buffer("own_rows", rows, persistent=False)
         size = torch.tensor(count, dtype=torch.float64, device=rows.device)
         self.register_buffer("own_row_count", size, persistent=False)

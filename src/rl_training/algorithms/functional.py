@@ -16,7 +16,7 @@ Metrics = dict[str, Tensor]
 
 
 class Loss(NamedTuple):
-    """What a loss function returns: the number to minimise and what it is made of."""
+    """The result of a loss function: the number to minimise and its metrics."""
 
     total: Tensor
     metrics: Metrics

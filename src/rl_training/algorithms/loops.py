@@ -32,14 +32,14 @@ ENVIRONMENT_KEYS = ("total_timesteps", "num_envs", "vectorization", "train_env_k
 
 @dataclass(frozen=True)
 class LoopFamily:
-    """One way to learn, and all that the rest of the package has to know of it."""
+    """A loop with everything that the rest of the package needs to use it."""
 
     name: str
     build: str | Callable[..., Any]
     """(config, algorithm, dataset or None) to the `runtime.loops.Loop`; a function, or where it
     is: "package.module:function"."""
     batch: type
-    """What it gives to `Algorithm.update`."""
+    """The type of batches that it passes to `Algorithm.update`."""
     role: type
     """Protocol that algorithms have to fit."""
     knobs: type

@@ -57,7 +57,7 @@ class NetworkMaker(Learner[P]):
         return None if self._own_networks is None else self._own_networks(role, in_shape, out_dim)
 
     def observed(self) -> Observed:
-        """What one network of this task looks at; an encoder of its own for images."""
+        """The input of one network: an encoder for images, else the width of observations."""
         if self._own_networks is not None:
             shape, images = self.spaces.obs_shape, self.spaces.is_image
             own = self._own_networks("encoder", shape, None, images)
@@ -98,7 +98,7 @@ class NetworkMaker(Learner[P]):
         )
 
     def make_critics(self, num_critics: int = 2, masked: bool = True) -> Critics:
-        """Critics that fit the action space; with `masked` they know a task's action masks."""
+        """Critics for the action space; with `masked` they respect the task's action masks."""
         spaces = self.spaces
         return critics_for(
             spaces.action_kind,

@@ -98,7 +98,7 @@ class AdamStep(NamedTuple):
     eps: float
     beta1: float
     mask: Tensor | None = None
-    """0 or 1, which `steps` has counted; nothing moves where it is 0."""
+    """0 or 1, already added to `steps`; nothing changes if it is 0."""
 
     def decayed_gradients(self) -> list[Tensor]:
         """Gradients with that of the weight decay."""

@@ -78,7 +78,7 @@ FactoryName = Annotated[
 
 
 class AnyParams(Section):
-    """What the package asks the knobs of any algorithm."""
+    """What the package reads from the knobs of any algorithm."""
 
     @property
     def network_factory(self) -> str | None:
@@ -167,7 +167,7 @@ class AveragedPolicyParams(AnyParams):
 
 
 class NetworkParams(Params, OwnNetworkParams):
-    """Knobs of the networks of algorithms that are made of MLPs."""
+    """Network knobs of algorithms that use MLPs."""
 
     activation: Activation = "relu"
     """Function behind every hidden layer."""

@@ -59,7 +59,7 @@ class RLPDParams(OfflineToOnlineParams, NetworkKindParams):
     layer_norm: bool = True
     """Standardise every hidden layer of the critics before its ReLU."""
     policy_objective: Literal["mean", "min"] = "mean"
-    """What the policy climbs: the critics' mean, or their minimum as in SAC."""
+    """The value that the policy maximises: the critics' mean, or their minimum as in SAC."""
     fixed_temperature: Positive | None = None
     """Weight of the entropy, held constant; tuned automatically by default."""
     target_entropy: Finite | None = None

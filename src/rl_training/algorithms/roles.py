@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class BatchKnobs(Protocol):
-    """Of any loop."""
+    """Knobs of any loop."""
 
     batch_size: int
 
 
 class ReplayKnobs(BatchKnobs, Protocol):
-    """Of a loop that learns from a replay of its own experience."""
+    """Knobs of a loop that learns from a replay of its own experience."""
 
     buffer_capacity: int
     learning_starts: int
@@ -48,7 +48,7 @@ class ReplayKnobs(BatchKnobs, Protocol):
 
 
 class PriorDataKnobs(ReplayKnobs, Protocol):
-    """Of a loop that goes on from data to the environment."""
+    """Knobs of a loop that continues from data in the environment."""
 
     offline_pretrain_updates: int
     offline_batch_ratio: float
@@ -59,7 +59,7 @@ class PriorDataKnobs(ReplayKnobs, Protocol):
 
 
 class RolloutKnobs(BatchKnobs, Protocol):
-    """Of a loop that learns from rollouts of the current policy."""
+    """Knobs of a loop that learns from rollouts of the current policy."""
 
     rollout_length: int
     epochs: int
@@ -71,7 +71,7 @@ class RolloutKnobs(BatchKnobs, Protocol):
 
 
 class ModelKnobs(BatchKnobs, Protocol):
-    """Of a loop that imagines in a learned model."""
+    """Knobs of a loop that imagines in a learned model."""
 
     gamma: float
     termination: str
@@ -97,13 +97,13 @@ class OfflineModelKnobs(ModelKnobs, Protocol):
 
 
 class SequenceKnobs(ReplayKnobs, Protocol):
-    """Of a loop that learns from sequences of its own experience."""
+    """Knobs of a loop that learns from sequences of its own experience."""
 
     batch_length: int
 
 
 class ImitationKnobs(BatchKnobs, Protocol):
-    """Of a loop that imitates demonstrations."""
+    """Knobs of a loop that imitates demonstrations."""
 
     generator: Any
     demo_episodes: int | None
@@ -115,7 +115,7 @@ class ImitationKnobs(BatchKnobs, Protocol):
 
 
 class Role(Protocol):
-    """What any loop needs."""
+    """The interface that any loop needs."""
 
     update_count: Tensor
 
@@ -157,7 +157,7 @@ class ModelLearner(Role, Protocol):
         """How sure the model is of an imagined step, where the reward depends on it."""
 
     def imagined_reward(self, reward: Tensor, uncertain: Tensor | None) -> Tensor:
-        """What imagined steps are worth, (B,)."""
+        """(B,) rewards of imagined steps."""
 
 
 class SequenceLearner(Role, Protocol):

@@ -46,7 +46,7 @@ class SoftParams(TargetNetworkParams):
     temperature_lr: Positive = 3e-4
     """Learning rate of the temperature."""
     initial_temperature: Positive = 1.0
-    """Weight of the entropy at the beginning, where it is tuned."""
+    """Initial weight of the entropy, if it is tuned."""
     policy_delay: Count = 1
     """Updates of the critics per step of the policy and the temperature."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def holding(algorithm: Algorithm, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Inside, the algorithm works on `tensors` in the place of its `state_tensors()`."""
+    """While active, the algorithm uses `tensors` instead of its `state_tensors()`."""
     own = algorithm.state_tensors()
     by_identity = {id(before): after for before, after in zip(own, tensors, strict=True)}
     optimizers = algorithm.optimizers.values()
@@ -37,7 +37,7 @@ def holding(algorithm: Algorithm, tensors: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def replaced(module: nn.Module, old: Sequence[Tensor], new: Sequence[Tensor]) -> Iterator[None]:
-    """Inside, a module computes with `new` parameters and buffers in the place of `old` ones."""
+    """While active, a module uses `new` parameters and buffers instead of `old` ones."""
     by_identity = {id(before): after for before, after in zip(old, new, strict=True)}
     tables: list[dict[str, Any]] = []
     for part in module.modules():

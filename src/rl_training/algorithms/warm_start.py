@@ -1,4 +1,4 @@
-"""Starting a run from the policy of another, and from its other networks where they fit."""
+"""Starts a run from the policy of another run, and from its other networks if they fit."""
 
 from __future__ import annotations
 

@@ -844,7 +844,7 @@ class SAC(ManagedAlgorithm):
         temperature_lr = 0.0003
             Learning rate of the temperature.
         initial_temperature = 1.0
-            Weight of the entropy at the beginning, where it is tuned.
+            Initial weight of the entropy, if it is tuned.
         policy_delay = 1
             Updates of the critics per step of the policy and the temperature.
         architecture = 'mlp'
@@ -1017,7 +1017,7 @@ class RLPD(ManagedAlgorithm):
         num_min_critics = 2
             Critics whose minimum is the target, sampled for every update.
         policy_objective = 'mean'
-            What the policy climbs: the critics' mean, or their minimum as in SAC.
+            The value that the policy maximises: the critics' mean, or their minimum as in SAC.
         fixed_temperature = None
             Weight of the entropy, held constant; tuned automatically by default.
         target_entropy = None
@@ -1149,7 +1149,7 @@ class MBPO(ManagedAlgorithm):
         temperature_lr = 0.0003
             Learning rate of the temperature.
         initial_temperature = 1.0
-            Weight of the entropy at the beginning, where it is tuned.
+            Initial weight of the entropy, if it is tuned.
         policy_delay = 1
             Updates of the critics per step of the policy and the temperature.
         architecture = 'mlp'
@@ -1287,7 +1287,7 @@ class MOPO(ManagedAlgorithm):
         temperature_lr = 0.0003
             Learning rate of the temperature.
         initial_temperature = 1.0
-            Weight of the entropy at the beginning, where it is tuned.
+            Initial weight of the entropy, if it is tuned.
         policy_delay = 1
             Updates of the critics per step of the policy and the temperature.
         rollout_interval = 1000

@@ -163,7 +163,7 @@ WRITERS: dict[Format, Callable[[TransitionDataset, Path], None]] = {
 
 
 def _check_minari(dataset_id: str, overwrite: bool) -> Path:
-    """Where Minari would keep the data set, checked to be free."""
+    """The folder in which Minari would store the data set; refused if it exists."""
     for module in ("minari", "h5py"):
         optional_module(module, "minari", "writing a Minari data set")
     # Minari's own rule, with the version demanded: a namespace has two letters or more.
@@ -222,7 +222,7 @@ def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -
 
 @contextmanager
 def _minari_root(folder: Path) -> Iterator[None]:
-    """Inside, Minari keeps its data sets in `folder`: it takes no other path for one."""
+    """While active, Minari stores its data sets in `folder`, which it accepts only globally."""
     before = os.environ.get(MINARI_ROOT)
     os.environ[MINARI_ROOT] = str(folder)
     try:

@@ -69,13 +69,13 @@ class TransitionDataset:
     has_rewards: bool = True
     """False where a source, or one of those mixed, has none: demonstrations need none."""
     groups: NDArray[Any] | None = None
-    """(N,) whom an episode belongs to, where the source says it: a patient, a user."""
+    """(N,) group of each row's episode, such as a patient or a user, if the source has groups."""
     held_out: TransitionDataset | None = None
     """Episodes that were set aside, on which policies are measured."""
     stamp: str | None = None
     """Of data on disk: what stands for their contents, which are not read for a fingerprint."""
     statistics: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
-    """Mean and standard deviation of the observations, where they were stored with the data."""
+    """Mean and standard deviation of the observations, if they are stored with the data."""
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -162,7 +162,7 @@ class TransitionDataset:
         return self._fingerprint
 
     def episode_groups(self) -> NDArray[Any]:
-        """Whom every episode belongs to; each to itself where nothing is known."""
+        """The group of every episode; without groups each episode is its own."""
         if self.groups is None:
             return np.arange(self.num_episodes)
         return self.groups[self.episode_starts]
@@ -208,7 +208,7 @@ class TransitionDataset:
         return replace(self._at(rows), parts=tuple(parts))
 
     def take_episodes(self, count: int) -> TransitionDataset:
-        """The first `count` episodes, or the data set itself where it has no more."""
+        """The first `count` episodes, or the data set itself if it has no more."""
         if count < 1:
             raise DataError(f"{self.name}: cannot keep {count} episodes; ask for 1 or more")
         if count >= self.num_episodes:

@@ -115,7 +115,7 @@ def _refuse_near_misses(chosen: Mapping[str, str], present: Sequence[str], label
 
 
 def _advice(missing: Sequence[str], present: Sequence[str]) -> str:
-    """What to do about missing flags."""
+    """Advice for data without flags."""
     both = next((key for key in DONES if key in present), None)
     if both and {"terminations", "truncations"} & set(missing):
         return (

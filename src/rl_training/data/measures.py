@@ -92,7 +92,7 @@ def observation_spread(observations: NDArray[np.float32]) -> float:
 
 
 def action_noise(dataset: TransitionDataset) -> ActionNoise | None:
-    """How random the log is; None where it has too few rows, or one action alone."""
+    """How random the log is; None if it has too few rows or only one action."""
     actions, variance = _actions(dataset)
     if len(dataset) < 10 or not variance > 0.0:
         return None
@@ -118,7 +118,7 @@ def action_noise(dataset: TransitionDataset) -> ActionNoise | None:
 
 
 def hints(dataset: TransitionDataset, noise: ActionNoise | None) -> tuple[str, ...]:
-    """What to set first, one sentence each."""
+    """The settings to choose first, one sentence each."""
     found = []
     edge = at_edge(dataset)
     if edge and max(edge) >= OFTEN_AT_EDGE:

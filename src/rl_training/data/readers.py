@@ -130,7 +130,7 @@ def require_file(path: Path, kind: str) -> None:
 
 
 Chooser = Callable[[list[str]], list[str]]
-"""From the arrays that a file holds to those that are wanted."""
+"""Maps the arrays of a file to those that are needed."""
 
 
 def _npz_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:

@@ -24,7 +24,7 @@ from rl_training.experiment.errors import DataError, did_you_mean
 from rl_training.experiment.files import draft_of
 
 RECIPE_VERSION = 1
-"""To be raised with every change below that changes the data, so that caches expire."""
+"""Increase it with every change below that changes the data, so that caches expire."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def recipe_for(name: str, env_id: str | None = None) -> Recipe:
 
 
 def scripted_arrays(name: str, seed: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a scripted data set, from the cache where it holds them unharmed."""
+    """The arrays of a scripted data set, from the cache if it holds them intact."""
     folder = cache_folder()
     if folder is None:
         return _generate(recipe_for(name), seed)

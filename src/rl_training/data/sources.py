@@ -209,7 +209,7 @@ def frame_config(source: Mapping[str, Any]) -> DatasetConfig:
 
 
 def in_memory(source: object) -> bool:
-    """Whether `source` is data themselves rather than where they are."""
+    """Whether `source` is data rather than a path or a name."""
     known = (holds_frame, is_frame, holds_episodes, holds_arrays)
     return isinstance(source, TransitionDataset) or any(holds(source) for holds in known)
 
@@ -244,7 +244,7 @@ def _parts(config: DatasetConfig) -> tuple[DataSource, ...]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What is known of a task while its sources are read."""
+    """The properties of a task that are known while its sources are read."""
 
     config: DatasetConfig
     env_id: str | None

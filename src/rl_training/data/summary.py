@@ -1,4 +1,4 @@
-"""What a data set is, at a glance, and what can be trained on it."""
+"""A summary of a data set, and which algorithms can be trained on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ColumnSummary:
 
 
 class Requirements(NamedTuple):
-    """What an algorithm asks of data."""
+    """The requirements of an algorithm on data."""
 
     action_kinds: frozenset[str]  # of those of `Spaces`
     needs_returns: bool

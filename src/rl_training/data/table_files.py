@@ -17,7 +17,7 @@ from rl_training.experiment.memory import require_data_memory
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 Chooser = Callable[[Sequence[str]], list[str]]
-"""From the columns that a table has to those that are wanted."""
+"""Maps the columns of a table to those that are needed."""
 
 
 class Frame(Protocol):

@@ -1,1 +1,1 @@
-"""What a run is: its configuration, its registry, its checkpoints and its record."""
+"""The parts of a run on disk: configuration, registry, checkpoints and records."""

@@ -179,9 +179,9 @@ class TableColumns(Section):
     next_observations: Columns | None = None
     """As observations; the next row of the episode by default."""
     terminations: str | None = None
-    """Where the task ended."""
+    """Column of flags: the task ended."""
     truncations: str | None = None
-    """Where the episode was cut."""
+    """Column of flags: the episode was cut."""
     dones: str | None = None
     """Where an episode ended, without saying how: 'dones' says it."""
     action_mask: Columns | None = None
@@ -190,7 +190,7 @@ class TableColumns(Section):
     """Likewise after the step; only where an episode was cut and next_observations are given."""
 
     def chosen(self) -> dict[str, tuple[str, ...]]:
-        """Those that are given."""
+        """The columns that are given."""
         given = {name: value for name, value in self if value is not None}
         return {
             name: (value,) if isinstance(value, str) else value for name, value in given.items()

@@ -60,7 +60,7 @@ WRITTEN = (
     "wandb.json",
     "mlflow.json",
 )
-"""What a run writes to by name, beside files that it replaces as a whole."""
+"""The files that a run appends to; it replaces all others as a whole."""
 
 
 def _refuse_links(run_dir: Path) -> None:

@@ -44,7 +44,7 @@ OnUpdate = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Behaviour:
-    """What is known about the policy that made a log."""
+    """The policy that collected a log, known or estimated."""
 
     log_probs: Floats
     """(N,) of the logged actions; densities in inner units for Box actions."""

@@ -94,5 +94,5 @@ def _scaled(weights: Floats) -> Floats:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    """0 where no episode has any weight."""
+    """0 if no episode has any weight."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)

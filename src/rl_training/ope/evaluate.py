@@ -61,7 +61,7 @@ def prepare_log(
     device: str = "cpu",
     on_update: OnUpdate | None = None,
 ) -> Log:
-    """Estimate what acted, where the log does not say it, and what it supports."""
+    """Estimate the behaviour policy, if it is not given, and the support of the log."""
     dataset.require_rewards()
     if not dataset.has_whole_episode:
         raise DataError(

@@ -1,4 +1,4 @@
-"""What an evaluation has found: estimates beside what they rest on, and a verdict."""
+"""The result of an evaluation: estimates, what they rest on, and a verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log's own actions it is `UNUSUAL`."""
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What was found; `str` of it is for reading, `to_dict` for ope.json."""
+    """The result; `str` formats it for people, `to_dict` for ope.json."""
 
     policy: str
     """Fingerprint of the policy."""

@@ -1,4 +1,4 @@
-"""What an imitating algorithm learns from."""
+"""The batch of an imitating algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an off-policy loop remembers of its experience, and what updates get of it."""
+"""The memory of an off-policy loop: what it stores, and what updates sample from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Memory(Protocol):
         """One step of every environment, after `fraction` of the run."""
 
     def learned(self, batch: Any) -> None:
-        """Take back what the update on `batch` has left."""
+        """Store the results of the update on `batch`."""
 
     def components(self) -> dict[str, Component]: ...
     def parts(self) -> list[Part]: ...
@@ -105,7 +105,7 @@ def replay_claim(config: TrainConfig, algorithm: Algorithm) -> Claim:
 
 
 def make_replay(config: TrainConfig, algorithm: Algorithm) -> ReplayBuffer:
-    """An empty replay; refused where it would not fit."""
+    """An empty replay; refused if it does not fit into memory."""
     p: ReplayKnobs = algorithm.params
     spaces, num_envs, device = algorithm.spaces, config.num_envs, algorithm.update_count.device
     claim = replay_claim(config, algorithm)

@@ -92,7 +92,7 @@ class OffPolicyParts:
     """The parts of an off-policy loop."""
 
     algorithm: Algorithm
-    """Who acts."""
+    """The policy that acts."""
     schedule: UpdateSchedule
     memory: Memory
     engine: Engine
