@@ -17,7 +17,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -26,15 +25,14 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import ActorCriticParams, CloningParams, DiscountedParams
-from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Positive, Rate
+from rl_training.algorithms.regression import ValueRegression, ValueRegressionParams
+from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Moments, MovingMoments, Policy, stacked_forward
+from rl_training.models import Moments
 from rl_training.replay.batch import Batch
 
 
-class AWRParams(CloningParams, DiscountedParams, ActorCriticParams):
+class AWRParams(ValueRegressionParams):
     renamed = {"beta": Renamed("temperature")}
 
     temperature: Positive = 1.0
@@ -43,8 +41,6 @@ class AWRParams(CloningParams, DiscountedParams, ActorCriticParams):
     """Cap of the weights."""
     normalize_advantages: bool = True
     """Standardise advantages, so that the temperature means the same on every reward scale."""
-    advantage_norm_rate: Rate = 0.01
-    """Rate of the moving mean and standard deviation of the advantages."""
     policy_lr: Positive = 3e-4
     """Learning rate of the policy."""
     value_lr: Positive = 1e-3
@@ -81,51 +77,31 @@ def awr_loss(
     )
 
 
-class AWRAlgorithm(Algorithm[AWRParams, Batch]):
+class AWRAlgorithm(ValueRegression[AWRParams]):
     """Advantage-weighted regression."""
 
     Params = AWRParams
-    loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Peng et al. 2019"
     summary: ClassVar[str] = "clone good actions more, by return above the value"
-    losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
-    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
-    needs_returns: ClassVar[bool] = True
-
-    def __init__(
-        self, spaces: Spaces, params: AWRParams, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.model = self.actor_and_value(params.action_distribution)
-        self.advantages = MovingMoments(params.advantage_norm_rate)
-        self.add_optimizer("policy", self.model.policy.parameters(), params.policy_lr)
-        self.add_optimizer("value", self.model.value.parameters(), params.value_lr)
 
     @property
-    def policy(self) -> Policy:
-        return self.model.policy
-
-    def other_networks(self) -> Networks:
-        return {"value": self.model.value}
+    def learning_rates(self) -> tuple[float, float]:
+        return self.params.policy_lr, self.params.value_lr
 
     def update(self, batch: Batch) -> Metrics:
         p = self.params
-        policy, value = self.model.policy, self.model.value
-        returns = bootstrapped_returns(batch, value)
+        returns = bootstrapped_returns(batch, self.model.value)
 
         def loss() -> Loss:
-            distribution, value_now = stacked_forward(
-                policy.deferred(batch.obs), value.deferred(batch.obs)
-            )
+            log_prob, value = self.log_prob_and_value(batch)
             statistics: dict[str, Tensor] = {}
             if p.normalize_advantages:
-                moments = self.advantages.after(returns - value_now.detach())
+                moments = self.advantages.after(returns - value.detach())
                 statistics = {"advantage_mean": moments.mean, "advantage_std": moments.std + 1e-5}
             total, metrics = awr_loss(
-                policy.log_prob_under(distribution, batch.action),
-                value_now,
+                log_prob,
+                value,
                 returns,
                 beta=p.temperature,
                 max_weight=p.max_weight,

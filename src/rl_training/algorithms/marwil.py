@@ -20,7 +20,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import (
     Loss,
     Metrics,
@@ -28,15 +27,14 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import ActorCriticParams, CloningParams, DiscountedParams
-from rl_training.envs.spaces import Spaces
+from rl_training.algorithms.regression import ValueRegression, ValueRegressionParams
 from rl_training.experiment.config import NonNegative, Positive, Rate
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Moments, MovingMoments, Policy, stacked_forward
+from rl_training.models import Moments
 from rl_training.replay.batch import Batch
 
 
-class MARWILParams(CloningParams, DiscountedParams, ActorCriticParams):
+class MARWILParams(ValueRegressionParams):
     renamed = {"beta": Renamed("inverse_temperature")}
 
     inverse_temperature: NonNegative = 1.0
@@ -82,48 +80,28 @@ def marwil_loss(
     )
 
 
-class MARWILAlgorithm(Algorithm[MARWILParams, Batch]):
+class MARWILAlgorithm(ValueRegression[MARWILParams]):
     """Monotonic advantage re-weighted imitation learning."""
 
     Params = MARWILParams
-    loop: ClassVar[str] = "offline"
     paper: ClassVar[str] = "Wang et al. 2018"
     summary: ClassVar[str] = "clone good actions more, by self-scaled advantage"
-    losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature"
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
-    box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
-    needs_returns: ClassVar[bool] = True
-
-    def __init__(
-        self, spaces: Spaces, params: MARWILParams, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.model = self.actor_and_value(params.action_distribution)
-        self.advantages = MovingMoments(params.advantage_norm_rate)
-        self.add_optimizer("policy", self.model.policy.parameters(), params.lr)
-        self.add_optimizer("value", self.model.value.parameters(), params.lr * params.value_coef)
 
     @property
-    def policy(self) -> Policy:
-        return self.model.policy
-
-    def other_networks(self) -> Networks:
-        return {"value": self.model.value}
+    def learning_rates(self) -> tuple[float, float]:
+        return self.params.lr, self.params.lr * self.params.value_coef
 
     def update(self, batch: Batch) -> Metrics:
         p = self.params
-        policy, value = self.model.policy, self.model.value
-        returns = bootstrapped_returns(batch, value)
+        returns = bootstrapped_returns(batch, self.model.value)
 
         def loss() -> Loss:
-            distribution, value_now = stacked_forward(
-                policy.deferred(batch.obs), value.deferred(batch.obs)
-            )
-            moments = self.advantages.after(returns - value_now.detach())
+            log_prob, value = self.log_prob_and_value(batch)
+            moments = self.advantages.after(returns - value.detach())
             total, metrics = marwil_loss(
-                policy.log_prob_under(distribution, batch.action),
-                value_now,
+                log_prob,
+                value,
                 returns,
                 moments.mean_square,
                 beta=p.inverse_temperature,

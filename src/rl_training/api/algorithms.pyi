@@ -175,14 +175,14 @@ class AWR(ManagedAlgorithm):
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         action_distribution = 'gaussian'
             Density of Box actions: a Gaussian around a mean inside the box, or the tanh of one.
+        advantage_norm_rate = 0.01
+            Rate of the moving mean and standard deviation of the advantages.
         temperature = 1.0
             Weights are exp(advantage / temperature); smaller is greedier.
         max_weight = 20.0
             Cap of the weights.
         normalize_advantages = True
             Standardise advantages, so that the temperature means the same on every reward scale.
-        advantage_norm_rate = 0.01
-            Rate of the moving mean and standard deviation of the advantages.
         policy_lr = 0.0003
             Learning rate of the policy.
         value_lr = 0.001
@@ -207,10 +207,10 @@ class AWR(ManagedAlgorithm):
         critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         action_distribution: Literal['gaussian', 'tanh_gaussian'] = 'gaussian',
+        advantage_norm_rate: float = 0.01,
         temperature: float = 1.0,
         max_weight: float = 20.0,
         normalize_advantages: bool = True,
-        advantage_norm_rate: float = 0.01,
         policy_lr: float = 0.0003,
         value_lr: float = 0.001,
         **run: Unpack[RunKeys],
@@ -246,12 +246,12 @@ class MARWIL(ManagedAlgorithm):
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         action_distribution = 'gaussian'
             Density of Box actions: a Gaussian around a mean inside the box, or the tanh of one.
+        advantage_norm_rate = 0.01
+            How fast the moving average of squared advantages follows the batches.
         inverse_temperature = 1.0
             Weights are exp(inverse_temperature * normalised advantage); 0 is cloning.
         max_weight = 20.0
             Cap of the weights, applied to the exponent.
-        advantage_norm_rate = 0.01
-            How fast the moving average of squared advantages follows the batches.
         value_coef = 1.0
             Weight of the value loss, and factor of the value network's learning rate.
         lr = 0.0003
@@ -276,9 +276,9 @@ class MARWIL(ManagedAlgorithm):
         critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         action_distribution: Literal['gaussian', 'tanh_gaussian'] = 'gaussian',
+        advantage_norm_rate: float = 0.01,
         inverse_temperature: float = 1.0,
         max_weight: float = 20.0,
-        advantage_norm_rate: float = 0.01,
         value_coef: float = 1.0,
         lr: float = 0.0003,
         **run: Unpack[RunKeys],
