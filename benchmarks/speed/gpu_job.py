@@ -115,7 +115,9 @@ def beside_jax(spec: dict[str, Any]) -> dict[str, Any]:
     agents = spec["agents"]
     runner = Runner(make_engine(spec, "compiled_graph", agents), agents)
     first, data = dataset_for(spec["algo"], spec["rows"])
-    rows = OfflineData(first.config, [first.algorithm], data).table.rows.cpu().numpy()
+    table = OfflineData(first.config, [first.algorithm], data).table
+    assert table.rows is not None  # in memory, because that is where a scan needs them
+    rows = table.rows.cpu().numpy()
     scan = ScannedIQL(rows, 17, 6, seeds=agents, tf32=spec["tf32"])
     theirs = [
         (runner.turn(spec["turn_seconds"]), scan.updates_per_second(spec["turn_seconds"]))[1]
