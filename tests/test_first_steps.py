@@ -121,6 +121,15 @@ def test_what_cannot_be_made_again_is_no_environment(given: Any, line: str) -> N
     assert "\n" not in str(error.value)
 
 
+def normalized_reach() -> gym.Env[Any, Any]:
+    return gym.wrappers.NormalizeObservation(Reach())
+
+
+def test_wrappers_that_keep_statistics_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="NormalizeObservation, whose statistics are no part"):
+        PPO(normalized_reach, hidden_sizes=[4])
+
+
 def test_classes_functions_and_instances_are_environments(
     tmp_path: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from rl_training.envs.contract import (
 )
 from rl_training.envs.flat_actions import BOUNDS, with_flat_actions
 from rl_training.envs.masks import with_masks
-from rl_training.envs.named import made
+from rl_training.envs.named import made, warn_of_statistics
 from rl_training.envs.packed import PackedObservation
 from rl_training.envs.parts import EMBEDDING, with_parts_as_vector
 from rl_training.envs.spaces import Spaces
@@ -79,6 +79,7 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
         raise EnvironmentSetupError(_failed(env_id, error)) from None
     for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    warn_of_statistics(env, env_id)
     seen = with_parts_as_vector(env, env_id, embedding)
     env = with_flat_actions(seen, env_id, bounds)
     # bytes of an image cannot end with a mask

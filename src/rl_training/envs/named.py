@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import gymnasium as gym
@@ -40,6 +42,27 @@ def _maker(env_id: str) -> Callable[..., Any] | None:
     for part in parts:
         found = getattr(found, part, None)
     return found if callable(found) else None
+
+
+KEEP_STATISTICS = (gym.wrappers.NormalizeObservation, gym.wrappers.NormalizeReward)
+
+
+def warn_of_statistics(env: gym.Env[Any, Any], env_id: str) -> None:
+    """Warn of wrappers that normalise by what they have seen."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, KEEP_STATISTICS):
+            _warn_once(env_id, type(env).__name__)
+        env = env.env
+
+
+@cache
+def _warn_once(env_id: str, wrapper: str) -> None:
+    warnings.warn(
+        f"env_id: '{env_id}' is wrapped in {wrapper}, whose statistics are no part of the policy: "
+        "training and evaluation have their own, and predict and exports have none; remove it and "
+        "let the algorithm normalise, as algo_kwargs.normalize_observations of PPO does",
+        stacklevel=2,
+    )
 
 
 def name_of(env: Any) -> tuple[str, dict[str, Any]]:
