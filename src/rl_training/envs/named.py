@@ -60,7 +60,7 @@ def _warn_once(env_id: str, wrapper: str) -> None:
     warnings.warn(
         f"env_id: '{env_id}' is wrapped in {wrapper}, whose statistics are no part of the policy: "
         "training and evaluation have their own, and predict and exports have none; remove it and "
-        "let the algorithm normalise, as algo_kwargs.normalize_observations of PPO does",
+        "let the algorithm normalise (algo_kwargs.normalize_observations)",
         stacklevel=2,
     )
 
