@@ -22,7 +22,6 @@ from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
     ValueAlgorithm,
     ValueParams,
-    huber,
     of_action,
     td_target,
     weighted_mean,
@@ -44,9 +43,12 @@ def dqn_loss(q: Tensor, td_target: Tensor, weight: Tensor | None = None, *, kapp
     """
     assert q.dim() == 1, q.shape
     assert q.shape == td_target.shape, (q.shape, td_target.shape)
-    error = td_target.detach() - q
-    loss = weighted_mean(huber(error, kappa), weight)
-    return Loss(loss, {"td_loss": loss, "q_mean": q.mean(), "td_errors": error.abs()})
+    target = td_target.detach()
+    # one operation of PyTorch in the place of four, and of four in the backward pass
+    loss = weighted_mean(torch.ops.aten.huber_loss(q, target, 0, kappa), weight)
+    with torch.no_grad():
+        q_mean, td_errors = q.mean(), (target - q).abs()
+    return Loss(loss, {"td_loss": loss, "q_mean": q_mean, "td_errors": td_errors})
 
 
 class DQNAlgorithm(ValueAlgorithm[DQNParams]):

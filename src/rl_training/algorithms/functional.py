@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import move_towards
-from rl_training.execution import is_batched, without_gradients
+from rl_training.execution import can_branch_on, is_batched, without_gradients
 from rl_training.replay.batch import Batch
 
 Metrics = dict[str, Tensor]
@@ -96,6 +96,11 @@ def clipped_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:
     else:
         norms = list(torch._foreach_norm(gradients))
     norm = torch.linalg.vector_norm(torch.stack(norms))
+    if can_branch_on(norm):
+        share = max_norm / (float(norm) + 1e-6)
+        if not share >= 1.0:  # also where the norm is NaN
+            torch._foreach_mul_(gradients, share)
+        return gradients
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     if is_batched():
         return [gradient * factor for gradient in gradients]

@@ -72,7 +72,7 @@ class Learner(nn.Module, Generic[P]):
             if clip is not None:
                 own = clipped_gradients(own, clip)
             optimizer.step(own, due)
-        return {key: value.detach() for key, value in metrics.items()}
+        return {key: x.detach() if x.requires_grad else x for key, x in metrics.items()}
 
     def is_due(self, interval: int) -> Tensor | None:
         """The mask of a step that is taken in the first of every `interval` updates."""

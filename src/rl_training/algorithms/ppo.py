@@ -110,18 +110,21 @@ def ppo_loss(
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
-    bound = torch.as_tensor(clip, dtype=ratio.dtype, device=ratio.device)
-    clipped = torch.minimum(torch.maximum(ratio, 1.0 - bound), 1.0 + bound)
-    policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    gain = ratio * advantage
+    with torch.no_grad():
+        bound = torch.as_tensor(clip, dtype=ratio.dtype, device=ratio.device)
+        clipped = ratio.clamp(1.0 - bound, 1.0 + bound)
+        least = clipped * advantage
+        kl = (ratio - 1.0 - log_ratio).mean()
+        outside = (clipped != ratio).to(ratio.dtype).mean()
+    # where the clipped one is the smaller it does not depend on the policy
+    policy_loss = -torch.where(least < gain, least, gain).mean()
     error = (value - returns).square()
     if value_clip is not None:
         near = old_value + (value - old_value).clamp(-value_clip, value_clip)
         error = torch.maximum(error, (near - returns).square())
     value_loss = 0.5 * error.mean()
     entropy_mean = entropy.mean()
-    with torch.no_grad():
-        kl = (ratio - 1.0 - log_ratio).mean()
-        outside = ((ratio - 1.0).abs() > bound).float().mean()
     return Loss(
         policy_loss + value_coef * value_loss - entropy_coef * entropy_mean,
         {
@@ -228,11 +231,14 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         p, steps = self.params, batch.steps()
         advantage = steps.advantage
         if p.normalize_advantages:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            std, mean = torch.std_mean(advantage)
+            advantage = (advantage - mean) / (std + 1e-8)
 
         def loss() -> Loss:
             seen = self._seen(batch)
             log_prob, entropy = self.actor.log_prob_and_entropy(seen, steps.action)
+            if not p.entropy_coef:  # a metric alone
+                entropy = entropy.detach()
             return ppo_loss(
                 log_prob,
                 steps.log_prob,

@@ -262,7 +262,10 @@ class ValueAlgorithm(Algorithm[V, Batch]):
 
     @without_gradients
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
-        seen, carry = self.remembered(self.normalizer(obs), carry)
+        free = self.memory is None and not self.spaces.has_mask
+        if explore and free and can_branch_on(obs):
+            return Act(self._explored(obs))
+        seen, carry = self.remembered(self.network_input(obs), carry)
         action = self.network.mode(seen)
         if explore:
             share = epsilon(self.fraction, self.params)
@@ -274,6 +277,20 @@ class ValueAlgorithm(Algorithm[V, Batch]):
             else:
                 action = epsilon_greedy(action, self.spaces.action_dim, share)
         return Act(action, carry)
+
+    def _explored(self, obs: Tensor) -> Tensor:
+        """`epsilon_greedy` on the host: the same actions from the same random numbers, and the
+        network is not asked where chance decides alone."""
+        count, share = self.spaces.action_dim, epsilon(self.fraction, self.params)
+        places = torch.rand(obs.shape[0], dtype=torch.float64).tolist()
+        uniform = [min(int(u * (count / max(share, 1e-12))), count - 1) for u in places]
+        is_random = [u < share for u in places]
+        if all(is_random):
+            return torch.tensor(uniform)
+        greedy = self.network.mode(self.network_input(obs))
+        if not any(is_random):
+            return greedy
+        return torch.where(torch.tensor(is_random), torch.tensor(uniform), greedy)
 
     def every_action_value(self, obs: Tensor) -> Tensor:
         return self.network.q_values(obs)
@@ -287,7 +304,8 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         if self.last_td_errors.shape != td_errors.shape:  # a batch of another size than the knob's
             self.last_td_errors.resize_(td_errors.shape)
         self.last_td_errors.copy_(td_errors)
-        due = self.update_count % self.params.target_update_interval == 0
+        count, interval = self.update_count, self.params.target_update_interval
+        due = int(count) % interval == 0 if can_branch_on(count) else count % interval == 0
         online, target = self._online, self._target
         if is_batched():  # several agents at once hold other tensors than those listed
             online, target = [*self.network.parameters()], [*self.target_network.parameters()]
@@ -297,13 +315,9 @@ class ValueAlgorithm(Algorithm[V, Batch]):
 
 
 @without_gradients
-def copy_where(due: Tensor, source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
-    """target <- source where the 0-d `due` is true.
-
-    The same operations whether or not, except where asking costs nothing.
-    """
-    ask = can_branch_on(due)
-    if ask and not due:
+def copy_where(due: Tensor | bool, source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
+    """target <- source where `due`; with a tensor the operations are the same whether or not."""
+    if due is False:
         return
     for new, old in zip(source, target, strict=True):
-        old.copy_(new if ask else torch.where(due, new, old))
+        old.copy_(new if due is True else torch.where(due, new, old))

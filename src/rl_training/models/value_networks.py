@@ -88,7 +88,8 @@ class ActionHead(nn.Module):
         self.value = layers.net(in_dim, outputs) if dueling else None
 
     def forward(self, features: Tensor) -> Tensor:
-        per_action: Tensor = self.actions(features).unflatten(-1, self.shape)
+        out: Tensor = self.actions(features)
+        per_action = out.reshape(out.shape[:-1] + self.shape)
         if self.value is None:
             return per_action
         value: Tensor = self.value(features)
