@@ -341,6 +341,8 @@ def test_explores_by_the_share_of_the_budget_spent(algo):
         assert counts == pytest.approx(expected, abs=0.03)
         torch.manual_seed(1)
         assert torch.equal(learner.act(obs, explore=True).action, action)  # torch's own stream
+        torch.manual_seed(1)
+        assert torch.equal(epsilon_greedy(greedy, 3, share), action)  # as on a GPU
     assert torch.equal(learner.act(obs, explore=False).action, greedy)
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from rl_training.models.linear import PIECE, TALL, batched_linear, product_over_rows
+from rl_training.models.linear import (
+    PIECE,
+    TALL,
+    batched_linear,
+    member_linear,
+    product_over_rows,
+)
 
 from ..each import each
 
@@ -46,3 +55,30 @@ def test_many_rows_are_taken_in_pieces_also_of_several_agents(
     found = torch.vmap(product_over_rows)(x, y)
     assert shapes == [(2 * 2 * TALL // PIECE, 3, PIECE)]
     torch.testing.assert_close(found, x.transpose(2, 3) @ y, rtol=1e-4, atol=1e-3)
+
+
+def test_a_single_output_is_no_matrix_product_on_a_cpu() -> None:
+    class Products(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += "bmm" in str(op)
+            return op(*args, **(kwargs or {}))
+
+    generator = torch.Generator().manual_seed(0)
+    for width, expected in ((1, 0), (2, 3)):  # forward, and two in the backward pass
+        x, weight, bias = (
+            torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
+            for shape in ((3, 5, 4), (3, 4, width), (3, 1, width))
+        )
+        upstream = torch.randn(3, 5, width, dtype=torch.float64, generator=generator)
+        with Products() as products:
+            out = member_linear(x, weight, bias)
+            found = torch.autograd.grad(out, (x, weight, bias), upstream)
+        assert products.seen == expected
+        plain = torch.einsum("mbi,mio->mbo", x, weight) + bias
+        torch.testing.assert_close(out, plain)
+        for own, other in zip(
+            found, torch.autograd.grad(plain, (x, weight, bias), upstream), strict=True
+        ):
+            torch.testing.assert_close(own, other)

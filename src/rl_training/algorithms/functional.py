@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -95,12 +96,12 @@ def clipped_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:
         norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     else:
         norms = list(torch._foreach_norm(gradients))
-    norm = torch.linalg.vector_norm(torch.stack(norms))
-    if can_branch_on(norm):
-        share = max_norm / (float(norm) + 1e-6)
-        if not share >= 1.0:  # also where the norm is NaN
+    if can_branch_on(gradients[0]):
+        share = max_norm / (math.hypot(*(float(norm) for norm in norms)) + 1e-6)
+        if not share >= 1.0:  # also where a norm is NaN
             torch._foreach_mul_(gradients, share)
         return gradients
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     if is_batched():
         return [gradient * factor for gradient in gradients]

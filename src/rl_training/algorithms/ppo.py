@@ -17,6 +17,7 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
@@ -119,11 +120,12 @@ def ppo_loss(
         outside = (clipped != ratio).to(ratio.dtype).mean()
     # where the clipped one is the smaller it does not depend on the policy
     policy_loss = -torch.where(least < gain, least, gain).mean()
-    error = (value - returns).square()
-    if value_clip is not None:
+    if value_clip is None:
+        value_loss = 0.5 * F.mse_loss(value, returns)
+    else:
         near = old_value + (value - old_value).clamp(-value_clip, value_clip)
-        error = torch.maximum(error, (near - returns).square())
-    value_loss = 0.5 * error.mean()
+        error = torch.maximum((value - returns).square(), (near - returns).square())
+        value_loss = 0.5 * error.mean()
     entropy_mean = entropy.mean()
     return Loss(
         policy_loss + value_coef * value_loss - entropy_coef * entropy_mean,

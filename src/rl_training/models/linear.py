@@ -26,6 +26,10 @@ def member_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The same for all members, in the form that is fastest where it runs."""
     if x.is_cuda and x.shape[1] >= TALL and torch.is_grad_enabled():
         return batched_linear(x, weight, bias, x.shape[0])
+    if weight.shape[-1] == 1 and not x.is_cuda:
+        # A batched product with a single column takes three to seven times as long on a CPU:
+        # for CQL's critics as long as half of all the other products.
+        return (x * weight.transpose(-2, -1)).sum(-1, keepdim=True) + bias
     return torch.baddbmm(bias, x, weight)
 
 

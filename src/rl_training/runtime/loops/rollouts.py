@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure, tree_unfl
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.roles import RecurrentRolloutLearner
 from rl_training.envs.spaces import Spaces
+from rl_training.execution import can_branch_on
 from rl_training.experiment.state import Stored
 from rl_training.models import Carry
 from rl_training.replay.rollout import RolloutBatch, sequences_of
@@ -179,7 +180,12 @@ class Minibatches:
 
     def next(self) -> RolloutBatch:
         assert self._rollout is not None
-        rows = self._order.index_select(0, self._within + self.position)
         # wraps around if more are requested than exist
-        self.position.add_(self._batch_size).remainder_(self._size)
+        if can_branch_on(self.position):
+            start = int(self.position)
+            rows = self._order[start : start + self._batch_size]
+            self.position.fill_((start + self._batch_size) % self._size)
+        else:
+            rows = self._order.index_select(0, self._within + self.position)
+            self.position.add_(self._batch_size).remainder_(self._size)
         return self._rollout.map(lambda column: column.index_select(0, rows))
