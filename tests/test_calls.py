@@ -23,7 +23,7 @@ from .test_speed import synthetic
 SMALL: dict[str, Any] = {"device": "cpu", "threads": 1, "engine": "eager", "hidden_sizes": [8, 8]}
 
 # Seen plus a tenth. Commit f9df17d had 30, 525, 709, 180, 183 and 39.
-PREDICT, IQL_UPDATE = 23, 396
+PREDICT, IQL_UPDATE = 27, 396
 OPERATIONS = {"sac/pendulum": 260, "dqn/cartpole": 96, "qr_dqn/cartpole": 127, "ppo/cartpole": 172}
 """Of one update: seen plus a twentieth."""
 STEPS = {"sac/pendulum": 530, "dqn/cartpole": 144, "qr_dqn/cartpole": 142, "ppo/cartpole": 40}
@@ -64,11 +64,11 @@ def test_a_prediction_and_an_update_make_few_calls(dataset: TransitionDataset) -
         assert calls(lambda: loop.advance(64)) / 64 <= IQL_UPDATE
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what PyTorch is asked to compute, the backward pass included."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -368,7 +368,7 @@ def test_the_policy_takes_the_best_action(algo, dueling):
 
 @each("algo", VALUE_LEARNERS)
 def test_box_actions_are_refused(algo):
-    with pytest.raises(EnvironmentSetupError, match="takes discrete actions"):
+    with pytest.raises(EnvironmentSetupError, match="takes Discrete actions"):
         make_learner(algo, BOX)
 
 

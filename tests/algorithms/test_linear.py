@@ -58,7 +58,7 @@ def test_many_rows_are_taken_in_pieces_also_of_several_agents(
 
 
 def test_a_single_output_is_no_matrix_product_on_a_cpu() -> None:
-    class Products(TorchDispatchMode):
+    class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seen = 0
 
         def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,7 +72,7 @@ def test_a_single_output_is_no_matrix_product_on_a_cpu() -> None:
             for shape in ((3, 5, 4), (3, 4, width), (3, 1, width))
         )
         upstream = torch.randn(3, 5, width, dtype=torch.float64, generator=generator)
-        with Products() as products:
+        with Products() as products:  # type: ignore[no-untyped-call]
             out = member_linear(x, weight, bias)
             found = torch.autograd.grad(out, (x, weight, bias), upstream)
         assert products.seen == expected
