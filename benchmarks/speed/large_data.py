@@ -105,7 +105,7 @@ def large_data_report(records: Records, _: Path) -> Section:
         )
     text = (
         "Sets are made by the job and deleted. IQL has hidden layers of 256 x 2 and batches of "
-        "256; on the CPU one thread, eagerly. Memory is read from `/proc/self/status` every 10 ms: "
+        "256; on the CPU one thread, eagerly. Memory is read from `/proc/self/status` every 50 ms: "
         "RssAnon is the process's own, RssFile are pages of the mapped file, which the system "
         "takes back when it needs them."
     )

@@ -48,11 +48,13 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(randomness, "BLOCK", 10)
 
 
-def run(config: TrainConfig, folder: Path, path: str, home: str, **keys: Any) -> ManagedAlgorithm:
+def run(
+    config: TrainConfig, folder: Path, path: str, home: str, engine: str = "eager", **keys: Any
+) -> ManagedAlgorithm:
     section = {"kind": "packed", "path": path, "home": home, **keys}
     rewards = config.dataset.rewards if config.dataset else None
     data = {**section, "rewards": rewards.model_dump() if rewards else {}}
-    changed = config.replace(dataset=data, output_dir=str(folder), engine="eager")
+    changed = config.replace(dataset=data, output_dir=str(folder), engine=engine)
     return ManagedAlgorithm(changed)
 
 
@@ -116,3 +118,18 @@ def test_resampled_episodes_need_the_device(packed: dict[str, str], tmp_path: Pa
     agent = run(config, tmp_path, packed[default_kind(names[0])], "disk")
     with pytest.raises(ConfigError, match=r"algo_kwargs\.bootstrap"):
         agent.learn(progress=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+def test_homes_are_equal_on_a_gpu(engine: str, packed: dict[str, str], tmp_path: Path) -> None:
+    """430 updates: three blocks, with graphs of ten updates and of one."""
+    config = small_config("awr", "box", total_updates=430, final_eval=False, device="cuda")
+    found = []
+    for home in HOMES:
+        agent = run(config, tmp_path, packed["box"], home, engine=engine)
+        agent.learn(progress=False)
+        found.append(weights(agent))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
