@@ -23,7 +23,7 @@ from rl_training.algorithms.critic_steps import (
 )
 from rl_training.algorithms.optim import FusedAdam
 from rl_training.experiment.errors import ConfigError
-from rl_training.models import Architecture, EnsembleCritic, ReturnScale, batch_statistics
+from rl_training.models import Architecture, Encoder, EnsembleCritic, ReturnScale, batch_statistics
 from rl_training.models.crossq import BatchRenorm, absorb_statistics
 from rl_training.replay.batch import Batch
 from rl_training.runtime.agents import SingleLearner, VmapLearner
@@ -121,6 +121,15 @@ def numpy_net(
     return x @ w["output"]["weight"] + w["bias"]
 
 
+class Doubled(Encoder):
+    """An encoder whose features are three numbers, doubled."""
+
+    out_dim = 3
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return 2.0 * obs
+
+
 def test_networks_are_those_of_the_papers() -> None:
     x = np.random.default_rng(0).standard_normal((7, 3))
     for kind, depth in product(KINDS, (1, 2)):
@@ -135,6 +144,10 @@ def test_networks_are_those_of_the_papers() -> None:
         lone: Any = disturbed(layers.net(3, 2).double())
         expected = numpy_net(kind, lone.net, 0, x)
         np.testing.assert_allclose(f64(lone(torch.from_numpy(x))), expected, rtol=1e-9, atol=1e-12)
+        encoded: Any = layers.net(Doubled(), 2).double()
+        encoded.head.load_state_dict(lone.state_dict())
+        doubled = encoded(torch.from_numpy(x) / 2.0)
+        np.testing.assert_allclose(f64(doubled), expected, rtol=1e-9, atol=1e-12)
         stacked = lone(torch.from_numpy(x).expand(2, 7, 3))
         np.testing.assert_allclose(f64(stacked[1]), expected, rtol=1e-9, atol=1e-12)
 

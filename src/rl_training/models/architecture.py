@@ -69,9 +69,9 @@ class OwnNetwork(Encoder):
 
 
 class EncodedNetwork(nn.Module):
-    """A module of the user on the features of an encoder."""
+    """A module of the user, or a network of another kind than MLPs, on features of an encoder."""
 
-    def __init__(self, encoder: Encoder, head: OwnNetwork) -> None:
+    def __init__(self, encoder: Encoder, head: OwnNetwork | LoneNet) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
 
@@ -125,7 +125,8 @@ class Architecture:
         """A network for such observations."""
         width = observed if isinstance(observed, int) else observed.out_dim
         if self.kind != "mlp":
-            return LoneNet(self._members(1, width, out_dim))
+            lone = LoneNet(self._members(1, width, out_dim))
+            return lone if isinstance(observed, int) else EncodedNetwork(observed, lone)
         own = None if self.own is None else self.own((width,), out_dim)
         if own is not None:
             return own if isinstance(observed, int) else EncodedNetwork(observed, own)
