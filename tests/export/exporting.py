@@ -39,10 +39,12 @@ class Doses(Wards):
 gym.register("tests/Doses-v0", Doses)  # type: ignore[arg-type]
 
 
-def agent_of(algo: str, kind: str | None = None, env_id: str | None = None) -> ManagedAlgorithm:
+def agent_of(
+    algo: str, kind: str | None = None, env_id: str | None = None, **knobs: Any
+) -> ManagedAlgorithm:
     """An agent whose weights and statistics are far from where they began."""
     task: dict[str, Any] = {} if env_id is None else {"env_id": env_id}
-    agent = ManagedAlgorithm(small_config(algo, kind, **task))
+    agent = ManagedAlgorithm(small_config(algo, kind, **task, algo_kwargs=knobs))
     disturb(agent)
     return agent
 

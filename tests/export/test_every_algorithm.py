@@ -109,6 +109,21 @@ def test_parts_and_vectors_with_normalised_observations_and_lopsided_bounds(
             assert action["high"] == pytest.approx([2.7, 2.1])
 
 
+def test_policies_with_memory_carry_their_state(tmp_path: Path) -> None:
+    for algo, kind, memory, env_id in (
+        ("ppo", "box", "gru", LOPSIDED),
+        ("dqn", "discrete", "lstm", "CartPole-v1"),
+    ):
+        agent = agent_of(algo, kind, env_id, memory=memory, memory_size=8, sequence_length=4)
+        result = export(agent, tmp_path / f"{algo}-{kind}-{memory}")
+        assert result.parity.largest_error <= TOLERANCE, algo
+        assert result.parity.steps == STEPS
+        assert same_returns(result.returns, result.exported_returns), algo
+        states = [p["name"] for p in read_contract(result.folder)["inputs"] if p["role"] == "state"]
+        parts = ("state_hidden", "state_cell") if memory == "lstm" else ("state_hidden",)
+        assert states == list(parts)
+
+
 def test_images_enter_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = Programs(tmp_path, monkeypatch)
     for algo in algorithm_names():

@@ -138,6 +138,25 @@ def test_killed_and_resumed_equals_uninterrupted(algo: str, loop: str, tmp_path:
     assert curve(only_run(whole)) == curve(run_dir), "the curves continue without a fold"
 
 
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_memory_is_resumed_exactly(algo: str, tmp_path: Path) -> None:
+    """Killed in the middle of a rollout, of a sequence and of an episode."""
+    knobs: dict[str, Any] = {"hidden_sizes": [8], "memory": "lstm", "memory_size": 4}
+    knobs |= {"sequence_length": 4, "batch_size": 12}
+    if algo == "ppo":
+        knobs |= {"rollout_length": 8, "epochs": 2}
+    else:
+        knobs |= {"learning_starts": 30, "buffer_capacity": 40, "burn_in": 2}
+    changes = {"env_id": "rl_training/CartPoleNoVelocity-v0", "algo_kwargs": knobs}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run(config_for(algo, whole, **changes))
+    run(config_for(algo, killed, **changes), die_at=45 if algo == "dqn" else 30)
+    run_dir = only_run(killed)
+    run(resume=run_dir)
+    assert_same_state(final_state(only_run(whole)), final_state(run_dir))
+    assert curve(only_run(whole)) == curve(run_dir)
+
+
 def test_the_other_generator_resumes_exactly_too(tmp_path: Path) -> None:
     def config(folder: Path) -> dict[str, Any]:
         values = config_for("gail", folder)
