@@ -421,3 +421,17 @@ def test_unfit_sequences_are_refused_in_one_sentence() -> None:
         with pytest.raises(ConfigError, match=rf"^algo_kwargs\.{message}") as caught:
             built(algo, knobs)
         assert str(caught.value).count("\n") == 0
+
+
+def test_which_actions_are_allowed_is_no_noise_at_first() -> None:
+    """A new PPO does not read the mask; what it decides is cut by it all the same."""
+    register_masked()
+    for kind in ("none", "gru"):
+        agent = ManagedAlgorithm(config_for("ppo", kind, env_id="masked/Task-v0"))
+        algorithm = agent.algorithm
+        obs = torch.randn(4, algorithm.spaces.obs_dim).abs().ceil()
+        other = obs.clone()
+        other[:, -5:] = torch.eye(5)[:4]
+        if kind == "none":
+            assert torch.equal(algorithm.value(obs), algorithm.value(other))  # type: ignore[operator]
+        assert algorithm.act(other, explore=True).action.tolist() == [0, 1, 2, 3]

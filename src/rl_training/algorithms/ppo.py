@@ -173,6 +173,8 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):
             if isinstance(net, MLP):  # the user's own are left as they are
                 nn.init.orthogonal_(cast(nn.Linear, net.layers[-1]).weight, gain)
+                if spaces.has_mask:  # at first, which actions are allowed is noise beside the rest
+                    nn.init.zeros_(cast(nn.Linear, net.layers[0]).weight[:, -spaces.action_dim :])
         self.register_buffer("clip", torch.tensor(params.clip), persistent=False)
         self.register_buffer("entropy_coef", torch.tensor(params.entropy_coef), persistent=False)
         policy, value = [*self.actor.parameters()], [*self.value.parameters()]
