@@ -46,6 +46,7 @@ COMMANDS = (
     ("ope",),
     ("select",),
     ("compare",),
+    ("sweep",),
     ("doctor",),
 )
 

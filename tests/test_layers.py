@@ -23,6 +23,7 @@ ORDER = [
     "export",
     "serve",
     "api",
+    "search",
     "cli",
     "extend",
 ]

@@ -51,7 +51,7 @@ def compare(
         out.print_json(json.dumps(found.to_dict()))
         return
     out.print(f"{found.metric} on {found.task}, last policies, 95% intervals over seeds")
-    out.print(_table(found, threshold))
+    out.print(comparison_table(found, threshold))
     if len(found.arms) > 1:
         first = found.arms[0].name
         out.print(f"improves: the probability that a seed scores more than one of '{first}'")
@@ -62,7 +62,7 @@ def compare(
         out.print(f"curves: {figure}", soft_wrap=True)
 
 
-def _table(found: Comparison, threshold: float | None) -> Table:
+def comparison_table(found: Comparison, threshold: float | None) -> Table:
     columns = ["experiment", "seeds", "mean", "interquartile mean", "improves", "time"]
     all_ended = all(arm.statuses == "finished" for arm in found.arms)
     if threshold is not None:

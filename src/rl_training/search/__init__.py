@@ -1,0 +1,1 @@
+"""Many runs as one study: grids over any key, in parallel, resumable."""

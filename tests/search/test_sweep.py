@@ -1,0 +1,175 @@
+"""Sweeps: what they train, what they refuse, and that a kill loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_training.experiment.errors import ConfigError
+from rl_training.reports.runs import find_runs
+from rl_training.search.grid import configs_of, parse_seeds, plan_of
+from rl_training.search.local import LocalLauncher, Slots
+from rl_training.search.study import Study
+from tests.conftest import Command
+
+KNOBS = (
+    "dataset={kind: random, steps: 160}",
+    "total_updates=4000",
+    "checkpoint_interval=500",
+    "eval_episodes=1",
+    "eval_max_steps=5",
+    "algo_kwargs.hidden_sizes=[8]",
+    "algo_kwargs.batch_size=16",
+)
+
+
+def test_every_combination_is_a_run_and_seeds_are_trained_at_once_where_they_can_be() -> None:
+    axes = ["algo_kwargs.policy_average=0,0.5", "total_updates=10,20", "env_kwargs={g: 9.8}"]
+    offline = configs_of(plan_of("bc/pendulum", axes, [3, 5]))
+    assert [name for name, _ in offline] == [
+        "policy_average=0,total_updates=10-2seeds",
+        "policy_average=0,total_updates=20-2seeds",
+        "policy_average=0.5,total_updates=10-2seeds",
+        "policy_average=0.5,total_updates=20-2seeds",
+    ]
+    for _, config in offline:
+        assert config.seeds == (3, 5)
+        assert config.env_kwargs == {"g": 9.8}
+    online = configs_of(plan_of("sac/pendulum", ["algo_kwargs.gamma=0.9,0.99"], [3, 5]))
+    assert [config.seed for _, config in online] == [3, 5, 3, 5]
+    assert [config.algo_kwargs["gamma"] for _, config in online] == [0.9, 0.9, 0.99, 0.99]
+    lists = configs_of(plan_of("sac/pendulum", ["algo_kwargs.hidden_sizes=[8,8],[4]"], None))
+    assert [config.algo_kwargs["hidden_sizes"] for _, config in lists] == [[8, 8], [4]]
+    for text, seeds in (("3", [0, 1, 2]), ("2..4", [2, 3, 4]), ("7,1", [7, 1])):
+        assert parse_seeds(text) == seeds
+
+
+def test_a_file_of_a_sweep(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "config: sac/pendulum\n"
+        "set: {total_timesteps: 400}\n"
+        "grid: {algo_kwargs.gamma: [0.9, 0.99]}\n"
+        "list: [{algo_kwargs.tau: 0.1}, {algo_kwargs.tau: 0.2}]\n"
+        "seeds: [4, 9]\n"
+    )
+    found = configs_of(plan_of(str(file), ["total_timesteps=500"], None))
+    assert len(found) == 8
+    assert {config.total_timesteps for _, config in found} == {500}
+    assert {(c.algo_kwargs["tau"], c.algo_kwargs["gamma"], c.seed) for _, c in found} == {
+        (tau, gamma, seed) for tau in (0.1, 0.2) for gamma in (0.9, 0.99) for seed in (4, 9)
+    }
+    for text, words in (
+        ("config: sac/pendulum\ngrid: {a: 3}\n", "grid expects"),
+        ("config: sac/pendulum\ngrid: {}\nseedz: 3\n", "unknown key 'seedz'"),
+        ("grid: {a: [3]}\n", "names no config"),
+        ("config: sac/pendulum\nlist: [3]\n", "list expects"),
+        ("config: sac/pendulum\ngrid: {}\nseeds: [1, 1]\n", "each once"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            plan_of(str(file), [], None)
+
+
+def test_what_a_sweep_cannot_train_is_refused_before_anything_is_made(
+    cli: Command, tmp_path: Path
+) -> None:
+    for arguments, words in (
+        (("algo_kwargs.gama=1,2",), "did you mean 'gamma'"),
+        (("algo_kwargs.gamma=0.9,3",), "gamma"),
+        (("algo_kwargs.gamma=0.9,,0.8",), "missing between two commas"),
+        (("algo_kwargs.gamma=0.9,0.9",), "occurs twice"),
+        (("seed=1,2",), "--seeds"),
+        (("--seeds", "1,1"), "each once"),
+        (("--seeds", "100001"), "each once"),
+    ):
+        refused = cli("sweep", "sac/pendulum", *arguments, "--out", tmp_path / "study")
+        assert refused.code == 2
+        assert words in refused.err
+        assert not (tmp_path / "study").exists()
+
+
+def test_another_plan_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    def study(*overrides: str) -> Study:
+        return Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", overrides, [0])))
+
+    first = study("total_updates=10,20")
+    assert [trial.status for trial in first.trials] == ["waiting", "waiting"]
+    study("total_updates=10,20", "device=cpu")  # where it runs is free
+    for overrides, words in (
+        (("total_updates=10,30",), "has no run"),
+        (("total_updates=10",), "has no run"),
+        (("total_updates=10,20", "log_interval=3"), "another log_interval"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            study(*overrides)
+    (tmp_path / "study" / "study.json").write_text("{")
+    with pytest.raises(ConfigError, match="damaged"):
+        study("total_updates=10,20")
+
+
+def test_a_killed_sweep_leaves_no_process_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """One run is enough: which processes work on it does not matter to the result."""
+    command = [sys.executable, "-m", "rl_training", "sweep", "bc/pendulum", *KNOBS]
+    command += ["--out", str(tmp_path / "study"), "--workers", "1"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    run = tmp_path / "study" / "runs" / "default"
+    deadline = time.monotonic() + 120
+    while not list(run.glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    lock = run / ".lock"
+    pid = int(lock.read_text().split()[0]) if lock.exists() else None
+    while pid is not None and _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert pid is None or not _is_alive(pid)
+
+    said: list[str] = []
+    study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", KNOBS, None)))
+    outcome = LocalLauncher(study, Slots(1, 1), said.append).run()
+    assert outcome.finished == ["default"]
+    assert said[-1].startswith("1/1 default: eval/return_mean")
+
+    from rl_training import ManagedAlgorithm
+    from rl_training.experiment.config import load_config
+
+    whole = ManagedAlgorithm(load_config("bc/pendulum", [*KNOBS, f"output_dir={tmp_path}/whole"]))
+    whole.learn(progress=False)
+    assert whole.run_dir is not None
+    states = [
+        torch.load(path / "checkpoints" / "000000004000" / "algorithm.pt", weights_only=True)
+        for path in (run, whole.run_dir)
+    ]
+    assert json.dumps(states[0], default=_plain) == json.dumps(states[1], default=_plain)
+    assert find_runs([tmp_path / "study"])[0].status == "finished"
+
+
+def test_a_run_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", KNOBS, None)))
+    study.trials[0].config_file.write_text("algo: nothing\n")
+    said: list[str] = []
+    outcome = LocalLauncher(study, Slots(1, 1), said.append).run()
+    assert outcome.finished == []
+    assert "unknown algorithm" in outcome.failed["default"]
+    assert "default.log" in said[-1]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, torch.Tensor) else str(value)
