@@ -38,6 +38,7 @@ COMMANDS = (
     ("show",),
     ("data",),
     ("data", "inspect"),
+    ("data", "pack"),
     ("data", "make"),
     ("data", "collect"),
     ("data", "convert"),

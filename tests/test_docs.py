@@ -32,6 +32,7 @@ from rl_training.experiment.config import (
 from rl_training.experiment.config_errors import section_in
 from rl_training.experiment.config_files import packaged_config_names, parse_yaml
 from rl_training.experiment.renames import older_names
+from rl_training.search.grid import configs_of, plan_of
 
 from .each import each
 
@@ -285,7 +286,9 @@ def test_commands_exist_with_their_options_and_keys(page: Path) -> None:
         except Exception as error:  # noqa: BLE001  (whatever the parser objects to)
             pytest.fail(f"rl-training {shlex.join(words)}: {error}")
         overrides = params.get("overrides") or []
-        if params.get("config") in packaged_config_names():
+        if name == "sweep" and params["config"] in packaged_config_names():
+            configs_of(plan_of(params["config"], overrides, None))
+        elif params.get("config") in packaged_config_names():
             load_config(params["config"], list(overrides))
         if name == "resume":
             changed = {text.partition("=")[0] for text in overrides}
