@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.data import homes, pack_writer, pieces, statistics
+from rl_training.data import disk_rows, homes, pack_writer, pieces, statistics
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import ARRAY_NAMES, WIDE, TransitionDataset
 from rl_training.data.disk_rows import DiskRows, mapped
@@ -129,7 +129,7 @@ def test_tables_in_pieces_keep_categories_order_and_files(tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["packed"]
 
 
-def test_rows_on_disk_index_as_arrays_do(tmp_path: Path) -> None:
+def test_rows_on_disk_index_as_arrays_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     first, second = (rng.normal(size=(n, 2)).astype(np.float32) for n in (40, 25))
     first.tofile(tmp_path / "a.bin")
@@ -147,6 +147,9 @@ def test_rows_on_disk_index_as_arrays_do(tmp_path: Path) -> None:
         rows, array = rows.chosen(mask), array[mask]
         assert rows.shape == array.shape
     rows.expect_random_access()
+    monkeypatch.setattr(disk_rows, "RELEASE_FROM", 1)
+    rows.release_pages()
+    np.testing.assert_array_equal(np.asarray(rows), array)  # read again
     np.testing.assert_array_equal(rows.chosen(slice(2, 9))[:], array[2:9])
 
 

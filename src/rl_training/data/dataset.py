@@ -142,6 +142,12 @@ class TransitionDataset:
             if isinstance(array, DiskRows):
                 array.expect_random_access()
 
+    def release_pages(self) -> None:
+        """Give the pages of large data on disk that were read back to the system."""
+        seen: Any = self.observations  # of the same file as the other wide arrays
+        if isinstance(seen, DiskRows):
+            seen.release_pages()
+
     def restamped(self, what: bytes) -> str | None:
         """The stamp of these data after a change that `what` describes."""
         return None if self.stamp is None else _digest(self.stamp.encode(), what)

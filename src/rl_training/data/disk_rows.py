@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 
+RELEASE_FROM = 2_000_000_000
+"""Bytes from which pages of a file are given back after they were read."""
+
 
 def mapped(file: Path, kind: np.dtype[Any], rows: int) -> NDArray[Any]:
     """The rows of a binary file, read as they are touched."""
@@ -72,6 +75,15 @@ class DiskRows:
             if pages is not None and hasattr(pages, "madvise"):
                 with suppress(OSError):
                     pages.madvise(mmap.MADV_RANDOM)
+
+    def release_pages(self) -> None:
+        """Give pages of large files that were read back to the system, which keeps them cached
+        while it has room: the process does not grow to the size of its data."""
+        for array in self.arrays:
+            pages = _pages(array)
+            if pages is not None and len(pages) >= RELEASE_FROM and hasattr(pages, "madvise"):
+                with suppress(OSError):
+                    pages.madvise(mmap.MADV_DONTNEED)
 
     def __len__(self) -> int:
         return int(self.shape[0])

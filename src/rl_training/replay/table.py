@@ -115,6 +115,7 @@ class TransitionTable:
             made = [self.maker.at(index.numpy())]
             if self.bootstraps:
                 made.append(self.maker.final_observations(index.numpy()))
+            self.maker.dataset.release_pages()
             return torch.from_numpy(made[0] if len(made) == 1 else np.concatenate(made, 1))
         assert self.rows is not None
         taken, final = self._taken(self.rows, index)
