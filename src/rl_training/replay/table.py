@@ -24,6 +24,11 @@ Random = Callable[[Callable[[torch.Generator | None, int], Tensor]], Tensor]
 """Takes a function that makes n rows of random numbers and returns one such row."""
 
 
+READ_AT_ONCE = 8_192
+"""Rows that are read from disk before their pages are given back: the system maps up to 64 KB for
+each, so that these are half a GB."""
+
+
 class TransitionTable:
     """Transitions packed into one row each, so that a batch is a single gather.
 
@@ -112,14 +117,19 @@ class TransitionTable:
         """Rows in the host's memory, for row numbers that are there, too; the final observation
         of each row's episode follows where returns need it."""
         if self.maker is not None:
-            made = [self.maker.at(index.numpy())]
-            if self.bootstraps:
-                made.append(self.maker.final_observations(index.numpy()))
-            self.maker.dataset.release_pages()
-            return torch.from_numpy(made[0] if len(made) == 1 else np.concatenate(made, 1))
+            maker = self.maker
+            return torch.cat([self._read(maker, part) for part in torch.split(index, READ_AT_ONCE)])
         assert self.rows is not None
         taken, final = self._taken(self.rows, index)
         return taken if final is None else torch.cat([taken, final], 1)
+
+    def _read(self, maker: RowMaker, index: Tensor) -> Tensor:
+        """Rows of data on disk, whose pages are given back."""
+        made = [maker.at(index.numpy())]
+        if self.bootstraps:
+            made.append(maker.final_observations(index.numpy()))
+        maker.dataset.release_pages()
+        return torch.from_numpy(made[0] if len(made) == 1 else np.concatenate(made, 1))
 
     def _taken(self, rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows and the final observations of their episodes, if those are needed."""
