@@ -37,7 +37,8 @@ def make_engine(spec: dict[str, Any], mode: str, agents: int = 1) -> Engine:
     first, data = dataset_for(spec["algo"], spec["rows"])
     config, spaces = first.config, first.algorithm.spaces
     built = [build_algorithm(config.replace(seed=seed), spaces) for seed in range(agents)]
-    source = OfflineData(config, built, data)
+    of_all = config if agents == 1 else config.replace(seeds=tuple(range(agents)))
+    source = OfflineData(of_all, built, data)
     learner: Learner = (
         SingleLearner(built[0], source.draw, seed=0)
         if agents == 1
