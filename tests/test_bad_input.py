@@ -194,7 +194,7 @@ CONFIG_MISTAKES: list[tuple[str, list[str], tuple[str, ...]]] = [
     ("awr/pendulum", ["env_kwargs.gravty=1"], ("env_kwargs:", "gravty")),
     ("awr/default", ["env_id=CartPole-v1"], ("dataset.name:", "Pendulum-v1")),
     ("awr/pendulum", ["env_id=CartPole-v1"], ("action_distribution:", "Box", "Discrete(2)")),
-    ("td3_bc/pendulum", ["env_id=CartPole-v1"], ("TD3BC", "box")),
+    ("td3_bc/pendulum", ["env_id=CartPole-v1"], ("TD3BC", "Box actions")),
     ("awr/pendulum", ["device=abacus"], ("device:", "'abacus'")),
 ]
 
@@ -778,7 +778,7 @@ def test_data_commands(
 COLLECT_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
     ([], ("episodes, steps:", "exactly one")),
     (["-n", "1", "--steps", "9"], ("episodes, steps:", "exactly one")),
-    (["-n", "1", "--noise", "0.1"], ("noise:", "2 Discrete actions", "use epsilon")),
+    (["-n", "1", "--noise", "0.1"], ("noise:", "Discrete(2) actions", "use epsilon")),
     (["-n", "1", "--noise", "inf"], ("noise:", "0 or more, got inf")),
     (["-n", "1", "--stochastic"], ("--stochastic", "use epsilon")),
     (["-n", "1", "--checkpoint", "best"], ("is one checkpoint already",)),

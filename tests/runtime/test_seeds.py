@@ -20,6 +20,7 @@ from rl_training.api import seeds as seeds_api
 from rl_training.experiment.checkpoint import CheckpointStore
 from rl_training.experiment.errors import CheckpointError, ConfigError, RLTrainingError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.models import stacked
 from rl_training.runtime import randomness
 from rl_training.runtime.shared_evaluation import SharedEvaluations
 from rl_training.runtime.signals import TerminatedRun
@@ -54,10 +55,10 @@ def state(run_dir: Path) -> dict[str, torch.Tensor]:
     return rl_training.load(run_dir).algorithm.state_dict()
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("in_stacks", [False, True])
 @pytest.mark.parametrize("algo", OFFLINE)
 def test_each_agent_is_what_a_run_of_its_own_makes(
-    algo: str, stacked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algo: str, in_stacks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights, optimisers, curves and evaluations, also where networks are stacked as on a GPU."""
     monkeypatch.setattr(randomness, "BLOCK", 10)  # so that blocks end within the run
@@ -67,7 +68,7 @@ def test_each_agent_is_what_a_run_of_its_own_makes(
     for seed in SEEDS:
         agent = rl_training.ManagedAlgorithm(config.replace(seed=seed))
         alone[seed] = agent.learn(progress=False).run_dir
-    if stacked:
+    if in_stacks:
         monkeypatch.setattr(stacked, "_stacking_pays", lambda x: True)
     result = learn_seeds(config, SEEDS, progress=False)
     assert tuple(result.results) == SEEDS
@@ -400,4 +401,4 @@ def test_from_the_command_line(
     assert refused.code == 2
     assert "choose one, such as" in refused.error_lines[0]
     listed = cli("list")
-    assert f"{run_dir.name}  finished, 20 updates, return" in listed.out
+    assert f"{run_dir.name}  finished, 20 of 20, eval/return_mean" in listed.out

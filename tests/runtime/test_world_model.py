@@ -194,7 +194,7 @@ def test_an_update_sees_the_newest_and_refreshes_what_it_saw() -> None:
         seen = loop.algorithm.last_deter.half().flatten(0, 1)
         kept = dict(zip(drawn[-1].places.flatten().tolist(), seen, strict=True))
         for place, deter in kept.items():
-            assert torch.equal(loop.memory.replay._deter[place], deter)
+            assert torch.equal(loop.memory.replay._states.deter[place], deter)
     loop.close()
     assert ends == {0, 1}
 

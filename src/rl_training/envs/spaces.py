@@ -228,7 +228,8 @@ class Spaces:
         if "image_shape" in stored:
             count = len(stored.entries("image_shape"))
             given["image_shape"] = shape = tuple(stored.wholes("image_shape", count, least=1))
-            if shape and (math.prod(shape) != given["obs_dim"] or count > 4):
+            flat = count == 1 and "layout" not in stored  # bytes of an image beside other parts
+            if shape and (math.prod(shape) != given["obs_dim"] or count > 4 or flat):
                 raise stored.wrong("image_shape", f"of {given['obs_dim']} numbers")
         if "action_labels" in stored:
             given["action_labels"] = labels = tuple(stored.entries("action_labels"))

@@ -207,8 +207,7 @@ class DataSource(Section):
     name: str | None = None
     """Name of a scripted data set (kind scripted)."""
     path: Text | None = None
-    """File to read (kind npz or hdf5); of a table also a folder or a pattern such as log-*.csv; the
-    folder of packed data."""
+    """File to read; of a table also a folder or a pattern such as log-*.csv; of packed data."""
     id: str | None = None
     """Minari data set id (kind minari)."""
     steps: Count | None = None
