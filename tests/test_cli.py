@@ -169,7 +169,7 @@ def test_doctor(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @each("name", packaged_config_names())
 def test_show_prints_the_resolved_config_as_yaml(cli: Command, name: str) -> None:
-    odd = ["algo_kwargs.batch_size=17", "env_kwargs={g: 9.81, name: 'a: b # c'}", "seed=3"]
+    odd = ["algo_kwargs.batch_size=96", "env_kwargs={g: 9.81, name: 'a: b # c'}", "seed=3"]
     shown = cli("show", name, *odd)
     assert shown.code == 0
     assert yaml.safe_load(shown.out) == load_config(name, odd).to_dict()
