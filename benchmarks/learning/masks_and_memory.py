@@ -121,7 +121,7 @@ def masks_and_memory_report(records: Records, figures: Path) -> Section:
         "config `ppo/masked_doors`; the best return is 100, and a random policy has 5.\n\n"
         + masks.markdown,
         "### Speed\n\n"
-        "Environment steps per second of whole training runs, the two in turns on one thread "
+        "Environment steps per second of whole training runs, the two alternately on one thread "
         "each, as in *Speed of online training on one CPU core*.\n\n" + compared.markdown,
     ]
     verdicts = (*memory.verdicts, *masks.verdicts, *compared.verdicts)

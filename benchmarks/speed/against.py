@@ -3,7 +3,7 @@
     python -m benchmarks.speed.against OLDER            a checkout of another commit
     python -m benchmarks.speed.against OLDER --suites online_speed --only ppo
 
-Both sides do the same work in turns of a second or so, one at a time, each with its own sources
+Both sides do the same work alternately, a second or so at a time, each with its own sources
 and the same measuring program. The ratio is new over old, by wall clock and by CPU time; "best"
 compares the fastest turn of each side, which a busy machine disturbs least.
 The exit code is 1 when a ratio of the CPU time (on a GPU: of the wall clock) is below --least.
@@ -90,7 +90,7 @@ def _task(algo: str) -> dict[str, Any]:
 
 
 def measure(case: Case, older: Path, rounds: int) -> dict[str, Any]:
-    """Rates of both sides in turns."""
+    """Rates of both sides, measured alternately."""
     on_gpu = case.suite == GPU_SUITE
     with ExitStack() as stack:
         sides = []

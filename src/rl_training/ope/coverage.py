@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-PROBLEM = "ICU-Sepsis, 1,000 episodes"
+PROBLEM = "ICU-Sepsis, 1,000 episodes, 40 replications, values in tables"
 COVERAGE: dict[str, tuple[float, float]] = {
-    "fqe": (0.52, 0.18),
-    "wis": (0.92, 0.85),
+    "fqe": (0.18, 0.52),
+    "wis": (0.85, 0.92),
 }
-"""Share of intervals that held the exact value, for policies half and nine tenths of the way from
-the behaviour to the best one."""
+"""Least and largest share of intervals that held the exact value, over policies half and nine
+tenths of the way from the behaviour to the best one. Measured with tables in place of networks."""
 FEW = 0.8
 """Below this an interval says less than its width suggests."""
 
@@ -17,7 +17,7 @@ def worth_of(estimator: str) -> str:
     """How often intervals of an estimator held the truth, for people."""
     if estimator not in COVERAGE:
         return "not measured"
-    return " and ".join(f"{share:.0%}" for share in COVERAGE[estimator])
+    return " to ".join(f"{share:.0%}" for share in COVERAGE[estimator])
 
 
 def caution_about(estimator: str) -> str | None:
