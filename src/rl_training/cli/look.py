@@ -126,12 +126,13 @@ def _described(run: Run) -> dict[str, Any]:
 
 
 def _in_words(run: dict[str, Any]) -> str:
+    from rl_training.experiment.tracking import resume_command
+
     unit = f"{run['tick']:,}" + (f" of {run['budget']:,}" if run["budget"] else "")
     score = "" if run["score"] is None else f", {run['metric']} {run['score']:,.1f}"
     ended = run["status"] in ("finished", "running")
-    return f"{run['name']}  {run['status']}, {unit}{score}" + (
-        "" if ended else f"; go on with: rl-training resume {run['folder']}"
-    )
+    remedy = "" if ended else f"; go on with: {resume_command(Path(run['folder']))}"
+    return f"{run['name']}  {run['status']}, {unit}{score}{remedy}"
 
 
 @app.command()
