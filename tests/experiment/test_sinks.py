@@ -26,6 +26,7 @@ from rl_training import (
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, MissingExtraError, RLTrainingError
 from rl_training.experiment.sinks import MetricsLog
+from rl_training.experiment.sinks.tensorboard import TensorBoardSink
 
 METRIC = "train/policy_loss"
 
@@ -192,6 +193,23 @@ def test_a_resumed_run_continues_the_same_curve_in_every_logger(
     (run_dir / "mlflow.json").write_text('{"id": "0123456789", "sent": {}}')
     with pytest.raises(RLTrainingError, match=r"^loggers: 'mlflow' cannot be opened: .*rl-tra"):
         BC.resume(run_dir, progress=False, total_updates=40)
+
+
+def test_event_files_sort_in_the_order_in_which_they_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorBoard reads files by name, and the counter in a name sorts 10 before 9."""
+    from tensorboard.summary.writer import event_file_writer
+
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(9))
+    made: list[str] = []
+    for resumed_at in (None, 5):
+        sink = TensorBoardSink(TensorBoardSink.Options())
+        sink.open(RunInfo(tmp_path, "run", None, {}, resumed_at=resumed_at))
+        sink.close("finished")
+        made += {file.name for file in (tmp_path / "tensorboard").iterdir()} - set(made)
+    assert len(made) == 2
+    assert made == sorted(made)
 
 
 def test_loggers_that_cannot_work_are_refused_before_anything_is_made(

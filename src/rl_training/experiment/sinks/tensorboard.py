@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,11 @@ class TensorBoardSink:
     def open(self, run: RunInfo) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        folder = run.run_dir / "tensorboard"
         purge = None if run.resumed_at is None else run.resumed_at + 1
-        self._writer: Any = SummaryWriter(str(run.run_dir / "tensorboard"), purge_step=purge)
+        if purge is not None:
+            _wait_for_a_later_name(folder)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=purge)
 
     def write(self, event: MetricsEvent) -> None:
         for key, value in event.values.items():
@@ -50,3 +55,15 @@ class TensorBoardSink:
 
     def close(self, status: str) -> None:
         self._writer.close()
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """Wait, at most a second, until a new event file sorts behind those in `folder`.
+
+    TensorBoard reads the files in the order of their names and drops what comes after the step at
+    which a later file resumed. A name begins with the second at which the file was made; what
+    follows (host, process, a counter) has no order in time.
+    """
+    this_second = int(time.time())
+    if any(folder.glob(f"events.out.tfevents.{this_second:010d}.*")):
+        time.sleep(max(0.0, this_second + 1 - time.time()))
