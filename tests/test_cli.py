@@ -47,6 +47,8 @@ COMMANDS = (
     ("ope",),
     ("select",),
     ("compare",),
+    ("report",),
+    ("watch",),
     ("sweep",),
     ("doctor",),
 )

@@ -20,7 +20,8 @@ from rl_training.reports.comparison import (
     performance_profile,
     probability_of_improvement,
 )
-from rl_training.reports.runs import MOST_TRAINING_POINTS, Run, find_runs, read_run
+from rl_training.reports.events import MOST_POINTS
+from rl_training.reports.runs import Run, find_runs, read_run
 from rl_training.runtime.statistics import Summary
 from tests.conftest import Command
 
@@ -141,7 +142,7 @@ def test_a_long_record_is_thinned_and_its_torn_end_left_out(tmp_path: Path) -> N
     began = time.process_time()
     seed = read_run(run).seeds[0]
     assert time.process_time() - began < 3.0
-    assert MOST_TRAINING_POINTS / 2 < len(seed.training) <= 2 * MOST_TRAINING_POINTS + 1
+    assert MOST_POINTS <= len(seed.training) <= 2 * MOST_POINTS + 1
     assert len(seed.evaluations) == 2
     assert max(np.diff([event["tick"] for event in seed.training])) < 1_000
 

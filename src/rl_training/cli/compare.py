@@ -63,6 +63,8 @@ def compare(
 
 
 def comparison_table(found: Comparison, threshold: float | None) -> Table:
+    from rl_training.reports.charts import duration
+
     columns = ["experiment", "seeds", "mean", "interquartile mean", "improves", "time"]
     all_ended = all(arm.statuses == "finished" for arm in found.arms)
     if threshold is not None:
@@ -73,7 +75,7 @@ def comparison_table(found: Comparison, threshold: float | None) -> Table:
         improves = "" if first else f"{found.improvement(arm, found.arms[0]):.2f}"
         numbers = ",.0f" if max(map(abs, arm.summary.scores)) >= 100 else ",.2f"
         summary = [format(arm.summary.mean, numbers), format(arm.summary.iqm, numbers)]
-        row = [arm.name, str(len(arm.seeds)), *summary, improves, _duration(arm.wall_seconds)]
+        row = [arm.name, str(len(arm.seeds)), *summary, improves, duration(arm.wall_seconds)]
         if threshold is not None:
             row.append(_steps(found, arm, threshold))
         table.add_row(*row, *([] if all_ended else [arm.statuses]))
@@ -89,23 +91,11 @@ def _steps(found: Comparison, arm: Arm, threshold: float) -> str:
     return f"{steps[len(steps) // 2]:,}{share}"
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min" if minutes >= 10 else f"{60 * minutes + rest} s"
-
-
 def curves(found: Comparison) -> str:
     """The learning curves as SVG."""
-    from rl_training.reports.charts import Line, line_chart
+    from rl_training.reports.charts import line_chart
+    from rl_training.reports.figures import arm_lines, unit_of
 
-    unit = "updates" if found.arms[0].runs[0].config.get("total_updates") else "environment steps"
-    lines = []
-    for arm in found.arms:
-        band = found.band(arm)
-        name = f"{arm.name}, {len(arm.seeds)} seed{'s' if len(arm.seeds) > 1 else ''}"
-        lines.append(Line(name, band.ticks, band.middle, band.low, band.high))
+    unit = unit_of(found.arms[0].runs[0])
     title = f"{found.task}: interquartile means with 95% intervals"
-    return line_chart(title, unit, found.metric, lines)
+    return line_chart(title, unit, found.metric, arm_lines(found, found.arms))

@@ -6,15 +6,12 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from rl_training.cli.options import ConfigArgument, OverridesArgument, out, overridden
-
-if TYPE_CHECKING:
-    from rl_training.reports.runs import Run
 
 app = typer.Typer()
 
@@ -77,14 +74,14 @@ def _plain_table(*names: str) -> Table:
 
 def _runs(folder: Path, status: str | None, algo: str | None, sort: str) -> list[dict[str, Any]]:
     from rl_training.experiment.errors import ConfigError, RLTrainingError
-    from rl_training.reports.runs import STATUSES, find_runs
+    from rl_training.reports.runs import STATUSES, described, find_runs
 
     if status is not None and status not in STATUSES:
         raise ConfigError(f"--status: '{status}' is none of {', '.join(STATUSES)}")
     if sort not in SORTED_BY:
         raise ConfigError(f"--sort: '{sort}' is none of {', '.join(SORTED_BY)}")
     try:
-        described = [_described(run) for run in find_runs([folder])]
+        described = [described(run) for run in find_runs([folder])]
     except RLTrainingError:
         return []  # none yet
     kept = [
@@ -98,31 +95,6 @@ SORTED_BY: dict[str, Callable[[dict[str, Any]], Any]] = {
     "score": lambda run: -math.inf if run["score"] is None else run["score"],
     "progress": lambda run: run["progress"] or 0.0,
 }
-
-
-def _described(run: Run) -> dict[str, Any]:
-    """A run in a few plain values, whether it has ended or not."""
-    metric = run.chosen_metric
-    scores = [s.score(metric) for s in run.seeds] if metric else []
-    known = [score for score in scores if score is not None]
-    seconds, tick = run.wall_seconds, run.tick
-    rate = tick / seconds if seconds and tick else None
-    left = (run.budget - tick) / rate if run.status == "running" and rate and run.budget else None
-    return {
-        "name": run.folder.name,
-        "folder": str(run.folder),
-        "algo": run.config.get("algo"),
-        "task": run.task,
-        "seeds": [seed.seed for seed in run.seeds],
-        "status": run.status,
-        "tick": tick,
-        "budget": run.budget,
-        "progress": round(tick / run.budget, 4) if run.budget else None,
-        "metric": metric,
-        "score": sum(known) / len(known) if known else None,
-        "wall_seconds": seconds,
-        "seconds_left": None if left is None else round(left, 1),
-    }
 
 
 def _in_words(run: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rl_training.cli import compare, data, look, ope, search, ship, train, use
+from rl_training.cli import compare, data, look, ope, report, search, ship, train, use
 from rl_training.cli.options import out
 from rl_training.experiment.errors import RenamedKeyWarning, RLTrainingError, printable
 
@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for commands in (train, use, search, compare, ope, ship, look):
+for commands in (train, use, search, compare, report, ope, ship, look):
     app.add_typer(commands.app)
 app.add_typer(data.app, name="data")
 

@@ -182,6 +182,8 @@ class TrainConfig(Section):
     """Write TensorBoard events in addition to metrics.jsonl."""
     loggers: Annotated[tuple[LoggerConfig, ...], Field(strict=False)] = ()
     """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
+    report: bool = False
+    """Write report.html into the run folder, at evaluations and at the end."""
     output_dir: Text = "runs"
     """Folder in which the run folder is made."""
     run_name: Annotated[Text, AfterValidator(folder_name)] | None = None
@@ -341,6 +343,7 @@ CHANGEABLE_ON_RESUME = frozenset(
         "early_stopping",
         "tensorboard",
         "loggers",
+        "report",
     }
 )
 """Keys that may change on resume, because none of them affects what is learned."""

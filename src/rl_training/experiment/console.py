@@ -9,6 +9,10 @@ from typing import Any
 class Console:
     """Receives the progress reports of a trainer. This one prints nothing."""
 
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        """Those among the lines so far, for the result of the run."""
+
     def start(self, title: str, total: int, done: int, unit: str) -> None:
         """The run begins, with `done` of `total` units behind it."""
 
@@ -25,6 +29,8 @@ class Console:
 
     def say(self, text: str) -> None:
         """Print one line."""
+        if "warning: " in text:
+            self.warnings.append(text.replace("warning: ", "", 1))
 
     def stop(self) -> None:
         """The run has ended."""
@@ -42,6 +48,7 @@ class ProgressConsole(Console):
     def __init__(self) -> None:
         from rl_training.experiment.terminal import terminal
 
+        super().__init__()
         self._rich = terminal("stderr", forgiving=True)
         self._bar: Any = None
         self._episodes = self._score = ""
@@ -111,6 +118,7 @@ class ProgressConsole(Console):
         self.say(f"{self._unit} {tick:,}: {text}{' (best so far)' if best else ''}")
 
     def say(self, text: str) -> None:
+        super().say(text)
         (self._bar.console if self._bar is not None else self._rich).print(text, soft_wrap=True)
 
     def stop(self) -> None:

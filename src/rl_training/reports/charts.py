@@ -1,4 +1,4 @@
-"""Line charts as SVG: no request to the network, readable in light and dark, with texts for
+"""Line and bar charts as SVG: no request to the network, readable in light and dark, with texts for
 screen readers."""
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
+MOST_DRAWN = 320
+"""Points of a curve that are drawn; its extremes are among them."""
+LEFT, RIGHT, TOP, BOTTOM = 72, 16, 16, 48
+LARGEST = 1e300
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8860b")
 """Okabe and Ito's, which colour-blind readers can tell apart, and two more."""
 STYLE = (
@@ -17,6 +20,7 @@ STYLE = (
     ".chart text{fill:currentColor}.chart .grid{stroke:currentColor;stroke-opacity:.15}"
     ".chart .mark{stroke:currentColor;stroke-opacity:.6;stroke-dasharray:5 4}"
     "@media(prefers-color-scheme:dark){.chart{color:#e8e8e8;background:#16181c}}"
+    "@media print{.chart{color:#1b1b1b;background:#fff}}"
 )
 
 
@@ -40,15 +44,23 @@ class Mark:
 
 
 def line_chart(
-    title: str, x_label: str, y_label: str, lines: Sequence[Line], marks: Sequence[Mark] = ()
+    title: str,
+    x_label: str,
+    y_label: str,
+    lines: Sequence[Line],
+    marks: Sequence[Mark] = (),
+    legend: bool = True,
 ) -> str:
-    """An SVG element of curves over a shared axis; an empty one says so."""
+    """An SVG element of curves over a shared axis; an empty one says so.
+
+    Without a `legend` the page around it names the curves, in the order of `COLOURS`.
+    """
     drawn = [line for line in lines if len(line.x)]
     values = [v for line in drawn for v in (*line.y, *line.low, *line.high) if math.isfinite(v)]
     values += [mark.y for mark in marks]
     places = [x for line in drawn for x in line.x]
     described = f"{title}: {y_label} over {x_label}, " + ", ".join(map(_in_words, drawn))
-    rows = -(-len(drawn) // 2) + len(marks)
+    rows = -(-len(drawn) // 2) + len(marks) if legend else 0
     height = HEIGHT + 18 * rows
     body = [f"<title>{escape(title)}</title><desc>{escape(described)}</desc>"]
     body.append(f"<style>{STYLE}</style>")
@@ -56,7 +68,7 @@ def line_chart(
         body.append(f'<text x="{LEFT}" y="{HEIGHT // 2}">no points yet</text>')
         return _svg(height, title, body)
     x_ticks, y_ticks = ticks(min(places), max(places)), ticks(min(values), max(values))
-    x_low, x_high = min(places), max(max(places), min(places) + 1e-9)
+    x_low, x_high = min(places), max(places) if max(places) > min(places) else min(places) + 1
     y_low, y_high = min(y_ticks[0], *values), max(y_ticks[-1], *values)
 
     def across(x: float) -> float:
@@ -65,24 +77,14 @@ def line_chart(
     def up(y: float) -> float:
         return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
 
-    body += [
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(y):.1f}" '
-        f'y2="{up(y):.1f}"/><text x="{LEFT - 8}" y="{up(y) + 4:.1f}" '
-        f'text-anchor="end">{short(y)}</text>'
-        for y in y_ticks
-    ]
+    body += [_grid_line(up(y), y) for y in y_ticks]
     body += [
         f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" '
         f'text-anchor="middle">{short(x)}</text>'
         for x in x_ticks
         if x_low <= x <= x_high
     ]
-    body.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" '
-        f'text-anchor="middle">{escape(x_label)}</text>'
-        f'<text transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" '
-        f'text-anchor="middle">{escape(y_label)}</text>'
-    )
+    body.append(_labels(x_label, y_label))
     for mark in marks:
         at = f"{up(mark.y):.1f}"
         body.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
@@ -105,18 +107,86 @@ def line_chart(
         if len(line.x) == 1:
             x, y = across(line.x[0]), up(line.y[0])
             body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+        if not legend:
+            continue
         left, below = LEFT + (i % 2) * (WIDTH - LEFT) // 2, HEIGHT + 12 + 18 * (i // 2)
         body.append(
             f'<rect x="{left}" y="{below - 9}" width="12" height="4" fill="{colour}"/>'
             f'<text x="{left + 18}" y="{below - 3}">{escape(line.name)}</text>'
         )
-    for i, mark in enumerate(marks):
+    for i, mark in enumerate(marks if legend else ()):
         below = HEIGHT + 12 + 18 * (-(-len(drawn) // 2) + i)
         body.append(
             f'<line class="mark" x1="{LEFT}" x2="{LEFT + 14}" y1="{below - 7}" y2="{below - 7}"/>'
             f'<text x="{LEFT + 18}" y="{below - 3}">{escape(mark.name)}: {short(mark.y)}</text>'
         )
     return _svg(height, title, body)
+
+
+def bar_chart(
+    title: str, x_label: str, y_label: str, edges: Sequence[float], counts: Sequence[int]
+) -> str:
+    """An SVG element of a histogram; bar i counts what lies between the edges i and i + 1."""
+    most = max(max(counts, default=0), 1)
+    y_ticks = [y for y in ticks(0, most) if y == int(y)]
+    described = f"{title}: {y_label} by {x_label}, " + ", ".join(
+        f"{count} from {short(low)} to {short(high)}"
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+        if count
+    )
+    wide = (WIDTH - LEFT - RIGHT) / max(len(counts), 1)
+
+    def up(y: float) -> float:
+        return HEIGHT - BOTTOM - y / max(y_ticks[-1], 1) * (HEIGHT - TOP - BOTTOM)
+
+    body = [f"<title>{escape(title)}</title><desc>{escape(described)}</desc>"]
+    body.append(f"<style>{STYLE}</style>")
+    body += [_grid_line(up(y), y) for y in y_ticks]
+    body += [
+        f'<rect x="{LEFT + i * wide + 1:.1f}" y="{up(count):.1f}" width="{wide - 2:.1f}" '
+        f'height="{HEIGHT - BOTTOM - up(count):.1f}" fill="{COLOURS[0]}"/>'
+        for i, count in enumerate(counts)
+    ]
+    body += [
+        f'<text x="{LEFT + i * wide:.1f}" y="{HEIGHT - BOTTOM + 18}" '
+        f'text-anchor="middle">{short(edge)}</text>'
+        for i, edge in enumerate(edges)
+        if i % max(len(counts) // 4, 1) == 0
+    ]
+    body.append(_labels(x_label, y_label))
+    return _svg(HEIGHT, title, body)
+
+
+def _grid_line(at: float, value: float) -> str:
+    return (
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{short(value)}</text>'
+    )
+
+
+def _labels(x_label: str, y_label: str) -> str:
+    return (
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" '
+        f'text-anchor="middle">{escape(x_label)}</text>'
+        f'<text class="label" transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" '
+        f'text-anchor="middle">{escape(y_label)}</text>'
+    )
+
+
+def drawable(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
+    """A curve with at most `MOST_DRAWN` of its points: the lowest and the highest of every part
+    of it, so that no peak is lost."""
+    size = math.ceil(2 * len(x) / MOST_DRAWN) if len(x) > MOST_DRAWN else 1
+    chosen: list[int] = []
+    for start in range(0, len(x), size):
+        part = range(start, min(start + size, len(x)))
+        chosen += sorted({min(part, key=y.__getitem__), max(part, key=y.__getitem__)})
+    return Line(name, [x[i] for i in chosen], [_drawn(y[i]) for i in chosen])
+
+
+def _drawn(value: float) -> float:
+    """A value whose distance to any other one is finite."""
+    return max(-LARGEST, min(LARGEST, value))
 
 
 def _svg(height: int, title: str, body: Sequence[str]) -> str:
@@ -132,8 +202,10 @@ def _in_words(line: Line) -> str:
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers that cover a range."""
-    if high <= low:
-        low, high = low - 0.5, high + 0.5
+    size = max(abs(low), abs(high))
+    if high - low <= 1e-12 * size or high <= low:
+        pad = max(0.5, 1e-3 * size)
+        low, high = low - pad, high + pad
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)
@@ -149,3 +221,12 @@ def short(value: float) -> str:
     if size >= 1e4:
         return f"{value / 1e3:.3g}k"
     return f"{value:,.4g}" if size < 1e3 else f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A time in words."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min" if minutes >= 10 else f"{60 * minutes + rest} s"

@@ -157,7 +157,7 @@ def _arm(name: str, runs: list[Run], metric: str) -> Arm:
             f"there are {', '.join(known) or 'none yet'}"
         )
     scores = [score for seed in seeds if (score := seed.score(metric)) is not None]
-    best = [max(seed.curve(metric).values, default=0.0) for seed in seeds]
+    best = [found[1] for seed in seeds if (found := seed.best(metric)) is not None]
     return Arm(name, tuple(runs), tuple(seeds), Summary.of(scores), Summary.of(best))
 
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.errors import ConfigError, RLTrainingError
 from rl_training.experiment.lock import is_in_use
+from rl_training.experiment.run_sections import EVAL_METRICS
 from rl_training.experiment.tracking import (
     CONFIG_FILE,
     METRICS_FILE,
     RESULT_FILE,
     read_run_config,
 )
+from rl_training.reports.events import EventReader, parsed
 
-MOST_TRAINING_POINTS = 2_000
-"""Rows of training metrics that are kept for curves, evenly spaced."""
 NOT_COMPARED = (
     "seed",
     "seeds",
@@ -31,6 +31,7 @@ NOT_COMPARED = (
     "tensorboard",
     "loggers",
     "profile",
+    "report",
 )
 """Keys in which repetitions of one experiment may differ."""
 STATUSES = ("running", "finished", "interrupted", "failed", "dead")
@@ -53,8 +54,9 @@ class SeedRun:
     folder: Path
     evaluations: tuple[dict[str, Any], ...]
     training: tuple[dict[str, Any], ...]
-    """At most `MOST_TRAINING_POINTS`, evenly spaced."""
     result: dict[str, Any]
+    newest_best: dict[str, Any] = field(default_factory=dict)
+    """The newest evaluation that was the best so far."""
 
     def curve(self, metric: str) -> Curve:
         """A metric over the evaluations, or over training if it is logged there."""
@@ -75,6 +77,18 @@ class SeedRun:
         if isinstance(named, str) and named in known:
             return named
         return "eval/return_mean" if "eval/return_mean" in known else next(iter(known), None)
+
+    def best(self, metric: str) -> tuple[int, float] | None:
+        """Tick and value of its best evaluation."""
+        chosen = self.result.get("best") or {}
+        if chosen.get("metric") == metric and _is_number(chosen, "score"):
+            return int(chosen.get("tick") or 0), float(chosen["score"])
+        known = [e for e in (*self.evaluations, self.newest_best) if _is_number(e, metric)]
+        if not known:
+            return None
+        better = min if EVAL_METRICS.get(metric) == "min" else max
+        found = better(known, key=lambda event: float(event[metric]))
+        return int(found["tick"]), float(found[metric])
 
     def score(self, metric: str) -> float | None:
         """Its last value; of returns the one from start states that chose nothing, if there."""
@@ -135,21 +149,49 @@ class Run:
         return json.dumps(kept, sort_keys=True, default=str)
 
 
+class RunReader:
+    """Reads a run again and again while it goes on; of its metrics only what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._events: dict[Path, EventReader] = {}
+
+    def read(self) -> Run:
+        """The run as it is now, however far it has come; refused if the folder holds none."""
+        folder = self.folder
+        try:
+            config = read_run_config(folder)
+        except RLTrainingError:
+            if not (folder / CONFIG_FILE).is_file():
+                raise
+            config = {}  # written by another program, or damaged
+        # before the result, which a run writes first: one that has just ended is not dead
+        running = is_in_use(folder)
+        result = json_file(folder / RESULT_FILE)
+        parts = sorted(folder.glob("seed-*"), key=lambda part: part.name)
+        parts = [part for part in parts if part.is_dir() and not part.is_symlink()]
+        seeds = [self._seed_run(part, _seed_of(part, config)) for part in parts or [folder]]
+        seeds.sort(key=lambda run: run.seed)
+        status = "running" if running else result.get("status", "dead")
+        return Run(folder, config, status if status in STATUSES else "dead", tuple(seeds), result)
+
+    def _seed_run(self, folder: Path, seed: int) -> SeedRun:
+        events = self._events.setdefault(folder, EventReader(folder / METRICS_FILE))
+        events.update()
+        best = parsed([events.newest_best])
+        return SeedRun(
+            seed,
+            folder,
+            tuple(parsed(events.evaluations.lines())),
+            tuple(parsed(events.training.lines())),
+            json_file(folder / RESULT_FILE),
+            best[0] if best else {},
+        )
+
+
 def read_run(folder: Path) -> Run:
     """A run folder, however far its run has come; refused if it is none."""
-    try:
-        config = read_run_config(folder)
-    except RLTrainingError:
-        if not (folder / CONFIG_FILE).is_file():
-            raise
-        config = {}  # written by another program, or damaged
-    result = _json_file(folder / RESULT_FILE)
-    parts = sorted(folder.glob("seed-*"), key=lambda part: part.name)
-    parts = [part for part in parts if part.is_dir() and not part.is_symlink()]
-    seeds = [_seed_run(part, _seed_of(part, config)) for part in parts or [folder]]
-    seeds.sort(key=lambda run: run.seed)
-    status = "running" if is_in_use(folder) else result.get("status", "dead")
-    return Run(folder, config, status if status in STATUSES else "dead", tuple(seeds), result)
+    return RunReader(folder).read()
 
 
 def find_runs(places: Sequence[Path]) -> list[Run]:
@@ -168,6 +210,31 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
         runs += [read_run(folder) for folder in folders]
     unique = {run.folder.resolve(): run for run in runs}
     return list(unique.values())
+
+
+def described(run: Run) -> dict[str, Any]:
+    """A run in a few plain values, whether it has ended or not."""
+    metric = run.chosen_metric
+    scores = [s.score(metric) for s in run.seeds] if metric else []
+    known = [score for score in scores if score is not None]
+    seconds, tick = run.wall_seconds, run.tick
+    rate = tick / seconds if seconds and tick else None
+    left = (run.budget - tick) / rate if run.status == "running" and rate and run.budget else None
+    return {
+        "name": run.folder.name,
+        "folder": str(run.folder),
+        "algo": run.config.get("algo"),
+        "task": run.task,
+        "seeds": [seed.seed for seed in run.seeds],
+        "status": run.status,
+        "tick": tick,
+        "budget": run.budget,
+        "progress": round(tick / run.budget, 4) if run.budget else None,
+        "metric": metric,
+        "score": sum(known) / len(known) if known else None,
+        "wall_seconds": seconds,
+        "seconds_left": None if left is None else round(left, 1),
+    }
 
 
 def _run_folders(place: Path) -> Iterator[Path]:
@@ -189,54 +256,8 @@ def _seed_of(part: Path, config: dict[str, Any]) -> int:
     return 0
 
 
-def _seed_run(folder: Path, seed: int) -> SeedRun:
-    evaluations, training = _events(folder / METRICS_FILE)
-    return SeedRun(
-        seed, folder, tuple(evaluations), tuple(training), _json_file(folder / RESULT_FILE)
-    )
-
-
-def _events(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All evaluations and a thinned selection of the training events.
-
-    Lines of training are parsed only if they are kept, so that a file of millions of rows is
-    read in seconds.
-    """
-    evaluations: list[bytes] = []
-    training: list[bytes] = []
-    stride, seen = 1, 0
-    newest = b""
-    with suppress(OSError), path.open("rb") as file:
-        for line in file:
-            if line.startswith(b'{"event": "eval"'):
-                evaluations.append(line)
-                continue
-            newest = line
-            if seen % stride == 0:
-                training.append(line)
-                if len(training) > 2 * MOST_TRAINING_POINTS:
-                    training, stride = training[::2], stride * 2
-            seen += 1
-    if training and training[-1] != newest:
-        training.append(newest)
-    if len(evaluations) > MOST_TRAINING_POINTS:
-        step = math.ceil(len(evaluations) / MOST_TRAINING_POINTS)
-        evaluations = [*evaluations[:-1:step], evaluations[-1]]
-    return _parsed(evaluations), _parsed(training)
-
-
-def _parsed(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The events of whole lines; one that is half written is left out."""
-    found = []
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if isinstance(event, dict) and isinstance(event.get("tick"), int):
-                found.append(event)
-    return found
-
-
-def _json_file(path: Path) -> dict[str, Any]:
+def json_file(path: Path) -> dict[str, Any]:
+    """The values of a JSON file; none if it is missing or damaged."""
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict):

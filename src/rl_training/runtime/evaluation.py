@@ -144,12 +144,13 @@ class Evaluator:
         """Let the episodes of a policy start from the states of another seed."""
         self.seeds[policy] = seed
 
-    def run(self, act: ActFunction, episodes: int) -> EvalResult:
-        """Run `episodes` whole episodes; episode i always starts from the same state."""
-        return self.run_all(lambda obs, _, carry: act(obs, carry), episodes, (0,))[0]
+    def run(self, act: ActFunction, episodes: int, first: int = 0) -> EvalResult:
+        """Run `episodes` whole episodes, counted from `first`; episode i always starts from the
+        same state."""
+        return self.run_all(lambda obs, _, carry: act(obs, carry), episodes, (0,), first)[0]
 
     def run_all(
-        self, act: ManyActFunction, episodes: int, policies: Sequence[int]
+        self, act: ManyActFunction, episodes: int, policies: Sequence[int], first: int = 0
     ) -> dict[int, EvalResult]:
         """Run `episodes` whole episodes of each policy, all at the same time.
 
@@ -158,11 +159,12 @@ class Evaluator:
         results: dict[Episode, Outcome] = {}
         with usual_torch(), untouched_randomness():
             seed_global_generators(derive_seed(self.seeds[0], "eval draws"))
-            for first in range(0, episodes, PARALLEL_EPISODES):
-                numbers = range(first, min(first + PARALLEL_EPISODES, episodes))
+            wanted = range(first, first + episodes)
+            for start in range(0, episodes, PARALLEL_EPISODES):
+                numbers = wanted[start : start + PARALLEL_EPISODES]
                 results |= self._run_wave(act, [Episode(p, n) for p in policies for n in numbers])
         return {
-            p: EvalResult(*zip(*(results[Episode(p, n)] for n in range(episodes)), strict=True))
+            p: EvalResult(*zip(*(results[Episode(p, n)] for n in wanted), strict=True))
             for p in policies
         }
 

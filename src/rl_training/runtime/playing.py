@@ -67,12 +67,14 @@ class Playable(ABC):
         path: str | Path,
         *,
         seed: int | None = None,
+        episode: int = 0,
         overwrite: bool = False,
         deterministic: bool = True,
         env_id: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
     ) -> EvalResult:
-        """Write the first episode of `evaluate` as a video, .mp4 or .gif, and return its result.
+        """Write an episode of `evaluate`, by default the first, as a video, .mp4 or .gif, and
+        return its result.
 
         With sampled actions it starts like that episode, but continues differently.
         """
@@ -87,6 +89,7 @@ class Playable(ABC):
             Path(path),
             max_steps=self._eval_lengths()[1],
             overwrite=overwrite,
+            episode=_numbered(episode),
         )
 
     def _task(
@@ -99,3 +102,13 @@ class Playable(ABC):
         if env_id is None:  # another environment is named by the caller and needs no check
             env_id, own = self._own_task()
         return env_id, dict(own if env_kwargs is None else env_kwargs)
+
+
+def _numbered(episode: Any) -> int:
+    """The number of an episode, counted from 0."""
+    from rl_training.experiment.config import whole_number
+
+    number = whole_number(episode)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigError(f"episode: expected a whole number, at least 0, got {episode!r}")
+    return number

@@ -50,6 +50,7 @@ def write_result(record: Record, status: str) -> None:
                 "metric": result.best_metric,
             },
             "data_notes": list(result.data_notes),
+            "warnings": list(record.console.warnings),
             "held_out": {
                 "last": held_out.metrics() if held_out else None,
                 "best": best.metrics() if best else None,

@@ -31,7 +31,7 @@ from rl_training.experiment.tracking import (
     write_json,
 )
 from rl_training.runtime.agents import VmapLearner
-from rl_training.runtime.callbacks import TrainResult
+from rl_training.runtime.callbacks import Callback, TrainResult
 from rl_training.runtime.loops.offline import LoopsInStep
 from rl_training.runtime.record import Record
 from rl_training.runtime.saving import Autosave
@@ -96,8 +96,9 @@ def seeds_trainer(
     clock: LoopsInStep,
     run_dir: Path,
     console: Console,
+    callbacks: Sequence[Callback] = (),
 ) -> Trainer[SeedsResult]:
-    """The trainer of a run of several seeds."""
+    """The trainer of a run of several seeds; `callbacks` hear of the first one."""
     form = SeedsForm(config, run_dir, console)
     stack = clock.engine.learner
     assert isinstance(stack, VmapLearner)
@@ -112,6 +113,7 @@ def seeds_trainer(
             loop,
             seed_folder(run_dir, seed),
             SeedConsole(console, seed, form),
+            callbacks if i == 0 else (),
             evaluator=None if evaluations is None else evaluations.of(i),
             resume_dir=run_dir,
         )
@@ -222,6 +224,7 @@ class SeedsForm:
                 **{name: one.to_dict() if one else None for name, one in summaries.items()},
                 "failures": {str(seed): text for seed, text in result.failures.items()},
                 "data_notes": list(trainer.records[0].loop.data_notes),
+                "warnings": list(self.console.warnings),
                 "wall_seconds": round(result.wall_seconds, 3),
                 "profile": trainer.profile.to_dict() if trainer.profile else None,
                 "config_hash": self.config.hash(),
@@ -332,6 +335,7 @@ class SeedConsole(Console):
     """Passes on what one of the agents reports, with its seed."""
 
     def __init__(self, console: Console, seed: int, form: SeedsForm) -> None:
+        super().__init__()
         self.console, self.seed, self.form = console, seed, form
 
     def evaluated(
@@ -340,4 +344,5 @@ class SeedConsole(Console):
         self.form.evaluated(self.seed, score)
 
     def say(self, text: str) -> None:
+        super().say(text)
         self.console.say(f"seed {self.seed}: {text}")

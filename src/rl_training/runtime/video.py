@@ -1,4 +1,4 @@
-"""Records a video of the first evaluation episode."""
+"""Records a video of an evaluation episode."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def record_episode(
     *,
     max_steps: int,
     overwrite: bool = False,
+    episode: int = 0,
 ) -> EvalResult:
-    """Record evaluation episode 0 as an .mp4 or .gif, which appears complete or not at all."""
+    """Record one evaluation episode as an .mp4 or .gif, which appears complete or not at all."""
     _check_target(path, overwrite)
     package = _encoder(path)
     with _no_screen_needed(), _no_empty_folders(path):
@@ -54,7 +55,7 @@ def record_episode(
             with draft_of(path) as draft, _Recording(package, draft, fps) as recording:
                 evaluator = Evaluator(env_id, env_kwargs, spaces, [seed], max_steps)
                 evaluator.add_env(_Recorded(env, env_id, recording.add))
-                result = evaluator.run(act, 1)
+                result = evaluator.run(act, 1, first=episode)
                 recording.finish()
             return result
         except OSError as error:

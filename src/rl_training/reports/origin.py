@@ -1,0 +1,88 @@
+"""What was run, on what, and how to run it again, as parts of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rl_training.experiment.tracking import CONFIG_FILE
+from rl_training.experiment.trust import needs_trust
+from rl_training.reports.charts import short
+from rl_training.reports.page import Markup, command, paragraph, table
+from rl_training.reports.runs import Run
+from rl_training.reports.settings import differences, known_config, overrides
+
+
+def origin_parts(run: Run, data: Mapping[str, Any]) -> list[Markup]:
+    """Algorithm, settings, data, machine and versions."""
+    config, result = run.config, run.result
+    seeds = ", ".join(str(seed.seed) for seed in run.seeds)
+    about = [
+        ("algorithm", config.get("algo", "unknown")),
+        ("task", run.task),
+        ("seeds", seeds),
+        ("device", config.get("device", "unknown")),
+        ("engine", config.get("engine", "unknown")),
+    ]
+    parts = [table("The run", ("", ""), about)]
+    found = differences(config)
+    if found:
+        rows = [(one.key, one.value, "–" if one.default is None else one.default) for one in found]
+        caption = "Settings that differ from the defaults"
+        if all(one.default is None for one in found):
+            caption = "All settings; their defaults are not known to this installation"
+        parts.append(table(caption, ("key", "value", "default"), rows))
+    else:
+        parts.append(paragraph("All settings have their defaults."))
+    if data:
+        rows_of_data = [
+            (key, short(value) if isinstance(value, float) else value)
+            for key, value in data.items()
+        ]
+        parts.append(table("The data", ("", ""), rows_of_data))
+    machine = [
+        (key.replace("_", " "), value)
+        for name in ("hardware", "versions")
+        for key, value in _mapping(result.get(name) or _of_a_seed(run, name)).items()
+    ]
+    if machine:
+        parts.append(table("Machine and versions", ("", ""), machine))
+    return parts
+
+
+def _of_a_seed(run: Run, name: str) -> Any:
+    return next((seed.result[name] for seed in run.seeds if name in seed.result), None)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def reproduction_parts(run: Run) -> list[Markup]:
+    """Commands that make the same run again."""
+    named = ["run_name=null"] if run.config.get("run_name") else []
+    file = str(run.folder / CONFIG_FILE)
+    parts = [
+        paragraph("From the run folder, whose config alone rebuilds the run:"),
+        command("rl-training", "train", file, *named),
+    ]
+    config = known_config(run.config)
+    texts = None if config is None else overrides(config)
+    if texts is not None and config is not None:
+        parts.append(paragraph("The same without any file of the run:"))
+        parts.append(command("rl-training", "train", config.algo, *texts))
+    trust = ["--trust"] if needs_trust(run.config) else []
+    if run.status in ("interrupted", "failed", "dead"):
+        parts.append(paragraph("Go on with the run:"))
+        parts.append(command("rl-training", "resume", str(run.folder), *trust))
+    elif run.status == "finished" and run.config.get("env_id"):
+        parts.append(paragraph("Evaluate its policy:"))
+        parts.append(command("rl-training", "eval", str(run.folder), *trust))
+    versions = _mapping(run.result.get("versions") or _of_a_seed(run, "versions"))
+    packages = [
+        f"{name}=={v}" for name, v in versions.items() if name in ("torch", "numpy", "gymnasium")
+    ]
+    if packages:
+        parts.append(paragraph("With the versions that it had:"))
+        parts.append(command("pip", "install", *packages))
+    return parts
