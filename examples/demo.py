@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rl_training import AWR, BC, load_transition_dataset
+from rl_training.reports.report import write_report
+from rl_training.reports.runs import read_run
 
 
 def main() -> None:
@@ -31,7 +33,7 @@ def main() -> None:
 
     out.print("\n1. Behaviour cloning copies both halves:")
     bc = BC.from_config("bc/pendulum", **options)
-    bc.learn(arguments.total_updates)
+    cloned = bc.learn(arguments.total_updates)
 
     out.print("\n2. AWR copies the actions that turned out better than expected:")
     awr = AWR.from_config("awr/pendulum", **options)
@@ -47,7 +49,10 @@ def main() -> None:
     out.print(table)
 
     run = result.run_dir
+    report = run / "comparison.html"
+    write_report([read_run(cloned.run_dir), read_run(run)], report)
     out.print(f"\nRun folder: {run}", soft_wrap=True)
+    out.print(f"Report for the browser: {report}", soft_wrap=True)
     out.print("Continue with:", soft_wrap=True)
     for command in (
         f"rl-training eval {run} --episodes 100",

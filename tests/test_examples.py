@@ -13,7 +13,10 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 SHORT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # options, and what has to be printed
-    "demo.py": (("--total-updates", "20"), ("behaviour cloning", "AWR", "the scripted expert")),
+    "demo.py": (
+        ("--total-updates", "20"),
+        ("behaviour cloning", "AWR", "the scripted expert", "comparison.html"),
+    ),
     "fqf_cartpole_reference.py": (
         ("--timesteps", "1500"),
         ("fractions moved", "entropy", "1,500", "best return", "of the largest entropy"),

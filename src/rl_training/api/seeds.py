@@ -32,7 +32,7 @@ from rl_training.experiment.tracking import (
     write_run_config,
 )
 from rl_training.experiment.trust import refuse_unknown_modules
-from rl_training.reports.live import reported
+from rl_training.reports.live import LiveReport
 from rl_training.runtime.build import build_algorithm, run_scope, task_spaces
 from rl_training.runtime.loops.data import training_data
 from rl_training.runtime.loops.offline import LoopsInStep
@@ -82,9 +82,9 @@ def learn_seeds(
         announce(console, run_dir, clock.loops[0])
         if beginning is not None:
             console.say(beginning)
-        parts = _parts(run_dir, config)
-        with reported(config, run_dir, console) as also, working_in(run_dir, *parts):
-            return seeds_trainer(config, agents, clock, run_dir, console, also).run()
+        live = LiveReport(config, run_dir, console)
+        with working_in(run_dir, *_parts(run_dir, config)), live.until_the_end():
+            return seeds_trainer(config, agents, clock, run_dir, console, live.callbacks()).run()
 
 
 def resume_seeds(
@@ -105,18 +105,15 @@ def resume_seeds(
     console = ProgressConsole() if progress else Console()
     config = with_paths_found(config, run_dir)
     spaces = task_spaces(config)
-    with (
-        reported(config, run_dir, console) as also,
-        working_in(run_dir, *_parts(run_dir, config)),
-        run_scope(config, spaces),
-    ):
+    live = LiveReport(config, run_dir, console)
+    with working_in(run_dir, *_parts(run_dir, config)), run_scope(config, spaces):
         make_sinks(config)
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
             config = config.settled(engine="auto")
         clock = LoopsInStep(config, agents, training_data(config, agents[0], None))
-        trainer = seeds_trainer(config, agents, clock, run_dir, console, also)
+        trainer = seeds_trainer(config, agents, clock, run_dir, console, live.callbacks())
         for part in trainer.records:
             check_checkpoints(part.store, part.config, spaces, console)
         with refused_if_unfit(run_dir):
@@ -129,7 +126,8 @@ def resume_seeds(
             console.say(note)
         total, unit = clock.loops[0].total, clock.loops[0].unit
         console.say(f"resuming {run_dir} at {trainer.tick:,} of {total:,} {unit}")
-        return trainer.run()
+        with live.until_the_end():
+            return trainer.run()
 
 
 def chosen_seeds(config: TrainConfig, seeds: int | Sequence[int] | None) -> Sequence[int]:

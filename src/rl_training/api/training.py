@@ -39,7 +39,7 @@ from rl_training.experiment.tracking import (
     reraise_os_error,
     write_run_config,
 )
-from rl_training.reports.live import reported
+from rl_training.reports.live import LiveReport
 from rl_training.runtime.build import build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.loops import Loop
@@ -136,8 +136,9 @@ class Training(Acting):
             announce(console, run_dir, loop)
             if self._beginning is not None:
                 console.say(self._beginning)
-            with reported(config, run_dir, console) as also, working_in(run_dir):
-                callbacks = (*callbacks, *also)
+            live = LiveReport(config, run_dir, console)
+            callbacks = (*callbacks, *live.callbacks())
+            with working_in(run_dir), live.until_the_end():
                 return self._trainer(config, loop, run_dir, console, callbacks).run()
 
     def _trainer(
@@ -185,14 +186,11 @@ class Training(Acting):
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
             config = config.settled(engine="auto")
         config = with_paths_found(config, run_dir)
-        with (
-            reported(config, run_dir, console) as also,
-            working_in(run_dir),
-            run_scope(config, self.algorithm.spaces),
-        ):
+        live = LiveReport(config, run_dir, console)
+        callbacks = (*callbacks, *live.callbacks())
+        with working_in(run_dir), run_scope(config, self.algorithm.spaces):
             make_sinks(config)
             loop = build_loop(config, self.algorithm)
-            callbacks = (*callbacks, *also)
             trainer = self._trainer(config, loop, run_dir, console, callbacks)
             (record,) = trainer.records
             check_checkpoints(record.store, config, self.algorithm.spaces, console)
@@ -222,4 +220,5 @@ class Training(Acting):
             if note := version_note(record.last_saved):
                 console.say(note)
             console.say(f"resuming {run_dir} at {loop.tick:,} of {loop.total:,} {loop.unit}")
-            return trainer.run()
+            with live.until_the_end():
+                return trainer.run()

@@ -20,40 +20,43 @@ LEAST_MINUTES = 0.5
 
 
 class LiveReport(Callback):
-    """Writes a run's report at evaluations, so rarely that it takes little of the time."""
+    """The report of a run whose config asks for one.
 
-    def __init__(self, run_dir: Path, console: Console) -> None:
-        self._reader, self._console = RunReader(run_dir), console
+    It is written at evaluations, so rarely that it takes little of the time, and at the end.
+    """
+
+    def __init__(self, config: TrainConfig, run_dir: Path, console: Console) -> None:
+        self._wanted, self._console = config.report, console
+        self._reader, self._target = RunReader(run_dir), run_dir / REPORT_FILE
         self._clock, self._first = Autosave(LEAST_MINUTES), True
+
+    def callbacks(self) -> list[Callback]:
+        return [self] if self._wanted else []
 
     def on_eval(self, event: EvalEvent) -> None:
         if self._first or self._clock.due():
             self._first = False
-            self.write()
+            self._write(ended=False)
 
-    def write(self) -> None:
-        """Write it now; a failure is a warning, because it must not end a run."""
+    @contextmanager
+    def until_the_end(self) -> Iterator[None]:
+        """Write the last report after the block, however it ends."""
+        try:
+            yield
+        finally:
+            if self._wanted and self._write(ended=True):
+                self._console.say(f"report: {self._target}")
+
+    def _write(self, ended: bool) -> bool:
+        """Write the report; a failure is a warning, because it must not end a run."""
         began = time.monotonic()
         try:
-            write_report([self._reader.read()], self._reader.folder / REPORT_FILE)
+            write_report([self._reader.read(ended)], self._target)
         except (RLTrainingError, OSError) as error:
             self._console.say(f"warning: the report was not written: {error}")
+            return False
         self._clock.saved(time.monotonic() - began)
-
-
-@contextmanager
-def reported(config: TrainConfig, run_dir: Path, console: Console) -> Iterator[list[Callback]]:
-    """While active, callbacks that keep the report of a run up to date, if its config asks for
-    one; the last report is written at the end, however the run ends."""
-    if not config.report:
-        yield []
-        return
-    live = LiveReport(run_dir, console)
-    try:
-        yield [live]
-    finally:
-        live.write()
-        console.say(f"report: {run_dir / REPORT_FILE}")
+        return True
 
 
 def followed(

@@ -156,8 +156,11 @@ class RunReader:
         self.folder = folder
         self._events: dict[Path, EventReader] = {}
 
-    def read(self) -> Run:
-        """The run as it is now, however far it has come; refused if the folder holds none."""
+    def read(self, ended: bool = False) -> Run:
+        """The run as it is now, however far it has come; refused if the folder holds none.
+
+        `ended` is for the process of the run itself, which still holds its lock.
+        """
         folder = self.folder
         try:
             config = read_run_config(folder)
@@ -166,7 +169,7 @@ class RunReader:
                 raise
             config = {}  # written by another program, or damaged
         # before the result, which a run writes first: one that has just ended is not dead
-        running = is_in_use(folder)
+        running = not ended and is_in_use(folder)
         result = json_file(folder / RESULT_FILE)
         parts = sorted(folder.glob("seed-*"), key=lambda part: part.name)
         parts = [part for part in parts if part.is_dir() and not part.is_symlink()]

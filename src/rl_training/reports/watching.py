@@ -30,15 +30,22 @@ def plotted(curves: Sequence[Curve], width: int, rows: int, plain: bool = False)
     margin = max(map(len, labels)) + 1
     columns = max(width - margin, 8)
     cells = [[0] * columns for _ in range(rows)]
-    for tick, value in points:
-        x = round((tick - first) / max(last - first, 1) * (2 * columns - 1))
+
+    def place(tick: int, value: float) -> tuple[int, float]:
         # halves, so that the difference of any two numbers is finite
         share = (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.5
-        y = round((1.0 - share) * (4 * rows - 1))
-        cells[y // 4][x // 2] |= DOTS[y % 4][x % 2]
+        across = round((tick - first) / max(last - first, 1) * (2 * columns - 1))
+        return across, (1.0 - share) * (4 * rows - 1)
+
+    for curve in curves:
+        placed = [place(t, v) for t, v in zip(curve.ticks, curve.values, strict=True)]
+        for (x, y), (next_x, next_y) in zip(placed, placed[1:] or placed, strict=False):
+            for step in range(max(next_x - x, 0) + 1):
+                dot = round(y + (next_y - y) * step / max(next_x - x, 1))
+                cells[dot // 4][(x + step) // 2] |= DOTS[dot % 4][(x + step) % 2]
     return [
         f"{label:>{margin - 1}} "
-        + "".join(("*" if c else " ") if plain else chr(0x2800 + c) for c in row).rstrip()
+        + "".join(("*" if c else " ") if plain else chr(0x2800 + c) for c in row).rstrip(" \u2800")
         for label, row in zip(labels, cells, strict=True)
     ]
 
@@ -74,7 +81,8 @@ def progress_line(run: Run) -> str:
     if rates:
         parts.append(f"{rates[0]:,.0f} per second")
     if about["wall_seconds"] is not None:
-        parts.append(f"{duration(about['wall_seconds'])} so far")
+        running = run.status == "running"
+        parts.append(f"{duration(about['wall_seconds'])}{' so far' if running else ''}")
     if about["seconds_left"] is not None:
         parts.append(f"{duration(about['seconds_left'])} left")
     if about["score"] is not None:

@@ -14,17 +14,19 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and its confidence interval; a format is that of each of the three numbers."""
+    """A number and its confidence interval; a format is that of each of the three numbers, one
+    digit after the point by default."""
 
     value: float
     low: float
     high: float
 
     def __format__(self, numbers: str) -> str:
+        numbers = numbers or ",.1f"
         return f"{self.value:{numbers}} [{self.low:{numbers}}, {self.high:{numbers}}]"
 
     def __str__(self) -> str:
-        return f"{self:,.1f}"
+        return format(self)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,371 @@
+"""The page about runs, the list of all runs, and the view in the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training import learn_seeds
+from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.tracking import read_run_config
+from rl_training.reports.events import MOST_POINTS, EventReader, parsed
+from rl_training.reports.report import REFRESH_SECONDS, report
+from rl_training.reports.runs import Curve, find_runs, read_run
+from rl_training.reports.settings import differences, overrides
+from rl_training.reports.watching import plotted
+from tests.conftest import QUICK, Command
+
+from .test_compare import made_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+HOLD = (
+    "import sys, time; from pathlib import Path\n"
+    "from rl_training.experiment.lock import working_in\n"
+    "with working_in(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+)
+"""A process that trains in a run folder, as far as others can see, until its input ends."""
+
+
+class Page(HTMLParser):
+    """What a page holds; a tag that is not closed as it was opened is an error."""
+
+    EMPTY = ("meta", "link", "input", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.numbers: list[float] = []
+        self.tags: list[str] = []
+        self.said: list[str] = []
+        self.headings: list[int] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open, self._open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attributes)
+        if tag not in self.EMPTY:
+            self._open.append(tag)
+        if tag == "data":
+            self.numbers.append(float(given["value"] or "nan"))
+        if re.fullmatch(r"h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag == "svg":
+            assert given["role"] == "img"
+            assert given["aria-label"]
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.said).split())
+
+
+def page_of(*folders: Path) -> Page:
+    return Page(report(find_runs(folders)))
+
+
+@pytest.fixture(scope="module")
+def seeds_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run of two seeds with a report, a profile and measures on held-out data."""
+    config = load_config("bc/pendulum", [
+        *QUICK, "eval_interval=10", "log_interval=5", "eval_episodes=2", "report=true",
+        "profile=true", "dataset.max_episodes=6", "dataset.split={test: 0.34}",
+        f"output_dir={tmp_path_factory.mktemp('runs')}", "run_name=<i>two</i>",
+    ])  # fmt: skip
+    return learn_seeds(config, 2, progress=False).run_dir
+
+
+def test_a_run_writes_its_report_whose_numbers_are_those_of_its_result(seeds_run: Path) -> None:
+    text = (seeds_run / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    for seed in (0, 1):
+        result = json.loads((seeds_run / f"seed-{seed}" / "result.json").read_text())
+        expected = [
+            result["last_eval"]["eval/return_mean"],
+            result["best"]["score"],
+            result["held_out"]["last"]["eval/return_mean"],
+            *(v for key, v in result["last_eval"].items() if key.startswith("offline/")),
+        ]
+        assert len(expected) > 3
+        for value in expected:
+            assert value in page.numbers
+    whole = json.loads((seeds_run / "result.json").read_text())
+    for value in (*whole["last"]["mean"].values(), *whole["profile"].values()):
+        assert value in page.numbers or value == 0.0
+    for words in (
+        "status finished", "20 of 20 updates", "Where the time went", "Training metrics",
+        "Settings that differ from the defaults", "algo_kwargs.hidden_sizes", "gymnasium",
+        "rl-training train", "Returns of 4 episodes", "offline/", "<i>two</i>",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert "<i>" not in text
+    assert 'http-equiv="refresh"' not in text
+    assert page.headings[0] == 1
+    assert page.headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(page.headings, page.headings[1:]))  # noqa: B905
+    assert page.tags.count("table") == page.tags.count("caption")
+    assert not re.findall(r"(?:src|href)=\"(?!#|data:)", text)
+    assert len(text) < 3_000_000
+
+
+def test_the_command_in_a_report_makes_the_same_config(seeds_run: Path) -> None:
+    config = TrainConfig.stored(read_run_config(seeds_run))
+    texts = overrides(config)
+    assert texts is not None
+    assert load_config("bc", texts).hash() == config.hash()
+    shown = next(line for line in page_of(seeds_run).said if " train bc " in line)
+    assert shlex.split(shown) == ["rl-training", "train", "bc", *texts]
+    keys = {one.key: (one.value, one.default) for one in differences(config.to_dict())}
+    assert keys["eval_interval"] == ("10", "0")
+    assert keys["algo_kwargs.hidden_sizes"][0] == "[8]"
+    assert "seed" not in keys
+    assert not {"report", "output_dir", "run_name"} & set(keys)
+    unknown = differences({"algo": "of another package", "x": [1]})
+    assert [(one.key, one.value, one.default) for one in unknown] == [
+        ("algo", "of another package", None),
+        ("x", "[1]", None),
+    ]
+
+
+def test_several_runs_are_compared(tmp_path: Path) -> None:
+    for seed in range(3):
+        made_run(tmp_path / "runs" / f"a{seed}", seed, [10.0, 20.0 + seed])
+        made_run(tmp_path / "runs" / f"b<b>{seed}", seed, [10.0, 40.0 + seed], algo="td3<b>")
+    page = page_of(tmp_path / "runs")
+    for words in ("6 runs on Toy-v0", "interquartile mean", "performance profile", "td3<b>, 3"):
+        assert words in page.text, words
+    for value in (21.0, 41.0, 1.0):
+        assert value in page.numbers
+    assert page.tags.count("b") == 0
+    many = [made_run(tmp_path / "many" / str(i), i, [1.0], gamma=i) for i in range(30)]
+    assert page_of(*many).tags.count("section") < 200
+
+
+def test_warnings_estimates_and_damaged_files(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", 0, [1.0, 3.0, 2.0])
+    result = json.loads((run / "result.json").read_text())
+    result |= {"status": "failed", "stop_reason": "</script>broke", "warnings": ["few rows"],
+               "data_notes": ["rewards are zero"], "inexact_because": "it keeps a world"}  # fmt: skip
+    (run / "result.json").write_text(json.dumps(result))
+    entry = {"checkpoint": "1", "data": "ab", "episodes": 7, "gamma": 0.9, "unusual": 0.25,
+             "effective_size": 3.5, "verdict": "not supported by the data",
+             "estimates": {"fqe": {"value": 1.25, "low": 0.5, "high": 2.5}}}  # fmt: skip
+    (run / "ope.json").write_text(json.dumps({"evaluations": [entry, "odd", {"estimates": 3}]}))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('no json\n{"event": "eval", "tick": 500, "eval/retu')
+    page = page_of(run)
+    for words in (
+        "not complete: it failed", "few rows", "rewards are zero", "it keeps a world",
+        "</script>broke", "not supported by the data", "25.0%", "3.5 episodes",
+        "rl-training resume", "300 of 300",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert {1.25, 0.5, 2.5, 3.0} <= set(page.numbers)
+    for name, content in (
+        ("result.json", "{"),
+        ("result.json", '{"profile": 3, "best": [], "held_out": "x", "versions": []}'),
+        ("ope.json", "[]"),
+        ("metrics.jsonl", ""),
+        ("config.yaml", ""),
+    ):
+        (run / name).write_text(content)
+        assert page_of(run).headings[0] == 1
+    assert "No evaluation yet" in page_of(run).text
+
+
+def test_a_million_evaluations_make_a_small_page(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", 0, [])
+    line = '{"event": "eval", "tick": %d, "eval/return_mean": %d, "best": %s}\n'
+    with (run / "metrics.jsonl").open("w") as file:
+        for tick in range(1_000_000):
+            peak = tick == 654_321
+            file.write(line % (tick, 7_000 if peak else tick % 100, "true" if peak else "false"))
+    began = time.process_time()
+    found = read_run(run)
+    text = report([found])
+    assert time.process_time() - began < 12.0
+    assert MOST_POINTS <= len(found.seeds[0].evaluations) <= 2 * MOST_POINTS + 1
+    assert found.seeds[0].best("eval/return_mean") == (654_321, 7_000.0)
+    assert 7_000.0 in Page(text).numbers
+    assert len(text) < 1_000_000
+
+
+def test_a_record_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    reader = EventReader(path)
+
+    def ticks() -> list[int]:
+        reader.update()
+        return [event["tick"] for event in parsed(reader.training.lines())]
+
+    assert ticks() == []
+    lines = ['{"event": "train", "tick": %d}\n' % tick for tick in range(6)]
+    path.write_text("".join(lines[:3]) + lines[3][:9])
+    assert ticks() == [0, 1, 2]
+    path.write_text("".join(lines[:5]))
+    assert ticks() == [0, 1, 2, 3, 4]
+    path.write_text("".join(lines[:2]) + lines[5])  # a resumed run dropped the end
+    assert ticks() == [0, 1, 5]
+
+
+def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli: Command) -> None:
+    run = made_run(tmp_path / "run", 0, [1.0, 2.0])
+    whole = (run / "result.json").read_text()
+    (run / "result.json").unlink()
+    command = [sys.executable, "-c", HOLD, str(run)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        holder.stdout.readline()
+        out = tmp_path / "live.html"
+        assert cli("report", run, "--out", out).code == 0
+        assert f'http-equiv="refresh" content="{REFRESH_SECONDS}"' in out.read_text()
+        arguments = ["rl_training", "watch", str(run), "--every", "0.1"]
+        with subprocess.Popen(
+            [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True
+        ) as watcher:
+            assert watcher.stdout is not None
+            first = watcher.stdout.readline()
+            assert "200 of 200 environment steps (100%)" in first
+            assert "4 s so far" in first
+            assert watcher.poll() is None
+            (run / "result.json").write_text(whole)
+            holder.stdin.close()
+            holder.wait()
+            shown = watcher.stdout.read()
+            assert watcher.wait(60) == 0
+    assert "sac on Toy-v0: finished" in shown
+    assert "eval/return_mean over environment steps" in shown
+    assert cli("report", run, "--out", out, "--follow").code == 0
+    assert 'http-equiv="refresh"' not in out.read_text()
+
+
+def test_curves_in_the_terminal() -> None:
+    rising = plotted([Curve((0, 10), (0.0, 1.0))], 22, 5, plain=True)
+    assert [line.strip() for line in rising[1:-1]] == ["****"] * 3
+    assert rising[0].startswith("1 ")
+    assert rising[0].endswith("*")
+    assert rising[-1].startswith("0 *")
+    for values in ((3.0,), (5.0, 5.0), (-1e308, 1e308)):
+        ticks = tuple(range(len(values)))
+        assert len(plotted([Curve(ticks, values)], 30, 4)) == 4
+    assert plotted([], 30, 4) == ["no points yet"]
+
+
+def test_all_runs_are_listed_and_wrong_requests_refused(tmp_path: Path, cli: Command) -> None:
+    runs = tmp_path / "runs"
+    made_run(runs / "one", 0, [1.0])
+    made_run(runs / "two<script>", 1, [2.0], env_id="Other<img>-v0")
+    (runs / "one" / "report.html").write_text("")
+    assert cli("report", "--all", runs).code == 0
+    text = (runs / "index.html").read_text()
+    page = Page(text)
+    assert 'href="one/report.html"' in text
+    assert "Other<img>-v0" in page.text
+    assert page.tags.count("script") == 1
+    assert page.numbers == [1.0, 2.0]
+    (tmp_path / "empty").mkdir()
+    for arguments, words in (
+        ((), "name the runs"),
+        ((runs,), "different tasks"),
+        ((tmp_path / "empty",), "holds no run"),
+        ((tmp_path / "missing",), "does not exist"),
+        ((runs / "one", "--out", tmp_path / "x.pdf"), "no .html file"),
+        (("--all", runs, "--videos"), "--all"),
+    ):
+        refused = cli("report", *arguments)
+        assert refused.code == 2
+        assert words in refused.err
+        assert len(refused.error_lines) == 1
+    assert not (tmp_path / "x.pdf").exists()
+    assert cli("watch", tmp_path / "missing").code == 2
+
+
+def test_videos_and_data_on_request(bc_run: Path, tmp_path: Path, cli: Command) -> None:
+    import imageio_ffmpeg  # noqa: F401  (an extra that the tests have)
+
+    out = tmp_path / "report.html"
+    done = cli("report", bc_run, "--out", out, "--videos", "--data")
+    assert done.code == 0, done.err
+    page = Page(out.read_text())
+    assert page.tags.count("video") == 2
+    returns = [float(r.replace(",", "")) for r in re.findall(r"episodes, return (\S+)", page.text)]
+    assert returns[0] > returns[1]
+    assert "mean return of the data" in page.text
+    assert out.read_text().count("data:video/mp4;base64,AAAA") == 2
+    config = read_run_config(bc_run)
+    (bc_run / "config.yaml").write_text(json.dumps({**config, "dataset": None}))
+    shutil.rmtree(bc_run / "checkpoints")
+    done = cli("report", bc_run, "--out", out, "--videos", "--data")
+    assert done.code == 0
+    assert "No videos:" in Page(out.read_text()).text
+    assert "No summary of the data:" in done.out
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_pages_in_a_browser(seeds_run: Path, tmp_path: Path, cli: Command) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    for i in range(3):
+        long = "a_very_long_name_without_a_space_" * 5
+        made_run(tmp_path / "runs" / f"r{i}", i, [5.0, 9.0 - i], algo_kwargs={"x": long})
+    made_run(tmp_path / "other", 0, [1.0], algo="ppo", env_id="Other-v0")
+    pages = {name: tmp_path / f"{name}.html" for name in ("comparison", "all")}
+    assert cli("report", tmp_path / "runs", "--out", pages["comparison"]).code == 0
+    assert cli("report", "--all", tmp_path, "--out", pages["all"]).code == 0
+    pages["run"] = seeds_run / "report.html"
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        page = context.new_page()
+        problems: list[str] = []
+        requests: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text))
+        page.on("request", lambda request: requests.append(request.url))
+        for path in pages.values():
+            page.goto(path.as_uri())
+            page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 400, f"{path.name} is {wide} px wide"
+            colours: Any = page.evaluate(
+                "[getComputedStyle(document.body).color,"
+                " getComputedStyle(document.body).backgroundColor]"
+            )
+            assert colours == ["rgb(232, 232, 232)", "rgb(22, 24, 28)"]
+        assert not problems, problems
+        assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+        page.goto(pages["all"].as_uri())
+        names = page.locator("tbody tr:visible th")
+        expect = playwright.expect
+        expect(names).to_have_text(["other", "r0", "r1", "r2"])
+        page.get_by_role("button", name="score").click()
+        expect(names).to_have_text(["other", "r2", "r1", "r0"])
+        page.get_by_role("button", name="score").click()
+        expect(names).to_have_text(["r0", "r1", "r2", "other"])
+        page.get_by_label("Words").fill("toy SAC r1")
+        expect(names).to_have_text(["r1"])
+        expect(page.locator("#shown")).to_have_text("1 of 4 runs")
+        page.get_by_label("Words").fill("")
+        page.get_by_label("Status").select_option("failed")
+        expect(names).to_have_count(0)
+        browser.close()
