@@ -88,6 +88,8 @@ class RunKeys(TypedDict, total=False):
     """Write TensorBoard events in addition to metrics.jsonl."""
     loggers: Sequence[LoggerConfig | Mapping[str, Any] | str]
     """Further loggers, by name or with options: csv, wandb, mlflow, package.module:Class."""
+    report: bool
+    """Write report.html into the run folder, at evaluations and at the end."""
     output_dir: str | PathLike[str]
     """Folder in which the run folder is made."""
     run_name: str | None

@@ -81,11 +81,11 @@ def _runs(folder: Path, status: str | None, algo: str | None, sort: str) -> list
     if sort not in SORTED_BY:
         raise ConfigError(f"--sort: '{sort}' is none of {', '.join(SORTED_BY)}")
     try:
-        described = [described(run) for run in find_runs([folder])]
+        listed = [described(run) for run in find_runs([folder])]
     except RLTrainingError:
         return []  # none yet
     kept = [
-        run for run in described if status in (None, run["status"]) and algo in (None, run["algo"])
+        run for run in listed if status in (None, run["status"]) and algo in (None, run["algo"])
     ]
     return sorted(kept, key=SORTED_BY[sort])
 

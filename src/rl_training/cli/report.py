@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+PLAIN_LINE_SECONDS = 10.0
+"""Between two lines about a run, where the output is no terminal."""
 EPISODES = 20
 """Held-out episodes of which the best and the worst are recorded."""
 
@@ -179,7 +181,7 @@ def watch(
     from rl_training.reports.watching import progress_line, rendered
 
     plain = "utf" not in (out.encoding or "").lower()
-    newest, last_line = None, -10.0
+    last_line = -PLAIN_LINE_SECONDS
     try:
         if out.is_terminal:
             with Live(console=out, auto_refresh=False) as live:
@@ -187,10 +189,11 @@ def watch(
                     live.update(rendered(newest, out.width, plain), refresh=True)
             return
         for newest in followed(run, seconds):
-            if newest.status == "running" and time.monotonic() - last_line >= 10.0:
+            if newest.status != "running":
+                out.print(rendered(newest, out.width, plain))
+            elif time.monotonic() - last_line >= PLAIN_LINE_SECONDS:
                 last_line = time.monotonic()
                 out.print(progress_line(newest), soft_wrap=True)
-        out.print(rendered(newest, out.width, plain))
     except KeyboardInterrupt:
         out.print(f"stopped watching; the run goes on in {run}", soft_wrap=True)
         raise typer.Exit(130) from None

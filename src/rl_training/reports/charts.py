@@ -78,12 +78,7 @@ def line_chart(
         return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
 
     body += [_grid_line(up(y), y) for y in y_ticks]
-    body += [
-        f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" '
-        f'text-anchor="middle">{short(x)}</text>'
-        for x in x_ticks
-        if x_low <= x <= x_high
-    ]
+    body += [_x_tick(across(x), x) for x in x_ticks if x_low <= x <= x_high]
     body.append(_labels(x_label, y_label))
     for mark in marks:
         at = f"{up(mark.y):.1f}"
@@ -147,12 +142,8 @@ def bar_chart(
         f'height="{HEIGHT - BOTTOM - up(count):.1f}" fill="{COLOURS[0]}"/>'
         for i, count in enumerate(counts)
     ]
-    body += [
-        f'<text x="{LEFT + i * wide:.1f}" y="{HEIGHT - BOTTOM + 18}" '
-        f'text-anchor="middle">{short(edge)}</text>'
-        for i, edge in enumerate(edges)
-        if i % max(len(counts) // 4, 1) == 0
-    ]
+    shown = range(0, len(edges), max(len(counts) // 4, 1))
+    body += [_x_tick(LEFT + i * wide, edges[i]) for i in shown]
     body.append(_labels(x_label, y_label))
     return _svg(HEIGHT, title, body)
 
@@ -162,6 +153,13 @@ def _grid_line(at: float, value: float) -> str:
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
         f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{short(value)}</text>'
     )
+
+
+def _x_tick(at: float, value: float) -> str:
+    """A number below the axis; the last one ends at it, so that it is not cut off."""
+    anchor = "end" if at > WIDTH - RIGHT - 20 else "middle"
+    where = f'x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}"'
+    return f"<text {where}>{short(value)}</text>"
 
 
 def _labels(x_label: str, y_label: str) -> str:

@@ -9,13 +9,13 @@ from rl_training.experiment.tracking import CONFIG_FILE
 from rl_training.experiment.trust import needs_trust
 from rl_training.reports.charts import short
 from rl_training.reports.page import Markup, command, paragraph, table
-from rl_training.reports.runs import Run
+from rl_training.reports.runs import Run, mapping_in
 from rl_training.reports.settings import differences, known_config, overrides
 
 
 def origin_parts(run: Run, data: Mapping[str, Any]) -> list[Markup]:
     """Algorithm, settings, data, machine and versions."""
-    config, result = run.config, run.result
+    config = run.config
     seeds = ", ".join(str(seed.seed) for seed in run.seeds)
     about = [
         ("algorithm", config.get("algo", "unknown")),
@@ -24,7 +24,7 @@ def origin_parts(run: Run, data: Mapping[str, Any]) -> list[Markup]:
         ("device", config.get("device", "unknown")),
         ("engine", config.get("engine", "unknown")),
     ]
-    parts = [table("The run", ("", ""), about)]
+    parts = [table("The run", (), about)]
     found = differences(config)
     if found:
         rows = [(one.key, one.value, "–" if one.default is None else one.default) for one in found]
@@ -39,23 +39,21 @@ def origin_parts(run: Run, data: Mapping[str, Any]) -> list[Markup]:
             (key, short(value) if isinstance(value, float) else value)
             for key, value in data.items()
         ]
-        parts.append(table("The data", ("", ""), rows_of_data))
+        parts.append(table("The data", (), rows_of_data))
     machine = [
         (key.replace("_", " "), value)
         for name in ("hardware", "versions")
-        for key, value in _mapping(result.get(name) or _of_a_seed(run, name)).items()
+        for key, value in _stored(run, name).items()
     ]
     if machine:
-        parts.append(table("Machine and versions", ("", ""), machine))
+        parts.append(table("Machine and versions", (), machine))
     return parts
 
 
-def _of_a_seed(run: Run, name: str) -> Any:
-    return next((seed.result[name] for seed in run.seeds if name in seed.result), None)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _stored(run: Run, name: str) -> dict[str, Any]:
+    """A part of the result of the run, or of one of its seeds."""
+    found = [mapping_in(one, name) for one in (run.result, *(seed.result for seed in run.seeds))]
+    return next((one for one in found if one), {})
 
 
 def reproduction_parts(run: Run) -> list[Markup]:
@@ -78,7 +76,7 @@ def reproduction_parts(run: Run) -> list[Markup]:
     elif run.status == "finished" and run.config.get("env_id"):
         parts.append(paragraph("Evaluate its policy:"))
         parts.append(command("rl-training", "eval", str(run.folder), *trust))
-    versions = _mapping(run.result.get("versions") or _of_a_seed(run, "versions"))
+    versions = _stored(run, "versions")
     packages = [
         f"{name}=={v}" for name, v in versions.items() if name in ("torch", "numpy", "gymnasium")
     ]

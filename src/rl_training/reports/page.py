@@ -110,24 +110,27 @@ def command(*words: str) -> Markup:
     return Markup(f"<pre><code>{html(shlex.join(words))}</code></pre>")
 
 
-def number(value: float | None) -> Markup:
-    """A number in a few digits, with its exact value for programs that read the page."""
-    if value is None:
+def number(value: Any) -> Markup:
+    """A number in a few digits, with its exact value for programs that read the page; a dash for
+    anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return Markup("–")
     shown = f"{value:,.1f}" if 1e3 <= abs(value) < 1e6 else short(value)
     return Markup(f'<data value="{html(repr(value))}">{html(shown)}</data>')
 
 
 def table(caption: str, heads: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markup:
-    """A table whose first column names its rows; numbers are to the right."""
+    """A table whose first column names its rows, with names of its columns if there are `heads`;
+    numbers are to the right."""
     body = []
     for first, *others in rows:
         cells = "".join(f"<td{_number(cell)}>{html(cell)}</td>" for cell in others)
         body.append(f'<tr><th scope="row">{html(first)}</th>{cells}</tr>')
     top = "".join(f'<th scope="col">{html(head)}</th>' for head in heads)
+    head = f"<thead><tr>{top}</tr></thead>\n" if heads else ""
     return Markup(
         f'<div class="scroll" role="region" tabindex="0" aria-label="{html(caption)}">\n'
-        f"<table>\n<caption>{html(caption)}</caption>\n<thead><tr>{top}</tr></thead>\n"
+        f"<table>\n<caption>{html(caption)}</caption>\n{head}"
         "<tbody>\n" + "\n".join(body) + "\n</tbody>\n</table>\n</div>"
     )
 

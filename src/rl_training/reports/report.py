@@ -25,8 +25,8 @@ from rl_training.reports.page import (
     section,
     table,
 )
-from rl_training.reports.runs import Run, SeedRun, json_file
-from rl_training.runtime.statistics import Interval
+from rl_training.reports.runs import Run, SeedRun, json_file, mapping_in
+from rl_training.runtime.statistics import Interval, Summary
 
 REFRESH_SECONDS = 10
 """How often the page of a run that goes on is loaded again."""
@@ -121,7 +121,7 @@ def _result_parts(run: Run, found: Comparison | None) -> list[Markup]:
         rows.append(("ended because", reason))
     if run.wall_seconds is not None:
         rows.append(("time", duration(run.wall_seconds)))
-    parts = [table("State of the run", ("", ""), rows)]
+    parts = [table("State of the run", (), rows)]
     if found is None:
         return [*parts, paragraph("No evaluation yet.")]
     heads = ("seed", "last evaluation", "best evaluation", "at", "held out, last", "held out, best")
@@ -139,14 +139,15 @@ def _result_parts(run: Run, found: Comparison | None) -> list[Markup]:
 
 def _seed_row(seed: SeedRun, metric: str) -> tuple[Any, ...]:
     values, best = seed.curve(metric).values, seed.best(metric)
-    held_out = seed.result.get("held_out") or {}
+    held_out = mapping_in(seed.result, "held_out")
+    last, chosen = mapping_in(held_out, "last"), mapping_in(held_out, "best")
     return (
         seed.seed,
         number(values[-1] if values else None),
         number(best[1] if best else None),
         f"{best[0]:,}" if best else "–",
-        number((held_out.get("last") or {}).get(metric)),
-        number((held_out.get("best") or {}).get(metric)),
+        number(last.get(metric)),
+        number(chosen.get(metric)),
     )
 
 
@@ -155,12 +156,17 @@ def _interval(one: Interval) -> Markup:
 
 
 def _summary_table(found: Comparison) -> Markup:
+    (arm,) = found.arms
+    values = [seed.curve(found.metric).values for seed in arm.seeds]
+    summaries = [("last evaluations", Summary.of([own[-1] for own in values if own]))]
+    summaries.append(("best evaluations", arm.best))
+    if any(mapping_in(seed.result, "held_out") for seed in arm.seeds):
+        summaries.append(("held out, last policies", arm.summary))
     rows = [
         (name, _interval(summary.mean), _interval(summary.iqm), len(summary.scores))
-        for arm in found.arms
-        for name, summary in (("last policies", arm.summary), ("best evaluations", arm.best))
+        for name, summary in summaries
     ]
-    heads = ("", "mean", "interquartile mean", "seeds")
+    heads = ("scores", "mean", "interquartile mean", "seeds")
     return table(f"{found.metric} over seeds, with 95% intervals", heads, rows)
 
 
@@ -248,8 +254,8 @@ def _estimate(entry: dict[str, Any]) -> list[Markup]:
 
 def _time_parts(run: Run) -> list[Markup]:
     parts = []
-    profile = run.result.get("profile")
-    if isinstance(profile, dict) and profile:
+    profile = mapping_in(run.result, "profile")
+    if profile:
         known = {str(k): float(v) for k, v in profile.items() if isinstance(v, (int, float))}
         total = max(run.wall_seconds or 0.0, sum(known.values())) or 1.0
         known["everything else"] = max(total - sum(known.values()), 0.0)
@@ -262,7 +268,7 @@ def _time_parts(run: Run) -> list[Markup]:
             )
             for name, seconds in sorted(known.items(), key=lambda item: -item[1])
         ]
-        parts.append(table("Seconds by part", ("part", "seconds", "share", ""), rows))
+        parts.append(table("Seconds by part", ("part", "seconds", "share", "share as a bar"), rows))
     else:
         parts.append(paragraph("Not measured; the key profile=true measures it.", "soft"))
     rates = [
@@ -271,7 +277,7 @@ def _time_parts(run: Run) -> list[Markup]:
         if run.seeds and (values := run.seeds[0].curve(name).values)
     ]
     if rates:
-        parts.append(table("Newest rates", ("", "per second"), rates))
+        parts.append(table("Newest rates", ("what", "per second"), rates))
     return parts
 
 
@@ -286,9 +292,8 @@ def _warning_parts(run: Run, extras: Extras) -> list[Markup]:
         for key in ("warnings", "data_notes"):
             found = result.get(key)
             listed += [str(one) for one in found] if isinstance(found, list) else []
-        failures = result.get("failures")
-        if isinstance(failures, dict):
-            listed += [f"seed {seed} failed: {why}" for seed, why in failures.items()]
+        failures = mapping_in(result, "failures")
+        listed += [f"seed {seed} failed: {why}" for seed, why in failures.items()]
         if result.get("inexact_because"):
             listed.append(f"A resume is not exact: {result['inexact_because']}.")
     listed += extras.notes

@@ -72,7 +72,7 @@ class SeedRun:
     @property
     def chosen_metric(self) -> str | None:
         """The metric by which its best checkpoint is chosen."""
-        named = (self.result.get("best") or {}).get("metric")
+        named = mapping_in(self.result, "best").get("metric")
         known = self.metrics()
         if isinstance(named, str) and named in known:
             return named
@@ -80,7 +80,7 @@ class SeedRun:
 
     def best(self, metric: str) -> tuple[int, float] | None:
         """Tick and value of its best evaluation."""
-        chosen = self.result.get("best") or {}
+        chosen = mapping_in(self.result, "best")
         if chosen.get("metric") == metric and _is_number(chosen, "score"):
             return int(chosen.get("tick") or 0), float(chosen["score"])
         known = [e for e in (*self.evaluations, self.newest_best) if _is_number(e, metric)]
@@ -92,7 +92,7 @@ class SeedRun:
 
     def score(self, metric: str) -> float | None:
         """Its last value; of returns the one from start states that chose nothing, if there."""
-        held_out = ((self.result.get("held_out") or {}).get("last")) or {}
+        held_out = mapping_in(mapping_in(self.result, "held_out"), "last")
         if _is_number(held_out, metric):
             return float(held_out[metric])
         values = self.curve(metric).values
@@ -135,7 +135,7 @@ class Run:
     @property
     def task(self) -> str:
         """Environment, or data set where there is none."""
-        data = self.config.get("dataset") or {}
+        data = mapping_in(self.config, "dataset")
         named = data.get("name") or data.get("path") or data.get("id") if data else None
         return str(self.config.get("env_id") or named or "unknown task")
 
@@ -266,6 +266,12 @@ def json_file(path: Path) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
     return {}
+
+
+def mapping_in(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """The mapping at a key; an empty one where a damaged file has anything else."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _has(events: Sequence[dict[str, Any]], metric: str) -> bool:
