@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from rl_training import learn_seeds
+from rl_training import Callback, EvalEvent, MetricsEvent, RunInfo, SinkFailure, learn_seeds
+from rl_training.api.managed import ManagedAlgorithm
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.tracking import read_run_config
 from rl_training.reports.events import MOST_POINTS, EventReader, parsed
@@ -23,6 +24,7 @@ from rl_training.reports.report import REFRESH_SECONDS, report
 from rl_training.reports.runs import Curve, find_runs, read_run
 from rl_training.reports.settings import differences, overrides
 from rl_training.reports.watching import plotted
+from rl_training.runtime.callbacks import StartEvent
 from tests.conftest import QUICK, Command
 
 from .test_compare import made_run
@@ -126,6 +128,51 @@ def test_a_run_writes_its_report_whose_numbers_are_those_of_its_result(seeds_run
     assert page.tags.count("table") == page.tags.count("caption")
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", text)
     assert len(text) < 3_000_000
+
+
+class LostAtOnce:
+    """A logger that is dropped at its first event."""
+
+    def open(self, run: RunInfo) -> None:
+        pass
+
+    def write(self, event: MetricsEvent) -> None:
+        raise SinkFailure("nothing answers")
+
+    def close(self, status: str) -> None:
+        pass
+
+
+class FailsLater(Callback):
+    """Keeps the report as it was during the run, then ends the run by an error."""
+
+    page = ""
+    folder = Path()
+
+    def on_start(self, event: StartEvent) -> None:
+        self.folder = event.run_dir
+
+    def on_eval(self, event: EvalEvent) -> None:
+        if event.tick == 20:
+            self.page = (self.folder / "report.html").read_text()
+            raise ValueError("<b>lost")
+
+
+def test_a_report_is_kept_during_a_run_and_after_its_failure(tmp_path: Path) -> None:
+    config = load_config("bc/pendulum", [
+        *QUICK, "eval_interval=10", "log_interval=5", "report=true", "final_eval=false",
+        f"output_dir={tmp_path}", f"loggers=[{__name__}:LostAtOnce]",
+    ])  # fmt: skip
+    watcher = FailsLater()
+    with pytest.raises(ValueError, match="lost"):
+        ManagedAlgorithm(config).learn(progress=False, callbacks=watcher)
+    assert f'http-equiv="refresh" content="{REFRESH_SECONDS}"' in watcher.page
+    assert "status running" in Page(watcher.page).text
+    text = (watcher.folder / "report.html").read_text()
+    for words in ("it failed", "ValueError: <b>lost", "LostAtOnce' failed (nothing answers)"):
+        assert words in Page(text).text
+    assert "<b>" not in text
+    assert 'http-equiv="refresh"' not in text
 
 
 def test_the_command_in_a_report_makes_the_same_config(seeds_run: Path) -> None:
