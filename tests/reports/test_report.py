@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,9 @@ from rl_training import Callback, EvalEvent, MetricsEvent, RunInfo, SinkFailure,
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.tracking import read_run_config
+from rl_training.reports.charts import MOST_DRAWN, Line, drawable, line_chart
 from rl_training.reports.events import MOST_POINTS, EventReader, parsed
+from rl_training.reports.figures import return_distribution
 from rl_training.reports.report import REFRESH_SECONDS, report
 from rl_training.reports.runs import Curve, find_runs, read_run
 from rl_training.reports.settings import differences, overrides
@@ -209,6 +212,8 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
     for value in (21.0, 41.0, 1.0):
         assert value in page.numbers
     assert page.tags.count("b") == 0
+    made_run(tmp_path / "more" / "a0", 7, [10.0, 25.0])
+    assert {20.0, 25.0} <= set(page_of(tmp_path / "runs" / "a0", tmp_path / "more").numbers)
     many = [made_run(tmp_path / "many" / str(i), i, [1.0], gamma=i) for i in range(14)]
     assert page_of(*many).tags.count("section") < 150
 
@@ -236,6 +241,8 @@ def test_warnings_estimates_and_damaged_files(tmp_path: Path) -> None:
     for name, content in (
         ("result.json", "{"),
         ("result.json", '{"profile": 3, "best": [], "held_out": "x", "versions": []}'),
+        ("result.json", '{"wall_seconds": NaN, "profile": {"update": NaN}, "warnings": 3}'),
+        ("result.json", '{"best": {"metric": "eval/return_mean", "score": 1, "tick": "x"}}'),
         ("ope.json", "[]"),
         ("metrics.jsonl", ""),
         ("config.yaml", ""),
@@ -301,6 +308,15 @@ def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli
             assert "200 of 200 environment steps (100%)" in first
             assert "4 s so far" in first
             assert watcher.poll() is None
+            with subprocess.Popen(
+                [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True
+            ) as left:
+                assert left.stdout is not None
+                left.stdout.readline()
+                left.send_signal(signal.SIGINT)
+                assert "the run goes on" in left.stdout.read()
+                assert left.wait(60) == 130
+            assert holder.poll() is None
             (run / "result.json").write_text(whole)
             holder.stdin.close()
             holder.wait()
@@ -310,6 +326,20 @@ def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli
     assert "eval/return_mean over environment steps" in shown
     assert cli("report", run, "--out", out, "--follow").code == 0
     assert 'http-equiv="refresh"' not in out.read_text()
+
+
+def test_charts_of_extreme_numbers() -> None:
+    for returns in ([1e16, 1e16 + 2], [3.0], [-1e299, 1e299], [0.0, 5e-324]):
+        assert "episodes" in return_distribution(returns, "returns")
+    for tick in (0, 10**7, 10**15):
+        assert "<circle" in line_chart("one", "x", "y", [Line("a", [tick], [1e17])])
+    peak = [0.0] * 10_000
+    peak[4_321] = 9.0
+    curve = drawable("long", range(10_000), peak)
+    assert len(curve.x) <= MOST_DRAWN
+    assert (4_321, 9.0) in zip(curve.x, curve.y, strict=True)
+    assert len(drawable("huge", [1, 2], [-1e308, 1e308]).y) == 2
+    assert "nan" not in line_chart("h", "x", "y", [drawable("huge", [1, 2], [-1e308, 1e308])])
 
 
 def test_curves_in_the_terminal() -> None:

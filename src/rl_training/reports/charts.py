@@ -198,12 +198,16 @@ def _in_words(line: Line) -> str:
     return f"{line.name} from {short(line.y[0])} to {short(line.y[-1])}"
 
 
+def widened(low: float, high: float) -> tuple[float, float]:
+    """A range; a wider one around it if it is a single number, as far as floats can tell."""
+    size = max(abs(low), abs(high))
+    pad = max(0.5, 1e-3 * size) if high - low <= max(1e-9 * size, 1e-300) else 0.0
+    return low - pad, high + pad
+
+
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers that cover a range."""
-    size = max(abs(low), abs(high))
-    if high - low <= 1e-12 * size or high <= low:
-        pad = max(0.5, 1e-3 * size)
-        low, high = low - pad, high + pad
+    low, high = widened(low, high)
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rl_training.reports.charts import Line, Mark, bar_chart, drawable, line_chart
+from rl_training.reports.charts import Line, Mark, bar_chart, drawable, line_chart, widened
 from rl_training.reports.comparison import Arm, Comparison, performance_profile
 from rl_training.reports.page import Markup, figure
 from rl_training.reports.runs import Run, SeedRun
@@ -87,7 +87,8 @@ def training_metrics(seeds: Sequence[SeedRun]) -> list[str]:
 
 def return_distribution(returns: Sequence[float], caption: str) -> Markup:
     """A histogram of the returns of single episodes."""
-    counts, edges = np.histogram(np.asarray(returns), bins=min(BINS, max(len(returns), 2)))
+    bins, around = min(BINS, max(len(returns), 2)), widened(min(returns), max(returns))
+    counts, edges = np.histogram(np.asarray(returns), bins=bins, range=around)
     svg = bar_chart(caption, "return", "episodes", edges.tolist(), counts.tolist())
     return figure(svg, caption)
 

@@ -25,7 +25,7 @@ from rl_training.reports.page import (
     section,
     table,
 )
-from rl_training.reports.runs import Run, SeedRun, json_file, mapping_in
+from rl_training.reports.runs import Run, SeedRun, is_number, json_file, mapping_in
 from rl_training.runtime.statistics import Interval, Summary
 
 REFRESH_SECONDS = 10
@@ -62,7 +62,7 @@ def report(runs: Sequence[Run], extras: Mapping[Path, Extras] | None = None) -> 
     if len(runs) == 1:
         (run,) = runs
         title = f"{run.config.get('algo', 'run')} on {run.task}"
-        parts = _run_parts(run, found, given.get(run.folder, Extras()), 2, "")
+        parts = _run_parts(run, found, given.get(run.folder, Extras()))
         intro = paragraph(f"Run folder: {run.folder}", "soft")
     else:
         assert found is not None
@@ -70,8 +70,8 @@ def report(runs: Sequence[Run], extras: Mapping[Path, Extras] | None = None) -> 
         parts = {"Comparison": _comparison_parts(found), "Runs": [_runs_table(runs)]}
         for i, run in enumerate(runs[:MOST_DETAILED]):
             own = compare([run]) if run.chosen_metric else None
-            own_parts = _run_parts(run, own, given.get(run.folder, Extras()), 3, f"run{i}-")
-            parts[f"Run {run.folder.name}"] = [
+            own_parts = _run_parts(run, own, given.get(run.folder, Extras()))
+            parts[f"Run {i + 1}: {run.folder.name}"] = [
                 section(name, inner, f"run{i}-{_slug(name)}", 3)
                 for name, inner in own_parts.items()
             ]
@@ -96,9 +96,8 @@ def _slug(name: str) -> str:
 # --- one run ------------------------------------------------------------------------------------
 
 
-def _run_parts(
-    run: Run, found: Comparison | None, extras: Extras, level: int, prefix: str
-) -> dict[str, list[Markup]]:
+def _run_parts(run: Run, found: Comparison | None, extras: Extras) -> dict[str, list[Markup]]:
+    """The sections about a run by their titles; empty ones are left out of a page."""
     return {
         "Result": _result_parts(run, found),
         "Learning curves": _curve_parts(run, found, extras),
@@ -256,7 +255,7 @@ def _time_parts(run: Run) -> list[Markup]:
     parts = []
     profile = mapping_in(run.result, "profile")
     if profile:
-        known = {str(k): float(v) for k, v in profile.items() if isinstance(v, (int, float))}
+        known = {name: float(profile[name]) for name in profile if is_number(profile, name)}
         total = max(run.wall_seconds or 0.0, sum(known.values())) or 1.0
         known["everything else"] = max(total - sum(known.values()), 0.0)
         rows = [

@@ -61,13 +61,13 @@ class SeedRun:
     def curve(self, metric: str) -> Curve:
         """A metric over the evaluations, or over training if it is logged there."""
         events = self.evaluations if _has(self.evaluations, metric) else self.training
-        found = [(event["tick"], event[metric]) for event in events if _is_number(event, metric)]
+        found = [(event["tick"], event[metric]) for event in events if is_number(event, metric)]
         return Curve(tuple(tick for tick, _ in found), tuple(float(value) for _, value in found))
 
     def metrics(self) -> list[str]:
         """All scalar metrics of its evaluations, in the order of the newest one."""
         newest = self.evaluations[-1] if self.evaluations else {}
-        return [key for key in newest if key != "tick" and _is_number(newest, key)]
+        return [key for key in newest if key != "tick" and is_number(newest, key)]
 
     @property
     def chosen_metric(self) -> str | None:
@@ -81,9 +81,10 @@ class SeedRun:
     def best(self, metric: str) -> tuple[int, float] | None:
         """Tick and value of its best evaluation."""
         chosen = mapping_in(self.result, "best")
-        if chosen.get("metric") == metric and _is_number(chosen, "score"):
-            return int(chosen.get("tick") or 0), float(chosen["score"])
-        known = [e for e in (*self.evaluations, self.newest_best) if _is_number(e, metric)]
+        if chosen.get("metric") == metric and is_number(chosen, "score"):
+            tick = chosen["tick"] if is_number(chosen, "tick") else 0
+            return int(tick), float(chosen["score"])
+        known = [e for e in (*self.evaluations, self.newest_best) if is_number(e, metric)]
         if not known:
             return None
         better = min if EVAL_METRICS.get(metric) == "min" else max
@@ -93,7 +94,7 @@ class SeedRun:
     def score(self, metric: str) -> float | None:
         """Its last value; of returns the one from start states that chose nothing, if there."""
         held_out = mapping_in(mapping_in(self.result, "held_out"), "last")
-        if _is_number(held_out, metric):
+        if is_number(held_out, metric):
             return float(held_out[metric])
         values = self.curve(metric).values
         return values[-1] if values else None
@@ -112,23 +113,22 @@ class Run:
 
     @property
     def budget(self) -> int | None:
-        found = self.config.get("total_updates") or self.config.get("total_timesteps")
-        return int(found) if isinstance(found, (int, float)) else None
+        known = [key for key in ("total_updates", "total_timesteps") if is_number(self.config, key)]
+        return int(self.config[known[0]]) if known else None
 
     @property
     def tick(self) -> int:
         """The newest tick that any of its files knows."""
         events = [e["tick"] for s in self.seeds for e in (*s.evaluations[-1:], *s.training[-1:])]
         done = "updates" if self.config.get("total_updates") else "env_steps"
-        known = [self.result[done]] if _is_number(self.result, done) else []
+        known = [self.result[done]] if is_number(self.result, done) else []
         return int(max([0, *known, *events]))
 
     @property
     def wall_seconds(self) -> float | None:
         """Of all its seeds together if they were trained at once, as far as it is known."""
-        value = self.result.get("wall_seconds")
-        if isinstance(value, (int, float)):
-            return float(value)
+        if is_number(self.result, "wall_seconds"):
+            return float(self.result["wall_seconds"])
         times = [s.curve("time/elapsed_seconds").values for s in self.seeds]
         return max((values[-1] for values in times if values), default=None)
 
@@ -250,7 +250,7 @@ def _run_folders(place: Path) -> Iterator[Path]:
 
 
 def _seed_of(part: Path, config: dict[str, Any]) -> int:
-    with suppress(ValueError):
+    with suppress(ValueError, TypeError):
         return (
             int(part.name.removeprefix("seed-"))
             if part.name.startswith("seed-")
@@ -278,6 +278,7 @@ def _has(events: Sequence[dict[str, Any]], metric: str) -> bool:
     return any(metric in event for event in events)
 
 
-def _is_number(event: dict[str, Any], key: str) -> bool:
+def is_number(event: dict[str, Any], key: str) -> bool:
+    """Whether the value at a key is a finite number."""
     value = event.get(key)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

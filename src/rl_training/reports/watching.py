@@ -15,7 +15,8 @@ from rl_training.reports.runs import Curve, Run, described
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille character, by row and column of its dots."""
-CURVE_ROWS = 10
+CURVE_ROWS, SECOND_CURVE_ROWS = 8, 5
+"""Few enough for both in a terminal of 24 lines."""
 
 
 def plotted(curves: Sequence[Curve], width: int, rows: int, plain: bool = False) -> list[str]:
@@ -63,7 +64,9 @@ def rendered(run: Run, width: int, plain: bool = False) -> Group:
     for name in shown:
         lines += ["", f"{name} over {unit}"]
         curves = [seed.curve(name) for seed in run.seeds]
-        lines += plotted(curves, min(width, 100), CURVE_ROWS if name == metric else 6, plain)
+        lines += plotted(
+            curves, min(width, 100), CURVE_ROWS if name == metric else SECOND_CURVE_ROWS, plain
+        )
     if not shown:
         lines += ["", "no evaluation yet"]
     texts = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines]
