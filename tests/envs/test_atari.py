@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.envs.atari import ATARI_ID, AtariFrames, _AreaMean
+from rl_training.envs.atari import (
+    ATARI_ID,
+    AtariFrames,
+    _AreaMean,
+    for_training,
+    protocol_of,
+)
+from rl_training.envs.collector import Collector
 from rl_training.envs.make import env_spaces, make_env
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 
@@ -119,22 +126,104 @@ def test_frame_skip_holds_the_action() -> None:
     assert emulator(env).getEpisodeFrameNumber() - before == 3
 
 
-def until_a_life_is_lost(env: Any) -> tuple[int, bool]:
+def until_a_life_is_lost(env: Any) -> tuple[int, bool, dict[str, Any]]:
     env.reset(seed=0)
     lives = emulator(env).lives()
     for step in range(1, 400):
-        *_, terminated, _, _ = env.step(0)
+        *_, terminated, _, info = env.step(0)
         if terminated or emulator(env).lives() < lives:
-            return step, terminated
+            return step, terminated, info
     raise AssertionError("no life was lost")
 
 
-def test_a_lost_life_ends_the_episode_only_where_asked_for() -> None:
-    assert until_a_life_is_lost(plain(fire=True)) == (
-        until_a_life_is_lost(plain(fire=True, life_loss=True))[0],
-        False,
-    )
-    assert until_a_life_is_lost(plain(fire=True, life_loss=True))[1]
+def test_a_lost_life_is_reported_only_where_asked_for_and_the_game_goes_on() -> None:
+    env = plain(fire=True, life_loss=True)
+    step, terminated, info = until_a_life_is_lost(env)
+    assert (terminated, info) == (False, {"life_lost": True})
+    assert until_a_life_is_lost(plain(fire=True)) == (step, False, {})
+    lives = [emulator(env).lives()]
+    while not terminated:
+        *_, terminated, _, info = env.step(0)
+        lives.append(emulator(env).lives())
+        assert ("life_lost" in info) == (lives[-1] < lives[-2] and not terminated)
+    assert set(lives) == {4, 3, 2, 1, 0}
+
+
+def test_the_true_score_of_a_whole_game_is_reported_at_its_end() -> None:
+    quick: dict[str, Any] = {"game": "space_invaders", "fire": True, "screen_size": 16}
+    env, true = plain(clip_rewards=True, life_loss=True, **quick), plain(**quick)
+    env.reset(seed=0)
+    true.reset(seed=0)
+    score, steps, info, terminated = 0.0, 0, {}, False
+    while not terminated:
+        assert "episode" not in info
+        reward = true.step(1)[1]
+        *_, terminated, _, info = env.step(1)
+        score, steps = score + reward, steps + 1
+    assert info == {"episode": {"r": score, "l": steps}}
+    assert score > 100.0
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_lost_life_ends_an_episode_for_learning_only(vectorization: Any) -> None:
+    """Training goes on in the same game, and a resume replays it from its real beginning."""
+    small = {"screen_size": 16, "frame_stack": 1}
+    rules = for_training(ATARI_ID, {"protocol": "mnih2015"})
+    kwargs = {"game": "breakout", "protocol": "mnih2015", **rules, **small}
+    collector = Collector(ATARI_ID, kwargs, 2, 3, vectorization)
+    twin = Collector(ATARI_ID, kwargs, 2, 3, vectorization)
+    try:
+        ends, episodes = 0, []
+        noop = np.zeros(2, np.int64)
+        while not episodes:
+            seen = collector.obs
+            step = collector.step(noop)
+            np.testing.assert_array_equal(step.obs, seen)
+            lost = step.terminated & ~np.array([collector._log.length(i) == 0 for i in range(2)])
+            np.testing.assert_array_equal(collector.obs[lost], step.next_obs[lost])
+            ends += int(step.terminated[0])
+            episodes = [e for e in collector.drain_episodes() if e.env == 0]
+            if ends == 3 and twin.env_steps == 0:
+                assert collector.training_state()["episodes"][0] == 0
+                twin.load_training_state(collector.training_state())
+                assert twin.exact
+                np.testing.assert_array_equal(twin.obs, collector.obs)
+        assert ends == 5
+        assert episodes[0].score == episodes[0].episode_return == 0.0
+    finally:
+        collector.close()
+        twin.close()
+
+
+def test_protocols_are_what_the_papers_say() -> None:
+    assert for_training(ATARI_ID, {"protocol": "mnih2015"}) == {
+        "clip_rewards": True,
+        "life_loss": True,
+    }
+    assert for_training(ATARI_ID, {"protocol": "machado2018"}) == {"clip_rewards": True}
+    assert for_training("CartPole-v1", {"protocol": "mnih2015"}) == {}
+    for name, shape, random_starts in (
+        ("machado2018", (4, 84, 84), False),
+        ("mnih2015", (4, 84, 84), True),
+        ("atari100k", (64, 64, 3), True),
+    ):
+        env = atari("pong", protocol=name)
+        assert env.observation_space.shape == shape
+        idle = set()
+        for seed in range(6):
+            env.reset(seed=seed)
+            idle.add(emulator(env).getEpisodeFrameNumber())
+        assert (len(idle) > 1) == random_starts
+        sentence = protocol_of(ATARI_ID, {"game": "pong", "protocol": name})
+        assert sentence is not None
+        assert sentence.startswith(f"{name}: ")
+    changed = protocol_of(ATARI_ID, {"game": "pong", "protocol": "mnih2015", "noop_max": 0})
+    assert changed is not None
+    assert changed.endswith("; changed: noop_max")
+    unnamed = protocol_of(ATARI_ID, {"game": "pong"})
+    assert unnamed is not None
+    assert "no named protocol" in unnamed
+    assert protocol_of("CartPole-v1", {}) is None
 
 
 def test_fire_keeps_a_waiting_game_going() -> None:
@@ -209,6 +298,7 @@ def test_names_of_games(name: str) -> None:
         ({"game": "brekout"}, "env_kwargs.game.*did you mean 'breakout'"),
         ({"game": "pong", "frame_skip": 0}, "env_kwargs.frame_skip.*at least 1"),
         ({"game": "pong", "screen_size": 2}, "env_kwargs.screen_size"),
+        ({"game": "pong", "protocol": "mnih2016"}, "protocol.*did you mean 'mnih2015'"),
         ({"game": "pong", "repeat_action_probability": 1.0}, "repeat_action_probability"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +18,89 @@ from rl_training.experiment.errors import ConfigError, MissingExtraError, did_yo
 ATARI_ID = "rl_training/Atari-v0"
 
 
+@dataclass(frozen=True)
+class Protocol:
+    """Published rules of play, under which scores can be compared."""
+
+    summary: str
+    kwargs: Mapping[str, Any]
+    """Keyword arguments of the environment, in training and in evaluation."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the training environments alone."""
+
+
+UNNAMED: Mapping[str, Any] = {
+    "frame_skip": 4,
+    "noop_max": 30,
+    "screen_size": 84,
+    "grayscale": True,
+    "frame_stack": 4,
+    "fire": True,
+    "life_loss": False,
+    "clip_rewards": False,
+    "repeat_action_probability": 0.25,
+    "full_action_space": False,
+    "max_frames": 108_000,
+}
+"""Values where no protocol is named: sticky actions and no-op frames together, as no paper has."""
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    # Machado et al. 2018, with the frame skip and the buttons of Dopamine (Castro et al. 2018)
+    "machado2018": Protocol(
+        "sticky actions (0.25), whole games, no no-op frames; training clips rewards",
+        {"repeat_action_probability": 0.25, "noop_max": 0, "fire": False},
+        {"clip_rewards": True},
+    ),
+    # Mnih et al. 2015; fire is pressed as in OpenAI's baselines and Stable-Baselines3
+    "mnih2015": Protocol(
+        "1 to 30 no-op frames, no sticky actions, whole games; training clips rewards, and a lost "
+        "life ends an episode for learning",
+        {"repeat_action_probability": 0.0, "noop_max": 30, "fire": True},
+        {"clip_rewards": True, "life_loss": True},
+    ),
+    # Kaiser et al. 2020, with the images of DreamerV3 (Hafner et al. 2023)
+    "atari100k": Protocol(
+        "1 to 30 no-op frames, no sticky actions, whole games, colour images of 64x64 pixels "
+        "without a stack; 100,000 steps are 400,000 frames",
+        {
+            "repeat_action_probability": 0.0,
+            "noop_max": 30,
+            "fire": False,
+            "screen_size": 64,
+            "grayscale": False,
+            "frame_stack": 1,
+        },
+    ),
+}
+
+
+def for_training(env_id: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that a game's protocol adds in training; none for other environments."""
+    name = env_kwargs.get("protocol") if env_id == ATARI_ID else None
+    return dict(_protocol(name).training) if name is not None else {}
+
+
+def protocol_of(env_id: str | None, env_kwargs: Mapping[str, Any]) -> str | None:
+    """A sentence that says under which rules a game is played; None for other environments."""
+    if env_id != ATARI_ID:
+        return None
+    name = env_kwargs.get("protocol")
+    if name is None:
+        return "no named protocol: scores compare with no published ones"
+    changed = sorted(set(env_kwargs) - {"game", "protocol", "render_mode"})
+    sentence = f"{name}: {_protocol(name).summary}"
+    return sentence + (f"; changed: {', '.join(changed)}" if changed else "")
+
+
+def _protocol(name: Any) -> Protocol:
+    if not isinstance(name, str) or name not in PROTOCOLS:
+        raise ConfigError(
+            f"env_kwargs.protocol: there is no protocol '{name}'"
+            f"{did_you_mean(str(name), PROTOCOLS)}; use {', '.join(PROTOCOLS)}"
+        )
+    return PROTOCOLS[name]
+
+
 class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
     """Returns one small frame per `frame_skip` frames of the emulator.
 
@@ -24,10 +109,10 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
     averaging. Every episode starts from the same emulator state and depends only on its seed
     and its actions: the seed samples 1 to `noop_max` no-op frames, and in each frame the
     previous action is repeated with `repeat_action_probability`. With `fire`, the fire button
-    is pressed for games that wait for it at the start or after a lost life. `life_loss`
-    terminates the episode at a lost life; the next episode starts a new game, so that every
-    episode still follows from its seed and actions. `clip_rewards` returns the sign of the
-    reward. Use the last two for training only, in `train_env_kwargs`.
+    is pressed for games that wait for it at the start or after a lost life. With `life_loss`, a
+    lost life sets `info["life_lost"]`: training takes it as a termination, and the game goes on.
+    `clip_rewards` returns the sign of the reward; use it for training only. At the end of a
+    game `info["episode"]` holds its true score and its steps, "r" and "l".
     """
 
     def __init__(
@@ -71,6 +156,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         shape = (screen_size, screen_size, *channels)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self._lives = 0
+        self._score, self._steps = 0.0, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -79,6 +165,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
             self._generator = np.random.default_rng(seed)
         self._ale.restoreSystemState(self._start)
         self._in_force = self._noop_button
+        self._score, self._steps = 0.0, 0
         idle = self._generator.integers(1, self._noop_max + 1) if self._noop_max else 0
         for _ in range(idle):
             self._before_the_episode(self._noop_button)
@@ -108,17 +195,22 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
                 self._look(0)
                 break
         lost = ale.lives() < self._lives
-        if lost and self._fire and not (self._life_loss or ale.game_over()):
+        if lost and self._fire and not ale.game_over():
             # One more frame in this step: its reward counts, and its action stays in effect.
             self._in_force = self._fire_button
             reward += ale.act(self._in_force)
         terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
-        if lost and self._life_loss and not truncated:
-            terminated = True
         self._lives = ale.lives()
+        self._score += reward
+        self._steps += 1
+        info: dict[str, Any] = {}
+        if terminated or truncated:
+            info["episode"] = {"r": self._score, "l": self._steps}
+        elif lost and self._life_loss:
+            info["life_lost"] = True
         if self._clip:
             reward = float(np.sign(reward))
-        return self._small_frame(), float(reward), terminated, truncated, {}
+        return self._small_frame(), float(reward), terminated, truncated, info
 
     def _before_the_episode(self, button: Any) -> None:
         """Run one frame; if the game ends in it, start the game again."""
@@ -137,25 +229,17 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
 
 
 def make_atari(
-    game: str,
-    frame_skip: int = 4,
-    noop_max: int = 30,
-    screen_size: int = 84,
-    grayscale: bool = True,
-    frame_stack: int = 4,
-    fire: bool = True,
-    life_loss: bool = False,
-    clip_rewards: bool = False,
-    repeat_action_probability: float = 0.25,
-    full_action_space: bool = False,
-    max_frames: int = 108_000,
-    render_mode: str | None = None,
+    game: str, protocol: str | None = None, render_mode: str | None = None, **changes: Any
 ) -> gym.Env[Any, Any]:
     """Make a game by its name, such as "breakout" or "SpaceInvaders", wrapped in `AtariFrames`.
 
-    `repeat_action_probability` 0.25 gives the sticky actions of Machado et al. 2018; the first
-    papers used 0.
+    Its rules are those of `protocol`, one of `PROTOCOLS`, or `UNNAMED` without one; `changes`
+    override them.
     """
+    unknown = set(changes) - set(UNNAMED)
+    if unknown:
+        raise TypeError(f"unexpected keyword {sorted(unknown)[0]!r}")
+    rules = {**UNNAMED, **(_protocol(protocol).kwargs if protocol is not None else {}), **changes}
     try:
         ale_py: Any = importlib.import_module("ale_py")
         known = importlib.import_module("ale_py.roms").get_all_rom_ids()
@@ -167,23 +251,20 @@ def make_atari(
             f"env_kwargs.game: there is no Atari game '{game}'{did_you_mean(name, known)}; "
             "use the name of a ROM, such as breakout or space_invaders"
         )
-    limits = {
-        "frame_skip": (frame_skip, 1),
-        "noop_max": (noop_max, 0),
-        "screen_size": (screen_size, 8),
-        "frame_stack": (frame_stack, 1),
-        "max_frames": (max_frames, 1),
-    }
-    for key, (value, least) in limits.items():
+    limits = {"frame_skip": 1, "noop_max": 0, "screen_size": 8, "frame_stack": 1, "max_frames": 1}
+    for key, least in limits.items():
+        value = rules[key]
         if not isinstance(value, int) or value < least:
             raise ConfigError(
                 f"env_kwargs.{key}: expected a whole number, at least {least}, got {value!r}"
             )
-    if not 0.0 <= repeat_action_probability < 1.0:
+    if not 0.0 <= rules["repeat_action_probability"] < 1.0:
         raise ConfigError(
             "env_kwargs.repeat_action_probability: expected a number from 0 to below 1, got "
-            f"{repeat_action_probability}"
+            f"{rules['repeat_action_probability']}"
         )
+    full_action_space, max_frames = rules.pop("full_action_space"), rules.pop("max_frames")
+    frame_stack = rules.pop("frame_stack")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
     env: gym.Env[Any, Any] = AtariFrames(
         ale_py.AtariEnv(
@@ -195,14 +276,7 @@ def make_atari(
             max_num_frames_per_episode=max_frames,
             render_mode=render_mode,
         ),
-        frame_skip=frame_skip,
-        noop_max=noop_max,
-        repeat_action_probability=repeat_action_probability,
-        screen_size=screen_size,
-        grayscale=grayscale,
-        fire=fire,
-        life_loss=life_loss,
-        clip_rewards=clip_rewards,
+        **rules,
     )
     return FrameStackObservation(env, frame_stack) if frame_stack > 1 else env
 

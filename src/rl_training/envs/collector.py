@@ -28,7 +28,8 @@ class Step(NamedTuple):
     """One transition of each environment, exactly as the environments returned it.
 
     At the end of an episode `next_obs` is its last observation, never the first one of the
-    next episode; at most one of `terminated` and `truncated` is set.
+    next episode; at most one of `terminated` and `truncated` is set. A lost life counts as a
+    termination, although the game goes on from `next_obs`.
     """
 
     obs: NDArray[Any]  # (E, O) float32, or (E, ...) uint8 images
@@ -48,6 +49,8 @@ class EpisodeRecord(NamedTuple):
     seed: int
     success: bool | None = None
     """What `info["is_success"]` said at its end; None where the environment does not report it."""
+    score: float | None = None
+    """What `info["episode"]["r"]` said at its end: the return before wrappers changed it."""
 
 
 def make_vector_env(
@@ -135,6 +138,8 @@ class Collector:
             self._record_finished(ended)
             self._record_resets(ended, seeds)
         self.obs = self._envs.obs
+        if self._envs.lives_lost is not None:
+            terminated = terminated | self._envs.lives_lost
         return Step(obs, actions, reward, next_obs, terminated, truncated)
 
     def drain_episodes(self) -> list[EpisodeRecord]:
@@ -236,8 +241,10 @@ class Collector:
     def _record_finished(self, ended: NDArray[Any]) -> None:
         for i in np.flatnonzero(ended).tolist():
             episode_return, length = float(self._returns[i]), self._log.length(i)
-            success = self._envs.successes[i]
-            self._finished.append(EpisodeRecord(i, episode_return, length, self._seeds[i], success))
+            reported = self._envs.successes[i], self._envs.scores[i]
+            self._finished.append(
+                EpisodeRecord(i, episode_return, length, self._seeds[i], *reported)
+            )
 
     def _record_resets(self, begun: NDArray[Any], seeds: list[int]) -> None:
         self._seeds = seeds
@@ -248,11 +255,13 @@ class Collector:
 
 
 def _record(entry: Any) -> EpisodeRecord:
-    *known, success = [*entry, None][:5] if isinstance(entry, list) else [entry, None]
-    stored = Stored({"finished": known, "success": success}, "collector")
+    # earlier versions stored neither success nor score
+    *known, success, score = [*entry, None, None][:6] if isinstance(entry, list) else [entry] * 3
+    stored = Stored({"finished": known, "success": success, "score": score}, "collector")
     env, total, length, seed = stored.numbers("finished", 4)
     flag = None if success is None else stored.flag("success")
-    return EpisodeRecord(int(env), total, int(length), int(seed), flag)
+    own = None if score is None else stored.number("score")
+    return EpisodeRecord(int(env), total, int(length), int(seed), flag, own)
 
 
 class _ActionLog:

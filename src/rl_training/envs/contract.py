@@ -163,6 +163,26 @@ def success_in(info: Any) -> bool | None:
     return bool(array.reshape(()))
 
 
+def life_lost_in(info: Any) -> bool:
+    """Whether `info["life_lost"]` says that a life was lost: for learning the episode ends, and
+    the game goes on."""
+    return isinstance(info, dict) and "life_lost" in info and bool(info["life_lost"])
+
+
+def score_in(info: Any) -> float | None:
+    """Read `info["episode"]["r"]` of the last step of an episode: the return before wrappers
+    changed the rewards, where Gymnasium's `RecordEpisodeStatistics` puts it; None if it is
+    missing or not a finite number."""
+    episode = info.get("episode") if isinstance(info, dict) else None
+    value = episode.get("r") if isinstance(episode, dict) else None
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        return None
+    return float(array.reshape(()))
+
+
 def close_env(env: gym.Env[Any, Any]) -> None:
     """Close an environment and ignore errors, which harm nothing that was done in it."""
     with suppress(*FOREIGN_ERRORS):

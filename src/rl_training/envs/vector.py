@@ -22,7 +22,9 @@ from rl_training.envs.contract import (
     EnvContract,
     all_finite,
     close_env,
+    life_lost_in,
     numbers,
+    score_in,
     success_in,
     what_it_did,
 )
@@ -63,6 +65,10 @@ class VectorEnvs(ABC):
         self.obs: NDArray[Any] = np.zeros((num_envs, *spaces.obs_shape), spaces.obs_dtype)
         self.successes: list[bool | None] = [None] * num_envs
         """Whether the last ended episode of each environment was a success, if it reports that."""
+        self.scores: list[float | None] = [None] * num_envs
+        """Return of the last ended episode before wrappers changed it, if it reports that."""
+        self.lives_lost: NDArray[Any] | None = None
+        """(E,) bool, which environments lost a life in the last step; None for none of them."""
         # For messages about failures: one shared clock is cheaper than E counters.
         self._clock = 0
         self._began = [0] * num_envs
@@ -74,7 +80,8 @@ class VectorEnvs(ABC):
 
         Returns next_obs like `obs`, reward (E,) float32, terminated (E,) bool and truncated
         (E,) bool. If an environment sets both flags, it counts as terminated. An environment
-        whose episode has ended must be reset before the next step.
+        whose episode has ended must be reset before the next step; one that has only lost a
+        life goes on.
         """
 
     @abstractmethod
@@ -203,6 +210,7 @@ class SyncEnvs(VectorEnvs):
         reward = np.empty(num_envs, np.float32)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
+        self.lives_lost = None
         # Environments check Python integers faster than NumPy's.
         rows: Any = actions.tolist() if self._discrete else actions
         i = 0
@@ -214,7 +222,11 @@ class SyncEnvs(VectorEnvs):
                 elif cut:
                     truncated[i] = True
                 if ends or cut:
-                    self.successes[i] = success_in(info)
+                    self.successes[i], self.scores[i] = success_in(info), score_in(info)
+                elif life_lost_in(info):
+                    if self.lives_lost is None:
+                        self.lives_lost = np.zeros(num_envs, np.bool_)
+                    self.lives_lost[i] = True
         except FOREIGN_ERRORS as error:
             self._fail(i, what_it_did(error), cause=error)
         if not (all_finite(obs) and all_finite(reward)):

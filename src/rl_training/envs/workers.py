@@ -21,7 +21,15 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 from numpy.typing import NDArray
 
-from rl_training.envs.contract import EnvContract, all_finite, close_env, success_in, what_it_did
+from rl_training.envs.contract import (
+    EnvContract,
+    all_finite,
+    close_env,
+    life_lost_in,
+    score_in,
+    success_in,
+    what_it_did,
+)
 from rl_training.envs.global_random import seed_global_generators
 from rl_training.envs.make import env_spaces, make_env, spaces_of
 from rl_training.envs.repeatability import Repeatability, repeatability
@@ -109,9 +117,10 @@ class AsyncEnvs(VectorEnvs):
         obs, reward = shared.copy(), rewards.astype(np.float32)
         if not (all_finite(obs) and all_finite(reward)):
             self._fail_not_finite(obs, reward, actions)
-        if "is_success" in infos:  # of those whose episode has ended
-            for i in np.flatnonzero(infos["_is_success"]).tolist():
-                self.successes[i] = bool(infos["is_success"][i])
+        for i in np.flatnonzero(terminated | truncated).tolist():
+            self.successes[i] = _sent(infos, "is_success", i)
+            self.scores[i] = _sent(infos, "score", i)
+        self.lives_lost = infos.get("_life_lost")
         self.obs = obs
         return obs, reward, terminated, truncated & ~terminated
 
@@ -270,8 +279,12 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
             )
         except BaseException as error:  # noqa: BLE001
             return self._nothing, 0.0, False, False, {"failure": what_it_did(error)}
-        success = success_in(info) if terminated or truncated else None
-        sent = {} if success is None else {"is_success": success}
+        sent: dict[str, Any] = {}
+        if terminated or truncated:
+            found = {"is_success": success_in(info), "score": score_in(info)}
+            sent = {key: value for key, value in found.items() if value is not None}
+        elif life_lost_in(info):
+            sent = {"life_lost": True}
         return obs, float(reward), bool(terminated), bool(truncated), sent
 
     def replay_episode(self) -> Replayed | None:
@@ -289,6 +302,11 @@ class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         close_env(self.env)
+
+
+def _sent(infos: Mapping[str, Any], key: str, env: int) -> Any:
+    """What a worker sent under this key in the last step; None for nothing."""
+    return infos[key][env].item() if key in infos and infos[f"_{key}"][env] else None
 
 
 def _action_space(spaces: Spaces) -> gym.Space[Any]:

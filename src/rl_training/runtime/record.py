@@ -13,6 +13,7 @@ from typing import Any
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.envs.atari import protocol_of
 from rl_training.envs.collector import Collector
 from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
@@ -104,6 +105,9 @@ class Record:
         for collector in self._collectors():
             for note in collector.notes:
                 self.console.say(f"warning: {note}")
+        protocol = protocol_of(self.config.env_id, self.config.env_kwargs)
+        if protocol:
+            self.console.say(f"rules of the game: {protocol}")
         loop = self.loop
         event = StartEvent(loop.tick, loop.total, self.run_dir, self.config, self.agent)
         self._notify(lambda callback: callback.on_start(event))

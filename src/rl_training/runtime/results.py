@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rl_training.envs.atari import protocol_of
 from rl_training.experiment.tracking import RESULT_FILE, hardware, versions, write_json
 from rl_training.runtime.callbacks import TrainResult
 
@@ -35,6 +36,7 @@ def train_result(record: Record) -> TrainResult:
 def write_result(record: Record, status: str) -> None:
     """Write result.json."""
     result = train_result(record)
+    protocol = protocol_of(record.config.env_id, record.config.env_kwargs)
     held_out, best = result.held_out, result.best_held_out
     write_json(
         record.run_dir / RESULT_FILE,
@@ -49,6 +51,7 @@ def write_result(record: Record, status: str) -> None:
                 "score": result.best_score,
                 "metric": result.best_metric,
             },
+            **({"protocol": protocol} if protocol else {}),
             "data_notes": list(result.data_notes),
             "warnings": list(record.console.warnings),
             "held_out": {

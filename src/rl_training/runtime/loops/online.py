@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
+from rl_training.envs.atari import for_training
 from rl_training.envs.collector import Collector, EpisodeRecord, Step
 from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
@@ -50,6 +51,8 @@ class FinishedEpisode(NamedTuple):
     """UNKNOWN if an earlier version saved the episode without it."""
     success: int
     """1 or 0; UNKNOWN if the environment does not report it."""
+    score: float | None = None
+    """Return before wrappers changed the rewards; None if the environment does not report it."""
 
 
 class EpisodeStatistics:
@@ -64,7 +67,9 @@ class EpisodeStatistics:
 
     def add(self, episode: EpisodeRecord) -> None:
         success = UNKNOWN if episode.success is None else int(episode.success)
-        self.pending.append(FinishedEpisode(episode.episode_return, episode.length, success))
+        self.pending.append(
+            FinishedEpisode(episode.episode_return, episode.length, success, episode.score)
+        )
         self.newest.append(self.pending[-1])
 
     def report(self) -> dict[str, float]:
@@ -85,6 +90,8 @@ class EpisodeStatistics:
             return ""
         means = _means(self.newest)
         text = f"return {means['return_mean']:,.1f}"
+        if "score_mean" in means:
+            text += f", score {means['score_mean']:,.1f}"
         if "length_mean" in means:
             text += f", length {means['length_mean']:,.0f}"
         if "success_rate" in means:
@@ -96,6 +103,7 @@ class EpisodeStatistics:
             "pending": [episode.episode_return for episode in self.pending],
             "lengths": [episode.length for episode in self.pending],
             "successes": [episode.success for episode in self.pending],
+            "scores": [episode.score for episode in self.pending],
         }
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -106,14 +114,20 @@ class EpisodeStatistics:
         if "lengths" in stored:  # earlier versions saved only returns
             lengths = stored.wholes("lengths", count, least=UNKNOWN)
             successes = stored.wholes("successes", count, least=UNKNOWN, most=1)
-        self.pending = list(map(FinishedEpisode, returns, lengths, successes))
+        scores: list[Any] = [None] * count
+        if "scores" in stored:
+            scores = stored.entries("scores", count)
+            if not all(score is None or type(score) is float for score in scores):
+                raise stored.wrong("scores", "numbers or none")
+        self.pending = list(map(FinishedEpisode, returns, lengths, successes, scores))
         self.newest = deque(self.pending, maxlen=self.SHOWN)
 
 
 def _means(episodes: Collection[FinishedEpisode]) -> dict[str, float]:
-    """Mean return, mean length and success rate of the known values."""
+    """Means of what is known: return, score, length, and the success rate."""
     columns: dict[str, list[float]] = {
         "return_mean": [episode.episode_return for episode in episodes],
+        "score_mean": [e.score for e in episodes if e.score is not None],
         "length_mean": [e.length for e in episodes if e.length != UNKNOWN],
         "success_rate": [e.success for e in episodes if e.success != UNKNOWN],
     }
@@ -217,7 +231,11 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
     try:
         collector = Collector(
             config.environment,
-            {**config.env_kwargs, **config.train_env_kwargs},
+            {
+                **config.env_kwargs,
+                **for_training(config.environment, config.env_kwargs),
+                **config.train_env_kwargs,
+            },
             config.num_envs,
             derive_seed(config.seed, "collect"),
             config.vectorization,
