@@ -30,7 +30,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "dreamer": {},
 }
 GONE = object()
-LATER = ("fitted_at", "inexact_because", "lengths")
+LATER = ("fitted_at", "inexact_because", "lengths", "scores")
 """Values that the first versions did not store."""
 
 

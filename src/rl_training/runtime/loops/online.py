@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -117,8 +118,9 @@ class EpisodeStatistics:
         scores: list[Any] = [None] * count
         if "scores" in stored:
             scores = stored.entries("scores", count)
-            if not all(score is None or type(score) is float for score in scores):
-                raise stored.wrong("scores", "numbers or none")
+            known = [score for score in scores if score is not None]
+            if not all(type(score) is float and math.isfinite(score) for score in known):
+                raise stored.wrong("scores", "finite numbers or none")
         self.pending = list(map(FinishedEpisode, returns, lengths, successes, scores))
         self.newest = deque(self.pending, maxlen=self.SHOWN)
 
