@@ -50,6 +50,7 @@ COMMANDS = (
     ("report",),
     ("watch",),
     ("sweep",),
+    ("tune",),
     ("doctor",),
 )
 

@@ -23,20 +23,19 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import OfflineToOnlineParams
+from rl_training.algorithms.params import OfflineToOnlineParams, Temperature, WeightLimit
 from rl_training.algorithms.regression import CriticRegression, RegressionParams
-from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
 
 
 class AWACParams(RegressionParams, OfflineToOnlineParams):
     renamed = {"beta": Renamed("temperature")}
 
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     """Weights grow with exp(advantage / temperature); smaller is greedier."""
     weight_type: Literal["exp", "softmax"] = "exp"
     """Capped exponential, or a softmax over the batch times the batch size."""
-    max_weight: Positive = 100.0
+    max_weight: WeightLimit = 100.0
     """Cap of the exp weights."""
 
 

@@ -25,8 +25,8 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import LearningRate, Temperature, WeightLimit
 from rl_training.algorithms.regression import ValueRegression, ValueRegressionParams
-from rl_training.experiment.config import Positive
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Moments
 from rl_training.replay.batch import Batch
@@ -35,15 +35,15 @@ from rl_training.replay.batch import Batch
 class AWRParams(ValueRegressionParams):
     renamed = {"beta": Renamed("temperature")}
 
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     """Weights are exp(advantage / temperature); smaller is greedier."""
-    max_weight: Positive = 20.0
+    max_weight: WeightLimit = 20.0
     """Cap of the weights."""
     normalize_advantages: bool = True
     """Standardise advantages, so that the temperature means the same on every reward scale."""
-    policy_lr: Positive = 3e-4
+    policy_lr: LearningRate = 3e-4
     """Learning rate of the policy."""
-    value_lr: Positive = 1e-3
+    value_lr: LearningRate = 1e-3
     """Learning rate of the value network."""
 
 

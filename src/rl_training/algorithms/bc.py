@@ -15,9 +15,8 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import CloningParams
+from rl_training.algorithms.params import CloningParams, LearningRate
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Positive
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import DeterministicPolicy, Policy, Role
 from rl_training.replay.batch import Batch
@@ -26,7 +25,7 @@ from rl_training.replay.batch import Batch
 class BCParams(CloningParams):
     loss: Literal["likelihood", "mse"] = "likelihood"
     """Maximise the likelihood of the data's actions, or fit a deterministic policy to them."""
-    lr: Positive = 3e-4
+    lr: LearningRate = 3e-4
     """Learning rate."""
     layer_norm: bool = False
     """LayerNorm before the activations of the policy."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import model_validator
@@ -50,12 +50,14 @@ from rl_training.algorithms.functional import (
 )
 from rl_training.algorithms.params import (
     AveragedPolicyParams,
+    LearningRate,
     OfflineToOnlineParams,
     TargetNetworkParams,
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegative, Positive, TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.ranges import Log
 from rl_training.experiment.renames import Renamed, opposite
 from rl_training.models import ActionValueCritic, Policy, frozen_copy
 from rl_training.replay.batch import Batch
@@ -79,9 +81,9 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams
         ),
     }
 
-    policy_lr: Positive = 1e-4
+    policy_lr: LearningRate = 1e-4
     """Learning rate of the policy."""
-    min_q_weight: NonNegative = 5.0
+    min_q_weight: Annotated[NonNegative, Log(0.1, 20.0)] = 5.0
     """Weight of the conservative term; larger trusts unseen actions less."""
     num_action_samples: Count = 10
     """Uniform, policy and next-policy actions per state in the conservative term, of each."""
@@ -101,7 +103,7 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams
     """Which action of the policy at s' the TD target rates."""
     target_entropy: Finite | None = None
     """Entropy aimed at; default: -4 (the paper's: -1) per component, or 10% of uniform."""
-    temperature_lr: Positive = 1e-4
+    temperature_lr: LearningRate = 1e-4
     """Learning rate of the temperature."""
 
     @model_validator(mode="before")

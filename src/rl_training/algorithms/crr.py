@@ -23,9 +23,10 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import Temperature, WeightLimit
 from rl_training.algorithms.regression import CriticRegression, RegressionParams
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, Positive
+from rl_training.experiment.config import Count
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.renames import Renamed
 
@@ -42,9 +43,9 @@ class CRRParams(RegressionParams):
     """Compare with the mean or with the best of the sampled actions."""
     weight_type: Literal["binary", "exp"] = "exp"
     """Weight 1 for positive advantages and 0 else, or exp(advantage / temperature)."""
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     """Temperature of the exp weights; smaller is greedier."""
-    max_weight: Positive = 20.0
+    max_weight: WeightLimit = 20.0
     """Cap of the exp weights."""
 
 

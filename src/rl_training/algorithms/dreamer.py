@@ -23,7 +23,14 @@ from torch.nn import functional as F
 from rl_training.algorithms.base import Act, Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
 from rl_training.algorithms.optim import LaProp
-from rl_training.algorithms.params import OwnNetworkParams, ReplayParams
+from rl_training.algorithms.params import (
+    BatchSize,
+    LearningRate,
+    OwnNetworkParams,
+    ReplayParams,
+    TargetRate,
+    UpdatesPerStep,
+)
 from rl_training.algorithms.world_models import (
     imagination_weights,
     imagined_policy_loss,
@@ -33,6 +40,7 @@ from rl_training.algorithms.world_models import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate, Whole
+from rl_training.experiment.ranges import Choices, Log
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Carry, OwnNetwork, Policy, frozen_copy
 from rl_training.models.dreamer import (
@@ -63,9 +71,9 @@ class DreamerParams(ReplayParams, OwnNetworkParams):
         "slow_rate": Renamed("tau"),
     }
 
-    gradient_updates_per_step: Positive = 0.25
+    gradient_updates_per_step: UpdatesPerStep = 0.25
     """Updates per environment step; fractions are exact over time."""
-    batch_size: Count = 16
+    batch_size: BatchSize = 16
     """Sequences per update."""
     batch_length: Annotated[Whole, Field(ge=2)] = 64
     """Steps in each sequence."""
@@ -75,11 +83,11 @@ class DreamerParams(ReplayParams, OwnNetworkParams):
     """Imagined steps from every state of a batch."""
     horizon: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 333.0
     """Time scale of discounting in steps: the discount is 1 - 1/horizon."""
-    gae_lambda: Rate = 0.95
+    gae_lambda: Annotated[Rate, Choices((0.8, 0.9, 0.95, 0.98, 1.0))] = 0.95
     """Lambda of the returns: 0 bootstraps after one step, 1 at the end of the imagined rollout."""
-    entropy_coef: NonNegative = 3e-4
+    entropy_coef: Annotated[NonNegative, Log(1e-4, 3e-3)] = 3e-4
     """Weight of the policy's entropy, in units of the scaled returns."""
-    lr: Positive = 4e-5
+    lr: LearningRate = 4e-5
     """Learning rate of all networks."""
     lr_warmup: Count = 1_000
     """Updates over which the learning rate rises linearly from 0."""
@@ -93,7 +101,7 @@ class DreamerParams(ReplayParams, OwnNetworkParams):
     """Weight of the KL term that trains the posterior."""
     replay_value_scale: NonNegative = 0.3
     """Weight of the value loss on real sequences."""
-    tau: Rate = 0.02
+    tau: TargetRate = 0.02
     """Rate at which the slow critic follows the critic, per update."""
     slow_scale: NonNegative = 1.0
     """Weight of the critic's loss towards the slow critic."""

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.algorithms.functional import Loss
-from rl_training.algorithms.params import DiscountedParams, refuse_missing_part
+from rl_training.algorithms.params import DiscountedParams, LearningRate, refuse_missing_part
 from rl_training.experiment.config import (
     Count,
     Fraction,
     HiddenSizes,
     NonNegative,
     NonNegativeInt,
-    Positive,
 )
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
+from rl_training.experiment.ranges import Choices
 from rl_training.models import MLPMOPOEnsembleModel
 from rl_training.models.dynamics import Uncertainty
 from rl_training.replay.batch import Batch
@@ -53,7 +53,7 @@ class ModelParams(DiscountedParams):
     """Models used for imagined steps: those with the smallest error on the holdout."""
     model_hidden_sizes: HiddenSizes = (200, 200, 200, 200)
     """Widths of the hidden layers of every model."""
-    model_lr: Positive = 1e-3
+    model_lr: LearningRate = 1e-3
     """Learning rate of the models."""
     model_batch_size: Count = 256
     """Transitions per step of a fit, for every model."""
@@ -83,7 +83,7 @@ class ModelParams(DiscountedParams):
     """Epochs for which imagined transitions are kept."""
     model_buffer_capacity: Count | None = None
     """Maximum number of imagined transitions kept; follows from retain_epochs by default."""
-    real_ratio: Fraction = 0.05
+    real_ratio: Annotated[Fraction, Choices((0.05, 0.2, 0.5))] = 0.05
     """Fraction of every minibatch that is real, to the nearest row."""
 
     @property

@@ -23,13 +23,11 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
-from rl_training.algorithms.params import DiscountedParams
+from rl_training.algorithms.params import DiscountedParams, LearningRate, TargetRate
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
     Finite,
-    Positive,
-    Rate,
     Section,
     TrainConfig,
 )
@@ -93,9 +91,9 @@ def policy_fingerprint(policy: Policy, *statistics: Tensor) -> str:
 
 
 class FQEParams(DiscountedParams):
-    tau: Rate = 5e-3
+    tau: TargetRate = 5e-3
     """Share of the way that the target network moves to the critic at each update."""
-    critic_lr: Positive = 3e-4
+    critic_lr: LearningRate = 3e-4
     """Learning rate of the critic."""
     horizon: Count | None = None
     """Steps that are counted; without a horizon all of them, which needs gamma below 1."""

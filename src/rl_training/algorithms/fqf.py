@@ -37,6 +37,7 @@ from rl_training.algorithms.value_based import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative, Positive, Whole
+from rl_training.experiment.ranges import Log
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Observed
 from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
@@ -50,9 +51,9 @@ class FQFParams(ValueParams):
     """Fractions proposed per state."""
     num_cosines: Count = 64
     """Cosines that embed a fraction."""
-    fraction_lr: Positive = 1e-4
+    fraction_lr: Annotated[Positive, Log(1e-6, 1e-3)] = 1e-4
     """Learning rate of the proposed fractions."""
-    entropy_coef: NonNegative = 1e-3
+    entropy_coef: Annotated[NonNegative, Log(1e-4, 0.1)] = 1e-3
     """Weight of the fractions' entropy, which keeps them from collapsing onto a few."""
 
 

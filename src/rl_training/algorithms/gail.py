@@ -17,7 +17,7 @@ spectral normalisation as options; there are no absorbing states.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import ValidationInfo, field_validator
@@ -26,18 +26,17 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.base import Act, Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import Params
+from rl_training.algorithms.params import BatchSize, GradClip, LearningRate, Params, Widths
 from rl_training.algorithms.ppo import PPOAlgorithm, PPOParams
 from rl_training.algorithms.sac import SACAlgorithm, SACParams
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
-    HiddenSizes,
     NonNegative,
-    Positive,
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.ranges import Choices
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Carry, MLPGAILDiscriminator, Policy, RecurrentMemory
 from rl_training.replay.batch import Batch
@@ -49,11 +48,11 @@ RewardForm = Literal["softplus", "log_sigmoid", "logit"]
 class GAILParams(Params):
     renamed = {"entropy_bonus": Renamed("discriminator_entropy_coef")}
 
-    hidden_sizes: HiddenSizes = (64, 64)
+    hidden_sizes: Widths = (64, 64)
     """Widths of the hidden layers of the discriminator."""
-    batch_size: Count = 256
+    batch_size: BatchSize = 256
     """Pairs of the expert, and as many of the policy, per discriminator step."""
-    grad_clip: Positive | None = None
+    grad_clip: GradClip = None
     """Maximum gradient norm of the discriminator; none by default."""
     generator: Literal["ppo", "sac"] = "ppo"
     """Algorithm that trains the policy: ppo, or sac, which needs far fewer steps (Box actions)."""
@@ -63,13 +62,13 @@ class GAILParams(Params):
     """Knobs of the generator sac, as in the algorithm of that name."""
     reward_form: RewardForm = "softplus"
     """Reward from the logit: softplus (never negative), log_sigmoid (never positive) or logit."""
-    discriminator_lr: Positive = 3e-4
+    discriminator_lr: LearningRate = 3e-4
     """Learning rate of the discriminator."""
     discriminator_updates: Count | None = None
     """Discriminator steps: 8 per rollout with ppo, 1 per update with sac by default."""
     discriminator_entropy_coef: NonNegative = 1e-3
     """Weight of the discriminator's entropy, which keeps it from being overconfident."""
-    gradient_penalty: NonNegative = 0.0
+    gradient_penalty: Annotated[NonNegative, Choices((0.0, 1.0, 10.0))] = 0.0
     """Weight of (gradient norm - 1)^2 at points between pairs of expert and policy."""
     spectral_norm: bool = False
     """Divide the discriminator's weight matrices by their largest singular values."""

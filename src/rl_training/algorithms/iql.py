@@ -28,9 +28,16 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.params import CloningParams, OfflineToOnlineParams, TargetNetworkParams
+from rl_training.algorithms.params import (
+    CloningParams,
+    LearningRate,
+    OfflineToOnlineParams,
+    TargetNetworkParams,
+    WeightLimit,
+)
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import NonNegative, Positive
+from rl_training.experiment.config import NonNegative
+from rl_training.experiment.ranges import Linear, Log
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
     Policy,
@@ -44,13 +51,13 @@ from rl_training.replay.batch import Batch
 class IQLParams(CloningParams, TargetNetworkParams, OfflineToOnlineParams):
     renamed = {"beta": Renamed("inverse_temperature")}
 
-    expectile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.7
+    expectile: Annotated[float, Field(gt=0.0, lt=1.0), Linear(0.5, 0.95)] = 0.7
     """Which expectile of Q over the data's actions V estimates; towards 1 is towards the max."""
-    inverse_temperature: NonNegative = 3.0
+    inverse_temperature: Annotated[NonNegative, Log(0.1, 30.0)] = 3.0
     """Weights are exp(inverse_temperature * advantage); larger is greedier."""
-    max_weight: Positive = 100.0
+    max_weight: WeightLimit = 100.0
     """Cap of the weights."""
-    value_lr: Positive = 3e-4
+    value_lr: LearningRate = 3e-4
     """Learning rate of the value network."""
 
 

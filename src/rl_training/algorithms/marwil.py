@@ -27,8 +27,10 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
+from rl_training.algorithms.params import LearningRate
 from rl_training.algorithms.regression import ValueRegression, ValueRegressionParams
 from rl_training.experiment.config import NonNegative, Positive, Rate
+from rl_training.experiment.ranges import Log
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Moments
 from rl_training.replay.batch import Batch
@@ -37,15 +39,17 @@ from rl_training.replay.batch import Batch
 class MARWILParams(ValueRegressionParams):
     renamed = {"beta": Renamed("inverse_temperature")}
 
-    inverse_temperature: NonNegative = 1.0
+    inverse_temperature: Annotated[NonNegative, Log(0.1, 30.0)] = 1.0
     """Weights are exp(inverse_temperature * normalised advantage); 0 is cloning."""
-    max_weight: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 20.0
+    max_weight: Annotated[
+        float, Field(ge=1.0, allow_inf_nan=False), Log(5.0, 200.0, by_default=False)
+    ] = 20.0
     """Cap of the weights, applied to the exponent."""
     advantage_norm_rate: Rate = 0.01
     """How fast the moving average of squared advantages follows the batches."""
-    value_coef: Positive = 1.0
+    value_coef: Annotated[Positive, Log(0.1, 2.0)] = 1.0
     """Weight of the value loss, and factor of the value network's learning rate."""
-    lr: Positive = 3e-4
+    lr: LearningRate = 3e-4
     """Learning rate of the policy."""
 
 

@@ -19,9 +19,10 @@ from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Networks
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
+from rl_training.algorithms.params import UpdatesPerStep
 from rl_training.algorithms.sac import SACAlgorithm, SACParams, SoftParams
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, NonNegativeInt, Positive
+from rl_training.experiment.config import Count, NonNegativeInt
 from rl_training.models.dynamics import Uncertainty
 
 
@@ -32,7 +33,7 @@ class SoftModelParams(SoftParams, ModelParams):
 class MBPOParams(SACParams, SoftModelParams):
     learning_starts: NonNegativeInt = 5_000
     """Environment steps with random actions before the first fit and the first update."""
-    gradient_updates_per_step: Positive = 20.0
+    gradient_updates_per_step: UpdatesPerStep = 20.0
     """Updates per environment step; fractions are exact over time."""
     model_interval: Count = 250
     """Environment steps between two fits of the model, each followed by rollouts."""

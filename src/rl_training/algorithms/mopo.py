@@ -14,7 +14,7 @@ The update is this package's SAC, unchanged.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator, model_validator
 from torch import Tensor
@@ -23,13 +23,14 @@ from rl_training.algorithms.dynamics import ModelParams
 from rl_training.algorithms.mbpo import MBPOAlgorithm, SoftModelParams
 from rl_training.experiment.config import Count, NonNegative, TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.ranges import Choices, Log
 from rl_training.models.dynamics import Uncertainty
 
 
 class MOPOParams(SoftModelParams):
     rollout_batch_size: Count = 50_000
     """Imagined rollouts that start together, in states of the data."""
-    rollout_length: Count = 5
+    rollout_length: Annotated[Count, Choices((1, 3, 5, 10))] = 5
     """Steps of a rollout at the start of the run."""
     retain_epochs: Count = 5
     """Epochs for which imagined transitions are kept."""
@@ -37,7 +38,7 @@ class MOPOParams(SoftModelParams):
     """Updates between two rounds of rollouts."""
     penalty: Literal["learned_std", "disagreement"] = "disagreement"
     """Estimate of the model's error: learned_std as in the paper, or the members' disagreement."""
-    penalty_coef: NonNegative = 1.0
+    penalty_coef: Annotated[NonNegative, Log(0.1, 10.0)] = 1.0
     """Penalty on the reward of an imagined step, per unit of the model's estimated error."""
 
     @model_validator(mode="before")

@@ -18,6 +18,7 @@ from rl_training.experiment.config import (
     Section,
 )
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.ranges import Choices, Log
 from rl_training.models import (
     ActionDistribution,
     Activation,
@@ -76,6 +77,19 @@ FactoryName = Annotated[
     str, BeforeValidator(_factory_name), Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 ]
 
+LearningRate = Annotated[Positive, Log(1e-5, 1e-2)]
+Discount = Annotated[Fraction, Choices((0.9, 0.95, 0.98, 0.99, 0.995, 0.999))]
+TargetRate = Annotated[Rate, Log(1e-3, 0.1)]
+Temperature = Annotated[Positive, Log(0.05, 10.0)]
+PolicyDelay = Annotated[Count, Choices((1, 2, 3))]
+WeightLimit = Annotated[Positive, Log(5.0, 200.0, by_default=False)]
+GradClip = Annotated[Positive | None, Choices((None, 0.5, 1.0, 10.0), by_default=False)]
+BatchSize = Annotated[Count, Choices((64, 128, 256, 512), by_default=False)]
+Widths = Annotated[
+    HiddenSizes, Choices(((64, 64), (128, 128), (256, 256), (256, 256, 256)), by_default=False)
+]
+UpdatesPerStep = Annotated[Positive, Choices((0.25, 0.5, 1.0, 2.0), by_default=False)]
+
 
 class AnyParams(Section):
     """What the package reads from the knobs of any algorithm."""
@@ -129,11 +143,11 @@ class OwnNetworkParams(AnyParams):
 class Params(AnyParams):
     """Knobs that almost every algorithm has; each algorithm adds its own."""
 
-    batch_size: Count = 256
+    batch_size: BatchSize = 256
     """Transitions per update."""
-    hidden_sizes: HiddenSizes = (256, 256)
+    hidden_sizes: Widths = (256, 256)
     """Widths of the hidden layers of every network."""
-    grad_clip: Positive | None = None
+    grad_clip: GradClip = None
     """Largest gradient norm per network; none by default."""
 
     @field_validator("*")
@@ -158,7 +172,7 @@ class Params(AnyParams):
 class AveragedPolicyParams(AnyParams):
     """Knobs of algorithms that learn a policy from data and may act by an average of it."""
 
-    policy_average: Fraction = 0.0
+    policy_average: Annotated[Fraction, Choices((0.0, 1e-3, 5e-3), by_default=False)] = 0.0
     """Share by which an average of the policy's weights, which then acts, follows; 0: none."""
 
     @property
@@ -207,7 +221,7 @@ class MemoryParams(AnyParams):
 
     memory: MemoryKind = "none"
     """Recurrent layer before the networks, for tasks where one observation says too little."""
-    memory_size: Count = 64
+    memory_size: Annotated[Count, Choices((32, 64, 128), by_default=False)] = 64
     """Units of the recurrent layer."""
     sequence_length: Count = 16
     """Steps through which gradients of the recurrent layer flow back."""
@@ -227,7 +241,7 @@ class CloningParams(NetworkParams, AveragedPolicyParams):
 class DiscountedParams(NetworkParams):
     """Knobs of algorithms that look at returns."""
 
-    gamma: Fraction = 0.99
+    gamma: Discount = 0.99
     """Discount per step; 1 only for tasks that end, because returns without an end grow forever."""
 
     @property
@@ -238,11 +252,11 @@ class DiscountedParams(NetworkParams):
 class TargetNetworkParams(DiscountedParams, ActorCriticParams):
     """Knobs of algorithms that bootstrap from slowly moving critics."""
 
-    tau: Rate = 5e-3
+    tau: TargetRate = 5e-3
     """Share of the way that target networks move to the online ones at each update."""
-    policy_lr: Positive = 3e-4
+    policy_lr: LearningRate = 3e-4
     """Learning rate of the policy."""
-    critic_lr: Positive = 3e-4
+    critic_lr: LearningRate = 3e-4
     """Learning rate of the critics."""
 
 
@@ -292,7 +306,7 @@ class ReplayParams(AnyParams):
     """Environment steps with random actions before the first update."""
     train_frequency: Count = 1
     """Environment steps between two rounds of updates."""
-    gradient_updates_per_step: Positive = 1.0
+    gradient_updates_per_step: UpdatesPerStep = 1.0
     """Updates per environment step; fractions are kept exactly over time."""
 
     @property
@@ -322,7 +336,7 @@ class OfflineToOnlineParams(OffPolicyParams):
     """Environment steps before the first update; random unless the policy has learned before."""
     offline_pretrain_updates: NonNegativeInt = 0
     """Updates on the prior data alone, before the first environment step."""
-    offline_batch_ratio: Fraction = 0.5
+    offline_batch_ratio: Annotated[Fraction, Choices((0.25, 0.5, 0.75), by_default=False)] = 0.5
     """Share of every minibatch that is prior data, to the nearest whole row."""
 
     @property

@@ -13,7 +13,7 @@ observations; minibatches are then sequences that start from what was carried wh
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,17 +21,25 @@ from torch.nn import functional as F
 
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import ActorCriticParams, DiscountedParams, MemoryParams
+from rl_training.algorithms.params import (
+    ActorCriticParams,
+    BatchSize,
+    DiscountedParams,
+    GradClip,
+    LearningRate,
+    MemoryParams,
+    Widths,
+)
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import without_gradients
 from rl_training.experiment.config import (
     Count,
     Fraction,
-    HiddenSizes,
     NonNegative,
     Positive,
     Schedule,
 )
+from rl_training.experiment.ranges import Choices, Linear, Log
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
     MLP,
@@ -49,27 +57,27 @@ from rl_training.replay.rollout import RolloutBatch
 class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     renamed = {"rollout_steps": Renamed("rollout_length")}
 
-    batch_size: Count = 64
+    batch_size: BatchSize = 64
     """Steps per minibatch; must divide rollout_length times the number of environments."""
-    hidden_sizes: HiddenSizes = (64, 64)
+    hidden_sizes: Widths = (64, 64)
     """Widths of the hidden layers of policy and value network."""
-    grad_clip: Positive | None = 0.5
+    grad_clip: GradClip = 0.5
     """Maximum gradient norm per network."""
-    rollout_length: Count = 2048
+    rollout_length: Annotated[Count, Choices((256, 512, 1024, 2048), by_default=False)] = 2048
     """Steps per environment between two rounds of updates."""
-    epochs: Count = 10
+    epochs: Annotated[Count, Choices((4, 10, 20), by_default=False)] = 10
     """Passes over each rollout."""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: Annotated[Fraction, Choices((0.8, 0.9, 0.95, 0.98, 1.0))] = 0.95
     """Lambda of GAE: 0 for one-step advantages, 1 for Monte Carlo returns."""
-    clip: Positive = 0.2
+    clip: Annotated[Positive, Linear(0.1, 0.4)] = 0.2
     """Clip range of the probability ratio around 1."""
     clip_schedule: Schedule = Schedule()
     """Schedule of the factor on clip over the run."""
     value_clip: Positive | None = None
     """Clip range of the value around the rollout's value; off by default."""
-    value_coef: Positive = 0.5
+    value_coef: Annotated[Positive, Log(0.1, 2.0)] = 0.5
     """Weight of the value loss, and factor of the value network's learning rate."""
-    entropy_coef: NonNegative = 0.0
+    entropy_coef: Annotated[NonNegative, Choices((0.0, 1e-3, 3e-3, 0.01, 0.03))] = 0.0
     """Weight of the entropy bonus."""
     entropy_schedule: Schedule = Schedule()
     """Schedule of the factor on entropy_coef over the run."""
@@ -83,7 +91,7 @@ class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     """Divide rewards by the running standard deviation of the discounted return."""
     squash_mean: bool = False
     """Bound the mean of Box actions by a tanh, as the policies trained on data do."""
-    lr: Positive = 3e-4
+    lr: LearningRate = 3e-4
     """Learning rate of the policy."""
     adam_eps: Positive = 1e-8
     """Epsilon of Adam; larger values slow down weights with small gradients."""

@@ -11,33 +11,34 @@ penalty.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.critics import td_loss
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import AveragedPolicyParams
+from rl_training.algorithms.params import AveragedPolicyParams, BatchSize, LearningRate, Widths
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
-from rl_training.experiment.config import Count, HiddenSizes, NonNegative, Positive
+from rl_training.experiment.config import NonNegative
+from rl_training.experiment.ranges import Log
 from rl_training.replay.batch import Batch
 
 
 class ReBRACParams(DeterministicParams, AveragedPolicyParams):
-    batch_size: Count = 1024
+    batch_size: BatchSize = 1024
     """Transitions per update."""
     layer_norm: bool = True
     """LayerNorm before the activations of the critics."""
-    hidden_sizes: HiddenSizes = (256, 256, 256)
+    hidden_sizes: Widths = (256, 256, 256)
     """Widths of the hidden layers of every network."""
-    policy_lr: Positive = 1e-3
+    policy_lr: LearningRate = 1e-3
     """Learning rate of the policy."""
-    critic_lr: Positive = 1e-3
+    critic_lr: LearningRate = 1e-3
     """Learning rate of the critics."""
-    policy_penalty: NonNegative = 0.3
+    policy_penalty: Annotated[NonNegative, Log(1e-3, 1.0)] = 0.3
     """Weight of the distance from the policy's action to the data's."""
-    critic_penalty: NonNegative = 0.3
+    critic_penalty: Annotated[NonNegative, Log(1e-3, 1.0)] = 0.3
     """Weight of the distance from the target's action to the data's next action."""
 
 

@@ -37,7 +37,12 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
-from rl_training.algorithms.params import NetworkKindParams, OfflineToOnlineParams
+from rl_training.algorithms.params import (
+    LearningRate,
+    NetworkKindParams,
+    OfflineToOnlineParams,
+    UpdatesPerStep,
+)
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, Finite, NonNegativeInt, Positive
 from rl_training.experiment.renames import Renamed
@@ -50,7 +55,7 @@ class RLPDParams(OfflineToOnlineParams, NetworkKindParams):
 
     learning_starts: NonNegativeInt = 5_000
     """Environment steps before the first update; random unless the policy has learned before."""
-    gradient_updates_per_step: Positive = 20.0
+    gradient_updates_per_step: UpdatesPerStep = 20.0
     """Critic updates per environment step; the policy makes one step to a round of them."""
     num_critics: Count = 10
     """Critics in the ensemble."""
@@ -64,7 +69,7 @@ class RLPDParams(OfflineToOnlineParams, NetworkKindParams):
     """Weight of the entropy, held constant; tuned automatically by default."""
     target_entropy: Finite | None = None
     """Entropy aimed at; default: minus half the action components, or 30% of uniform."""
-    temperature_lr: Positive = 3e-4
+    temperature_lr: LearningRate = 3e-4
     """Learning rate of the temperature."""
     backup_entropy: bool = True
     """Count the entropy bonus of the next action in the critics' target."""

@@ -12,7 +12,7 @@ the new critics, temperature, targets. Changed: the log standard deviation is cl
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import nn
@@ -29,9 +29,16 @@ from rl_training.algorithms.critics import (
     temperature_loss,
 )
 from rl_training.algorithms.functional import Metrics, soft_update
-from rl_training.algorithms.params import NetworkKindParams, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.params import (
+    LearningRate,
+    NetworkKindParams,
+    OffPolicyParams,
+    PolicyDelay,
+    TargetNetworkParams,
+)
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, Finite, Positive
+from rl_training.experiment.config import Finite, Positive
+from rl_training.experiment.ranges import Log
 from rl_training.models import Policy
 from rl_training.replay.batch import Batch
 
@@ -43,11 +50,11 @@ class SoftParams(TargetNetworkParams):
     """Weight of the entropy, held constant; tuned automatically by default."""
     target_entropy: Finite | None = None
     """Entropy aimed at; default: minus the number of action components, or 30% of uniform."""
-    temperature_lr: Positive = 3e-4
+    temperature_lr: LearningRate = 3e-4
     """Learning rate of the temperature."""
-    initial_temperature: Positive = 1.0
+    initial_temperature: Annotated[Positive, Log(0.01, 1.0)] = 1.0
     """Initial weight of the entropy, if it is tuned."""
-    policy_delay: Count = 1
+    policy_delay: PolicyDelay = 1
     """Updates of the critics per step of the policy and the temperature."""
 
 

@@ -10,7 +10,7 @@ the authors' later code.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,15 @@ from typing_extensions import TypeVar
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.critic_steps import critic_step, make_targets, policy_step
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
-from rl_training.algorithms.params import NetworkKindParams, OffPolicyParams, TargetNetworkParams
+from rl_training.algorithms.params import (
+    NetworkKindParams,
+    OffPolicyParams,
+    PolicyDelay,
+    TargetNetworkParams,
+)
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import Count, NonNegative
+from rl_training.experiment.config import NonNegative
+from rl_training.experiment.ranges import Linear
 from rl_training.models import DeterministicPolicy, Policy, frozen_copy
 from rl_training.replay.batch import Batch
 
@@ -29,9 +35,9 @@ from rl_training.replay.batch import Batch
 class DeterministicParams(TargetNetworkParams):
     """Knobs of updates with a deterministic policy, wherever their minibatches come from."""
 
-    policy_delay: Count = 2
+    policy_delay: PolicyDelay = 2
     """Updates of the critics per step of the policy and the target networks."""
-    target_noise: NonNegative = 0.2
+    target_noise: Annotated[NonNegative, Linear(0.05, 0.5)] = 0.2
     """Standard deviation of the noise on the target policy's actions."""
     target_noise_clip: NonNegative = 0.5
     """Largest size of that noise, per component."""
@@ -43,7 +49,7 @@ class DeterministicParams(TargetNetworkParams):
 
 
 class TD3Params(OffPolicyParams, NetworkKindParams, DeterministicParams):
-    exploration_noise: NonNegative = 0.1
+    exploration_noise: Annotated[NonNegative, Linear(0.05, 0.5)] = 0.1
     """Standard deviation of the noise on actions in training."""
 
     @property

@@ -9,7 +9,7 @@ lambda = alpha / mean |Q|. Standardised observations are an option of the data s
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -17,11 +17,12 @@ from rl_training.algorithms.functional import Loss
 from rl_training.algorithms.params import AveragedPolicyParams
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
 from rl_training.experiment.config import Positive
+from rl_training.experiment.ranges import Log
 from rl_training.replay.batch import Batch
 
 
 class TD3BCParams(DeterministicParams, AveragedPolicyParams):
-    alpha: Positive = 2.5
+    alpha: Annotated[Positive, Log(0.5, 10.0)] = 2.5
     """Weight of the critic against cloning; smaller stays nearer to the data."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,13 @@ from typing_extensions import TypeVar
 from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.params import (
+    BatchSize,
+    LearningRate,
     MemoryParams,
     OffPolicyParams,
     PriorityExponents,
     ReplayParams,
+    UpdatesPerStep,
     refuse_cut_sequences,
 )
 from rl_training.envs.spaces import Spaces
@@ -30,6 +33,7 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.ranges import Choices, Linear, Log
 from rl_training.models import Carry, Observed, Past, Policy, RecurrentMemory, frozen_copy
 from rl_training.models.masks import random_allowed
 from rl_training.models.value_networks import GreedyPolicy
@@ -41,25 +45,25 @@ class ValueParams(OffPolicyParams, MemoryParams):
 
     layer_norm: bool = False
     """LayerNorm before the activations of the value network."""
-    batch_size: Count = 64
+    batch_size: BatchSize = 64
     """Transitions per update."""
     train_frequency: Count = 4
     """Environment steps between two rounds of updates."""
-    gradient_updates_per_step: Positive = 0.5
+    gradient_updates_per_step: UpdatesPerStep = 0.5
     """Updates per environment step; fractions are exact over time."""
-    lr: Positive = 5e-4
+    lr: LearningRate = 5e-4
     """Learning rate of the value network."""
     adam_eps: Positive = 1e-8
     """Epsilon of Adam; larger values slow down weights with small gradients."""
     kappa: Positive = 1.0
     """Size of a TD error from which the Huber loss is linear."""
-    target_update_interval: Count = 100
+    target_update_interval: Annotated[Count, Log(20, 2_000)] = 100
     """Updates between two copies of the online network into the target network."""
     double: bool = False
     """Choose the next action by the online network and rate it by the target network."""
     dueling: bool = False
     """Sum a state value and advantages from two separate streams."""
-    n_step: Count = 1
+    n_step: Annotated[Count, Choices((1, 3, 5))] = 1
     """Rewards that are summed before the target bootstraps."""
     prioritized: bool = False
     """Replay transitions in proportion to their TD errors instead of uniformly."""
@@ -69,9 +73,9 @@ class ValueParams(OffPolicyParams, MemoryParams):
     """Share of the sampling bias that is corrected at the start; it rises to 1 over the run."""
     epsilon_start: Fraction = 1.0
     """Initial fraction of random actions."""
-    epsilon_end: Fraction = 0.05
+    epsilon_end: Annotated[Fraction, Linear(0.01, 0.1)] = 0.05
     """Final fraction of random actions."""
-    epsilon_fraction: Rate = 0.1
+    epsilon_fraction: Annotated[Rate, Linear(0.05, 0.5)] = 0.1
     """Fraction of the budget over which the fraction of random actions falls linearly."""
     burn_in: NonNegativeInt = 4
     """Steps before a sequence that bring a stored state of the recurrent layer up to date."""

@@ -122,9 +122,13 @@ def _commented(section: Any, indent: str) -> Iterator[str]:
     import yaml
     from pydantic import BaseModel
 
+    from rl_training.experiment.ranges import search_range
+
     for name, field in type(section).model_fields.items():
         value = section.params if name == "algo_kwargs" else getattr(section, name)
         comment = f"  # {field.description}" if field.description else ""
+        if (found := search_range(field)) is not None:
+            comment += f" Search: {found}."
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:{comment}"
             yield from _commented(value, indent + "  ")
@@ -166,7 +170,7 @@ def doctor() -> None:
     extras = {"minari": "minari", "hdf5": "h5py", "mujoco": "mujoco", "atari": "ale_py"}
     extras |= {"tables": "pyarrow"}
     extras |= {"box2d": "Box2D", "video": "imageio_ffmpeg", "dmc": "dm_control"}
-    extras |= {"export": "onnxscript", "serve": "uvicorn"}
+    extras |= {"export": "onnxscript", "serve": "uvicorn", "tune": "optuna"}
     for extra, module in extras.items():
         present = importlib.util.find_spec(module) is not None
         table.add_row(

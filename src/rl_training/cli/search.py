@@ -1,19 +1,44 @@
-"""The command that trains many runs: sweep."""
+"""Commands that train many runs: sweep, tune."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rl_training.cli.compare import comparison_table
-from rl_training.cli.options import DeviceOption, OverridesArgument, find_modules_here, out
+from rl_training.cli.options import (
+    ConfigArgument,
+    DeviceOption,
+    OverridesArgument,
+    find_modules_here,
+    out,
+)
+
+if TYPE_CHECKING:
+    from rl_training.search.local import Slots
+    from rl_training.search.tune import Tuner, Verdict
+    from rl_training.search.tuning import Told
 
 app = typer.Typer()
+
+
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; by default one for each core.")
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, help="Threads of each run; by default a fair share.")
+]
+GpusOption = Annotated[
+    str | None, typer.Option(help="GPUs that the runs take in turn, such as 0,1.")
+]
 
 
 @app.command()
@@ -32,15 +57,9 @@ def sweep(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the study; by default sweeps/CONFIG.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; by default one for each core.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each run; by default a fair share.")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="GPUs that the runs take in turn, such as 0,1.")
-    ] = None,
+    workers: WorkersOption = None,
+    threads: ThreadsOption = None,
+    gpus: GpusOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Train every combination of values, in parallel, and compare them.
@@ -57,7 +76,7 @@ def sweep(
     from rl_training.reports.comparison import compare
     from rl_training.reports.runs import find_runs
     from rl_training.search.grid import configs_of, parse_seeds, plan_of
-    from rl_training.search.local import LocalLauncher, Slots
+    from rl_training.search.local import LocalLauncher
     from rl_training.search.study import Study
 
     chosen = None if seeds is None else parse_seeds(seeds)
@@ -65,24 +84,11 @@ def sweep(
     plan = plan_of(config, overrides or [], chosen, flags)
     configs = configs_of(plan)
     find_modules_here(any(modules_named(each.to_dict()) for _, each in configs))
-    place = folder or Path("sweeps") / re.sub(r"[^\w.-]+", "_", Path(config).stem if
-                                              Path(config).is_file() else config)  # fmt: skip
-    study = Study(place, configs)
-    named = [gpu.strip() for gpu in gpus.split(",") if gpu.strip()] if gpus else []
-    slots = Slots.of(workers, threads, named, len(study.trials))
-    out.print(
-        f"{len(study.trials)} runs in {place}, {slots.workers} at a time, "
-        f"{slots.threads} thread{'s' if slots.threads > 1 else ''} each",
-        soft_wrap=True,
-    )
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        outcome = LocalLauncher(study, slots, lambda line: out.print(line, soft_wrap=True)).run()
-    except (KeyboardInterrupt, _Terminated) as stop:
-        out.print("stopped; the runs are saved, and the same command goes on with them")
-        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    study = Study(folder or _place("sweeps", config), configs)
+    slots = _slots(workers, threads, gpus, len(study.trials))
+    out.print(f"{len(study.trials)} runs in {study.folder}, {_in_words(slots)}", soft_wrap=True)
+    with _saved_when_stopped():
+        outcome = LocalLauncher(study, slots, _say).run()
     done = [trial.run_dir for trial in study.trials if trial.name in set(outcome.finished)]
     if done:
         try:
@@ -100,6 +106,171 @@ def sweep(
     if outcome.failed:
         out.print(f"{len(outcome.failed)} of {len(study.trials)} runs failed; see above")
         raise typer.Exit(1)
+
+
+@app.command()
+def tune(
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials, the defaults among them.")] = 24,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each trial.")] = 3,
+    test_seeds: Annotated[
+        int, typer.Option(min=1, help="Further seeds, of the winner and the defaults.")
+    ] = 5,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY[=RANGE]",
+            help="Search this key, in its own range or in log(LOW, HIGH), linear(LOW, HIGH) or "
+            "[A, B]; may be repeated.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Metric of evaluations; by default the one that chooses the best."),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option(help="Stop trials whose seeds all look bad, after a third at least.")
+    ] = True,
+    sampler_seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the study; by default tunings/CONFIG.")
+    ] = None,
+    workers: WorkersOption = None,
+    threads: ThreadsOption = None,
+    gpus: GpusOption = None,
+    device: DeviceOption = None,
+) -> None:
+    """Search for better knobs, and test what was found on seeds of its own.
+
+    Keys that have a value on the command line are not searched. A trial's score is the lower end
+    of the interval over its seeds. The same command goes on where it was stopped, takes over the
+    trials of processes that died, and joins in from a second terminal.
+
+    Example: rl-training tune awr/pendulum --trials 24 --seeds 3 --test-seeds 5
+
+    Your own ranges: --search 'algo_kwargs.temperature=log(0.1, 10)' --search algo_kwargs.gamma
+    """
+    from rl_training.experiment.config import load_config
+    from rl_training.experiment.config_files import parse_override
+    from rl_training.experiment.errors import ConfigError
+    from rl_training.experiment.run_sections import known_metric
+    from rl_training.experiment.trust import modules_named
+    from rl_training.search.grid import refuse_own_keys
+    from rl_training.search.space import space_of
+    from rl_training.search.tune import Tuner, chosen_metric, evaluated
+    from rl_training.search.tuning import TuningFolder, TuningPlan
+
+    refuse_own_keys([".".join(parse_override(text)[0]) for text in overrides or []])
+    flags = [] if device is None else [f"device={device}"]
+    own = load_config(config, [*(overrides or []), *flags])
+    find_modules_here(bool(modules_named(own.to_dict())))
+    try:
+        chosen = known_metric(chosen_metric(own, metric))
+    except ValueError as error:
+        raise ConfigError(f"--metric: {error}") from None
+    base = evaluated(own, chosen, prune)
+    plan = TuningPlan(
+        base,
+        space_of(base, search or [], overrides or []),
+        tuple(range(own.seed, own.seed + seeds)),
+        tuple(range(own.seed + seeds, own.seed + seeds + test_seeds)),
+        chosen,
+        prune,
+        sampler_seed,
+    )
+    study = TuningFolder(folder or _place("tunings", config), plan)
+    runs = 1 if base.total_timesteps is None else seeds
+    slots = _slots(workers, threads, gpus, trials * runs)
+    out.print(
+        f"{trials} trials of {seeds} seeds in {study.folder}, {_in_words(slots)}; objective: "
+        f"{chosen}, the worse end of the interval over seeds",
+        soft_wrap=True,
+    )
+    for key, one in plan.space.items():
+        out.print(f"  {key}: {one}", soft_wrap=True, markup=False)
+    tuner = Tuner(study, slots, trials, _say)
+    with _saved_when_stopped():
+        told = tuner.run()
+        _write_trials(study, told)
+        verdict = tuner.test(told)
+    _report(tuner, verdict)
+
+
+def _write_trials(study: Any, told: list[Told]) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "trial": one.number,
+            "state": one.state,
+            "objective": one.objective,
+            **one.values,
+            "scores": " ".join(f"{score:g}" for score in one.scores),
+            "why": one.why,
+        }
+        for one in told
+    ]
+    out.print(f"trials: {study.write_table(rows)}", soft_wrap=True)
+
+
+def _report(tuner: Tuner, verdict: Verdict) -> None:
+    from rl_training.experiment.tracking import write_json
+    from rl_training.search.space import configured
+
+    folder, plan = tuner.folder.folder, tuner.folder.plan
+    write_json(folder / "verdict.json", verdict.to_dict())
+    winner = folder / "winner.yaml"
+    winner.write_text(configured(plan.config, verdict.winner.values).to_yaml(), encoding="utf-8")
+    out.print(f"winner: trial {verdict.winner.number}")
+    for key, value in verdict.winner.values.items():
+        out.print(f"  {key}: {json.dumps(value)}", soft_wrap=True, markup=False)
+    out.print(f"{verdict.metric} of the winner on test seeds: {verdict.winner_scores}")
+    if verdict.improvement is not None:
+        out.print(f"{verdict.metric} of the defaults on test seeds: {verdict.defaults_scores}")
+        out.print(f"probability that a seed of the winner is better: {verdict.improvement:.2f}")
+    if verdict.metric.startswith("offline/"):
+        out.print(
+            f"the held-out episodes were looked at {verdict.looks:,} times by the trials, and the "
+            "test looked at them again: a winner of many looks is overrated by them; judge it on "
+            "episodes that no run has seen, with 'rl-training ope'",
+            soft_wrap=True,
+        )
+    out.print(f"verdict: {verdict.sentence}", soft_wrap=True)
+    out.print(f"its config: {winner}", soft_wrap=True)
+
+
+def _place(parent: str, config: str) -> Path:
+    """The folder of a study of this config."""
+    name = Path(config).stem if Path(config).is_file() else config
+    return Path(parent) / re.sub(r"[^\w.-]+", "_", name)
+
+
+def _slots(workers: int | None, threads: int | None, gpus: str | None, runs: int) -> Slots:
+    from rl_training.search.local import Slots
+
+    named = [gpu.strip() for gpu in gpus.split(",") if gpu.strip()] if gpus else []
+    return Slots.of(workers, threads, named, runs)
+
+
+def _in_words(slots: Slots) -> str:
+    plural = "s" if slots.threads > 1 else ""
+    return f"{slots.workers} at a time, {slots.threads} thread{plural} each"
+
+
+def _say(line: str) -> None:
+    out.print(line, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _saved_when_stopped() -> Iterator[None]:
+    """End with a sentence and the usual exit code on Ctrl-C and SIGTERM."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except (KeyboardInterrupt, _Terminated) as stop:
+        out.print("stopped; the runs are saved, and the same command goes on with them")
+        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Terminated(BaseException):

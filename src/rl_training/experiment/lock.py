@@ -51,6 +51,21 @@ def working_in(run_dir: Path, *parts: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def alone_in(folder: Path, patience_s: float = 60.0) -> Iterator[None]:
+    """While active, every other process that asks for the same waits, for at most that long."""
+    deadline = time.monotonic() + patience_s
+    with ExitStack() as lock:
+        while True:
+            try:
+                lock.enter_context(_locked(folder))
+                break
+            except RunInUseError:
+                if time.monotonic() > deadline:
+                    raise
+        yield
+
+
 WRITTEN = (
     "checkpoints",
     "tensorboard",

@@ -136,8 +136,11 @@ def resume_command(run_dir: Path) -> str:
 
 
 @contextmanager
-def reraise_os_error(path: Path) -> Iterator[None]:
-    """Turn an OSError while writing a file of a run into an error of one sentence."""
+def reraise_os_error(path: Path, go_on: str | None = None) -> Iterator[None]:
+    """Turn an OSError while writing a file of a run into an error of one sentence.
+
+    `go_on` is the command that continues; by default that of the run.
+    """
     try:
         yield
     except OSError as error:
@@ -148,5 +151,5 @@ def reraise_os_error(path: Path) -> Iterator[None]:
             remedy = "a link is in its place, remove it"
         raise RLTrainingError(
             f"'{path}' cannot be written: {error.strerror or error}; {remedy}, then go on with: "
-            f"{resume_command(path.parent)}"
+            f"{go_on or resume_command(path.parent)}"
         ) from None

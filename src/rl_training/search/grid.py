@@ -69,7 +69,7 @@ def plan_of(
             axes[key] = choices
         else:
             fixed.append(text)
-    _refuse_seeds([*axes, *(text.partition("=")[0] for text in fixed)])
+    refuse_own_keys([*axes, *(text.partition("=")[0] for text in fixed)])
     combinations = []
     for point in listed:
         own = [f"{key}={_text(value)}" for key, value in point.items()]
@@ -99,12 +99,18 @@ def configs_of(plan: SweepPlan) -> list[tuple[str, TrainConfig]]:
         config = load_config(plan.config, [*plan.fixed, *point.overrides])
         if plan.seeds is None:
             found.append((point.name, config))
-        elif config.total_timesteps is None:
-            name = f"{point.name}-{len(plan.seeds)}seeds"
-            found.append((name, config.replace(seeds=list(plan.seeds))))
         else:
-            found += [(f"{point.name}-s{seed}", config.replace(seed=seed)) for seed in plan.seeds]
+            found += with_seeds(point.name, config, plan.seeds)
     return found
+
+
+def with_seeds(
+    name: str, config: TrainConfig, seeds: Sequence[int]
+) -> list[tuple[str, TrainConfig]]:
+    """The runs that train a config with these seeds, by their names."""
+    if config.total_timesteps is None:
+        return [(f"{name}-{len(seeds)}seeds", config.replace(seeds=list(seeds)))]
+    return [(f"{name}-s{seed}", config.replace(seed=seed)) for seed in seeds]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -163,11 +169,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _refuse_seeds(keys: Sequence[str]) -> None:
+def refuse_own_keys(keys: Sequence[str]) -> None:
+    """Refuse keys that a study sets."""
     for key in keys:
         if key in ("seed", "seeds", "output_dir", "run_name"):
             raise ConfigError(
-                f"{key}: a sweep sets it itself; give seeds by --seeds, and the folder by --out"
+                f"{key}: a study sets it itself; give seeds by --seeds, and the folder by --out"
             )
 
 

@@ -58,55 +58,85 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-class LocalLauncher:
-    """A number of processes at a time, each with its share of threads and its GPU.
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended."""
 
-    A trial that another process works on is left to it, and taken over if that process dies. A
-    stop lets the runs save and ends every process; if this process is killed, they end too.
+    trial: Trial
+    code: int
+    seconds: float
+
+    @property
+    def why(self) -> str:
+        """The last line of its log."""
+        return _last_line(self.trial.log_file) or f"exit code {self.code}"
+
+
+class LocalProcesses:
+    """Trains runs in processes of this machine, each with its share of threads and its GPU.
+
+    As a context it ends with all of them: an error lets the runs save first. If this process is
+    killed, they end too.
     """
 
-    def __init__(self, study: Study, slots: Slots, say: Callable[[str], None]) -> None:
-        self.study, self.slots, self._say = study, slots, say
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
         self._running: dict[int, tuple[Trial, subprocess.Popen[bytes], float]] = {}
-        self._spent: list[float] = []
+        self._paused: set[int] = set()
 
-    def run(self) -> Outcome:
-        """Run everything that is not finished."""
-        outcome = Outcome()
-        waiting: list[Trial] = []
-        for trial in self.study.trials:
-            if trial.status == "finished":
-                outcome.finished.append(trial.name)
-            else:
-                waiting.append(trial)
-        if outcome.finished:
-            self._say(f"{len(outcome.finished)} of {len(self.study.trials)} runs are finished")
-        try:
-            while waiting or self._running:
-                self._collect(outcome)
-                self._start(waiting, outcome)
-                time.sleep(POLL_SECONDS)
-        except BaseException:
-            self._stop()
-            raise
-        return outcome
+    def __enter__(self) -> LocalProcesses:
+        return self
 
-    def _start(self, waiting: list[Trial], outcome: Outcome) -> None:
-        """Fill the free slots with trials that nobody works on."""
-        free = [slot for slot in range(self.slots.workers) if slot not in self._running]
-        for trial in list(waiting) if free else ():
-            status = trial.status
-            if status == "running":
-                continue  # elsewhere: looked at again until it is finished or free
-            waiting.remove(trial)
-            if status == "finished":
-                self._ended(trial, outcome, "elsewhere")
-                continue
-            outcome.taken_over += status == "stopped"
-            slot = free.pop(0)
-            self._running[slot] = (trial, self._process(trial, slot), time.monotonic())
-            if not free:
-                return
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def free(self) -> int:
+        """Runs that may be started now."""
+        return self.slots.workers - len(self._running)
+
+    @property
+    def running(self) -> set[str]:
+        """Names of the runs that these processes train."""
+        return {trial.name for trial, _, _ in self._running.values()}
+
+    def start(self, trial: Trial) -> None:
+        """Begin a run, or go on with it."""
+        slot = next(i for i in range(self.slots.workers) if i not in self._running)
+        self._running[slot] = (trial, self._process(trial, slot), time.monotonic())
+
+    def ended(self) -> list[Ended]:
+        """Those that have ended since the last call."""
+        found = []
+        for slot, (trial, process, began) in list(self._running.items()):
+            code = process.poll()
+            if code is not None:
+                del self._running[slot]
+                self._paused.discard(process.pid)
+                found.append(Ended(trial, code, time.monotonic() - began))
+        return found
+
+    def pause(self, names: set[str]) -> None:
+        """Let runs save and end."""
+        for trial, process, _ in self._running.values():
+            # once: a second signal would end the run without saving
+            if trial.name in names and process.pid not in self._paused:
+                self._paused.add(process.pid)
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Let all runs save, and wait until they have ended."""
+        self.pause(self.running)
+        deadline = time.monotonic() + SAVE_SECONDS
+        for _, process, _ in self._running.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._running.clear()
 
     def _process(self, trial: Trial, slot: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "rl_training", "train", str(trial.config_file)]
@@ -125,20 +155,59 @@ class LocalLauncher:
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
 
-    def _collect(self, outcome: Outcome) -> None:
-        for slot, (trial, process, began) in list(self._running.items()):
-            code = process.poll()
-            if code is None:
-                continue
-            del self._running[slot]
-            seconds = time.monotonic() - began
-            if code == 0:
-                self._spent.append(seconds)
-                self._ended(trial, outcome, f"{seconds:,.0f} s")
+
+class LocalLauncher:
+    """Runs all trials of a study, a number of processes at a time.
+
+    A trial that another process works on is left to it, and taken over if that process dies.
+    """
+
+    def __init__(self, study: Study, slots: Slots, say: Callable[[str], None]) -> None:
+        self.study, self._say = study, say
+        self._processes = LocalProcesses(slots)
+        self._spent: list[float] = []
+
+    def run(self) -> Outcome:
+        """Train every trial that is not finished."""
+        outcome = Outcome()
+        waiting: list[Trial] = []
+        for trial in self.study.trials:
+            if trial.status == "finished":
+                outcome.finished.append(trial.name)
             else:
-                why = _last_line(trial.log_file) or f"exit code {code}"
-                outcome.failed[trial.name] = why
-                self._say(f"{trial.name} failed: {why} (log: {trial.log_file})")
+                waiting.append(trial)
+        if outcome.finished:
+            self._say(f"{len(outcome.finished)} of {len(self.study.trials)} runs are finished")
+        with self._processes:
+            while waiting or self._processes.running:
+                self._collect(outcome)
+                self._start(waiting, outcome)
+                time.sleep(POLL_SECONDS)
+        return outcome
+
+    def _start(self, waiting: list[Trial], outcome: Outcome) -> None:
+        """Fill the free slots with trials that nobody works on."""
+        for trial in list(waiting):
+            if not self._processes.free:
+                return
+            status = trial.status
+            if status == "running":
+                continue  # elsewhere: looked at again until it is finished or free
+            waiting.remove(trial)
+            if status == "finished":
+                self._ended(trial, outcome, "elsewhere")
+                continue
+            outcome.taken_over += status == "stopped"
+            self._processes.start(trial)
+
+    def _collect(self, outcome: Outcome) -> None:
+        for end in self._processes.ended():
+            if end.code == 0:
+                self._spent.append(end.seconds)
+                self._ended(end.trial, outcome, f"{end.seconds:,.0f} s")
+            else:
+                outcome.failed[end.trial.name] = end.why
+                self._say(f"{end.trial.name} failed: {end.why} (log: {end.trial.log_file})")
 
     def _ended(self, trial: Trial, outcome: Outcome, how: str) -> None:
         outcome.finished.append(trial.name)
@@ -147,22 +216,8 @@ class LocalLauncher:
         eta = ""
         if self._spent and left:
             mean = sum(self._spent) / len(self._spent)
-            eta = f", about {mean * left / self.slots.workers:,.0f} s left"
+            eta = f", about {mean * left / self._processes.slots.workers:,.0f} s left"
         self._say(f"{done}/{len(self.study.trials)} {trial.name}: {_score(trial)} ({how}){eta}")
-
-    def _stop(self) -> None:
-        """Let all runs save, and wait until they have ended."""
-        for _, process, _ in self._running.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + SAVE_SECONDS
-        for _, process, _ in self._running.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, deadline - time.monotonic()))
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
 
 def _end_with_parent() -> None:

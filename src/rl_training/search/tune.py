@@ -1,0 +1,389 @@
+"""Tunes a config: trials of several seeds, pruned with care, and a test on seeds of its own."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from rl_training.experiment.config import EVAL_METRICS, TrainConfig
+from rl_training.experiment.errors import ConfigError, RLTrainingError
+from rl_training.reports.comparison import probability_of_improvement
+from rl_training.reports.runs import SeedRun, read_run
+from rl_training.runtime.statistics import Interval, Summary
+from rl_training.search.grid import with_seeds
+from rl_training.search.local import POLL_SECONDS, Ended, LocalLauncher, LocalProcesses, Slots
+from rl_training.search.space import configured
+from rl_training.search.study import Study, Trial
+from rl_training.search.tuning import Claim, Told, TuningFolder
+
+RUNGS = (1 / 3, 2 / 3)
+"""Shares of the budget after which a trial may be pruned; none is below 30 %."""
+FEWEST_SEEDS = 3
+"""Fewer seeds show no noise, so that nothing is pruned."""
+FEWEST_FINISHED = 5
+"""Finished trials that one is compared with before it may be pruned."""
+MOST_RESTARTS = 3
+"""Of a run whose process was killed, before the tuning stops."""
+LOOK_SECONDS = 1.0
+"""Between two looks at the files of a run, and at the trials of other processes."""
+
+
+def chosen_metric(config: TrainConfig, asked: str | None) -> str:
+    """The metric of the objective; without an environment one must be named."""
+    metric = asked or config.best_metric
+    if metric is None and config.early_stopping is not None:
+        metric = config.early_stopping.metric
+    if metric is None:
+        if config.env_id is None:
+            offline = ", ".join(name for name in EVAL_METRICS if name.startswith("offline/"))
+            raise ConfigError(
+                "--metric: without an environment there are no returns to tune for; name a metric "
+                f"of held-out episodes: {offline}"
+            )
+        metric = "eval/return_mean"
+    return metric
+
+
+def evaluated(config: TrainConfig, metric: str, prune: bool) -> TrainConfig:
+    """The config of the trials: it reports the metric, at the end and where trials are pruned."""
+    config = config.replace(best_metric=metric, final_eval=True)
+    budget = config.total_timesteps or config.total_updates
+    if prune and budget and not rungs_of(config):
+        config = config.replace(eval_interval=math.ceil(budget / 3))
+    return config
+
+
+def rungs_of(config: TrainConfig) -> tuple[int, ...]:
+    """Ticks of evaluations at which a trial may be pruned."""
+    budget, interval = config.total_timesteps or config.total_updates, config.eval_interval
+    if not budget or not interval:
+        return ()
+    ticks = {math.ceil(share * budget / interval) * interval for share in RUNGS}
+    return tuple(sorted(tick for tick in ticks if tick < budget))
+
+
+@dataclass
+class Work:
+    """A trial in the hands of this process."""
+
+    claim: Claim
+    runs: list[Trial]
+    rung: int = 0
+    """How many rungs it has passed."""
+    over: str = ""
+    """Why it ends early: pruned or failed, once that is so."""
+    why: str = ""
+    restarts: int = 0
+    looked: float = -math.inf
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The winner against the defaults, on seeds that tuning never saw."""
+
+    winner: Told
+    metric: str
+    winner_scores: Summary
+    defaults_scores: Summary
+    improvement: Interval | None
+    """Probability that a seed of the winner is better; None if the winner is the defaults."""
+    looks: int
+    """Evaluations of all trials by the metric."""
+
+    @property
+    def sentence(self) -> str:
+        if self.improvement is None:
+            return "no better than the defaults: no trial scored more than they do"
+        if self.improvement.low > 0.5:
+            return "better than the defaults"
+        if self.improvement.high < 0.5:
+            return "worse than the defaults"
+        return "no better than the defaults: the test seeds do not show a difference"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "verdict": self.sentence,
+            "winner": self.winner.number,
+            "values": self.winner.values,
+            "metric": self.metric,
+            "looks": self.looks,
+            "winner_scores": self.winner_scores.to_dict(),
+            "defaults_scores": self.defaults_scores.to_dict(),
+            "improvement": None if self.improvement is None else vars(self.improvement),
+        }
+
+
+@dataclass
+class Tuner:
+    """Works on the trials of a tuning, together with other processes that have its folder open."""
+
+    folder: TuningFolder
+    slots: Slots
+    trials: int
+    say: Callable[[str], None]
+    _work: list[Work] = field(default_factory=list)
+    _began: float = field(default_factory=time.monotonic)
+    _own: int = 0
+
+    @property
+    def sign(self) -> float:
+        return -1.0 if EVAL_METRICS.get(self.folder.plan.metric) == "min" else 1.0
+
+    # --- trials ---------------------------------------------------------------------------------
+
+    def run(self) -> list[Told]:
+        """Work until all trials have ended, here and elsewhere."""
+        looked = -math.inf
+        with LocalProcesses(self.slots) as processes:
+            try:
+                while True:
+                    for end in processes.ended():
+                        self._process_ended(end)
+                    for work in list(self._work):
+                        self._go_on(work, processes)
+                    if time.monotonic() - looked > LOOK_SECONDS or not self._work:
+                        looked = time.monotonic()
+                        self._claim_more()
+                        if not self._work and not self.folder.others_at_work():
+                            return self.folder.ended()
+                    time.sleep(POLL_SECONDS)
+            finally:
+                processes.stop()  # before others may take the trials
+                for work in self._work:
+                    work.claim.lock.close()
+
+    def _claim_more(self) -> None:
+        while True:
+            at_once = max(1, self.slots.workers // len(self._work[0].runs)) if self._work else 1
+            if len(self._work) >= at_once:
+                return
+            claim = self.folder.claim(self.trials)
+            if claim is None:
+                return
+            self._begin(claim)
+
+    def _begin(self, claim: Claim) -> None:
+        plan = self.folder.plan
+        name = f"trial-{claim.number:04d}"
+        if claim.begun:
+            self.say(f"trial {claim.number}: taken over from a process that ended")
+        try:
+            configs = with_seeds(name, configured(plan.config, claim.values), plan.seeds)
+        except ConfigError as error:
+            self._tell(Work(claim, []), "failed", None, [], str(error))
+            return
+        runs = [self.folder.trial(run) for run, _ in configs]
+        for run, (_, config) in zip(runs, configs, strict=True):
+            if not run.config_file.exists():
+                self.folder.write_config(run, config)
+        self._work.append(Work(claim, runs))
+
+    def _go_on(self, work: Work, processes: LocalProcesses) -> None:
+        """Decide what can be decided about a trial, and start or pause its runs accordingly."""
+        running = processes.running & {run.name for run in work.runs}
+        if work.over:
+            processes.pause(running)
+            if not running:
+                self._tell(work, work.over, None, self._last_scores(work), work.why)
+            return
+        if time.monotonic() - work.looked < LOOK_SECONDS and len(running) == min(
+            len(work.runs), self.slots.workers
+        ):
+            return
+        work.looked = time.monotonic()
+        behind = [run for run in work.runs if not self._reached(work, run)]
+        if not behind:
+            if work.rung < len(self._rungs) or not running:  # else its processes are ending
+                self._decide(work)
+            return
+        # a run of a process that died may still be saving
+        waiting = [run for run in behind if run.name not in running and run.status != "running"]
+        for run in waiting[: processes.free]:
+            processes.start(run)
+            waiting.remove(run)
+        if waiting:
+            # they need the places of seeds that have passed this rung
+            processes.pause(running - {run.name for run in behind})
+
+    def _decide(self, work: Work) -> None:
+        """All seeds have reached the rung, or the end."""
+        scores = self._scores(work)
+        rungs = self._rungs
+        if scores is None:
+            work.over, work.why = "failed", "a seed diverged or has no score"
+        elif work.rung == len(rungs):
+            low = Summary.of([self.sign * score for score in scores]).iqm.low
+            self._tell(work, "finished", low, scores)
+        else:
+            here = Summary.of([self.sign * score for score in scores]).iqm
+            self.folder.report(work.claim, rungs[work.rung], here.value)
+            if self._is_hopeless(here, rungs[work.rung]):
+                work.over = "pruned"
+                work.why = f"after {rungs[work.rung]:,}: its seeds are below the median trial"
+            else:
+                work.rung += 1
+                work.looked = -math.inf
+
+    def _is_hopeless(self, here: Interval, rung: int) -> bool:
+        """Whether even the upper end of its interval is below the median of finished trials."""
+        others = [
+            told.rungs[rung]
+            for told in self.folder.ended()
+            if told.state == "finished" and rung in told.rungs
+        ]
+        return len(others) >= FEWEST_FINISHED and here.high < median(others)
+
+    @property
+    def _rungs(self) -> tuple[int, ...]:
+        plan = self.folder.plan
+        return rungs_of(plan.config) if plan.prune and len(plan.seeds) >= FEWEST_SEEDS else ()
+
+    def _reached(self, work: Work, run: Trial) -> bool:
+        if work.rung < len(self._rungs):
+            seeds = _seeds(run)
+            at = self._rungs[work.rung]
+            if seeds and all(_score_at(seed, self.folder.plan.metric, at) for seed in seeds):
+                return True
+        return run.status == "finished"
+
+    def _scores(self, work: Work) -> list[float] | None:
+        """Of all seeds at the rung or the end; None if one has none."""
+        metric, found = self.folder.plan.metric, []
+        for run in work.runs:
+            for seed in _seeds(run):
+                at = self._rungs[work.rung] if work.rung < len(self._rungs) else None
+                score = _score_at(seed, metric, at) or _score_at(seed, metric, None)
+                if score is None or _diverged(seed):
+                    return None
+                found.append(score[0])
+        return found if len(found) == len(self.folder.plan.seeds) else None
+
+    def _last_scores(self, work: Work) -> list[float]:
+        known = [_score_at(s, self.folder.plan.metric, None) for r in work.runs for s in _seeds(r)]
+        return [score[0] for score in known if score is not None]
+
+    def _process_ended(self, end: Ended) -> None:
+        work = next(work for work in self._work if end.trial in work.runs)
+        work.looked = -math.inf
+        if end.code in (0, 128 + signal.SIGTERM) or work.over:
+            return
+        in_use = end.trial.status == "running"  # by a process that has not ended yet
+        if (end.code < 0 or in_use) and work.restarts < MOST_RESTARTS:
+            work.restarts += 1  # killed: it goes on from its last checkpoint
+            return
+        refused = end.trial.status == "waiting" and work.claim.number > 0
+        if refused or any(_diverged(seed) for seed in _seeds(end.trial)):
+            work.over, work.why = "failed", end.why
+            return
+        raise RLTrainingError(
+            f"trial {work.claim.number} cannot go on: {end.why.removeprefix('error: ')} (log: "
+            f"{end.trial.log_file}); correct that, and the same command goes on with the study"
+        )
+
+    def _tell(
+        self, work: Work, state: str, objective: float | None, scores: list[float], why: str = ""
+    ) -> None:
+        self.folder.tell(work.claim, state, objective, scores, why)
+        if work in self._work:
+            self._work.remove(work)
+        told = self.folder.ended()
+        self._own += 1
+        best = best_of(told)
+        score = why if objective is None else f"lower end {self.sign * objective:,.4g}"
+        left = self.trials - len(told)
+        rate = (time.monotonic() - self._began) / self._own
+        self.say(
+            f"{len(told)}/{self.trials} trial {work.claim.number} {state}: {score}"
+            + (f"; best is trial {best.number}" if best else "")
+            + (f"; about {rate * left:,.0f} s left" if left > 0 else "")
+        )
+
+    # --- the test -------------------------------------------------------------------------------
+
+    def test(self, told: Sequence[Told]) -> Verdict:
+        """Train the winner and the defaults on the test seeds, and compare them."""
+        plan = self.folder.plan
+        winner = best_of(told)
+        if winner is None:
+            raise RLTrainingError(
+                f"no trial of '{self.folder.folder}' was trained to its end; the first failed "
+                f"because: {told[0].why if told else 'there is none'}; correct that, or raise "
+                "--trials"
+            )
+        is_default = winner.number == 0
+        configs = with_seeds("defaults", plan.config, plan.test_seeds)
+        if not is_default:
+            configs += with_seeds("winner", configured(plan.config, winner.values), plan.test_seeds)
+        study = Study(self.folder.folder / f"test-{winner.number:04d}", configs)
+        outcome = LocalLauncher(study, self.slots, self.say).run()
+        if outcome.failed:
+            name, why = next(iter(outcome.failed.items()))
+            raise RLTrainingError(
+                f"the test run '{name}' failed: {why.removeprefix('error: ')}; the same command "
+                "tries it again"
+            )
+        scores: dict[str, list[float]] = {"defaults": [], "winner": []}
+        for trial in study.trials:
+            for seed in _seeds(trial):
+                if (score := seed.score(plan.metric)) is not None:
+                    scores[trial.name.partition("-")[0]].append(score)
+        if not scores["defaults"] or not (is_default or scores["winner"]):
+            raise RLTrainingError(f"'{study.folder}' has no {plan.metric}; see its logs")
+        defaults = scores["defaults"]
+        winners = defaults if is_default else scores["winner"]
+        improvement = None
+        if not is_default:
+            improvement = probability_of_improvement(
+                [self.sign * score for score in winners], [self.sign * score for score in defaults]
+            )
+        return Verdict(
+            winner,
+            plan.metric,
+            Summary.of(winners),
+            Summary.of(defaults),
+            improvement,
+            self._looks(told),
+        )
+
+    def _looks(self, told: Sequence[Told]) -> int:
+        """Evaluations of all trials by the metric, an evaluation that was repeated once."""
+        looks = 0
+        for one in told:
+            for folder in (self.folder.folder / "runs").glob(f"trial-{one.number:04d}-*"):
+                for seed in read_run(folder).seeds:
+                    looks += len(set(seed.curve(self.folder.plan.metric).ticks))
+        return looks
+
+
+def best_of(told: Sequence[Told]) -> Told | None:
+    """The trial with the highest objective; of equal ones the first."""
+    finished = [one for one in told if one.objective is not None]
+    return max(finished, key=lambda one: (one.objective, -one.number), default=None)
+
+
+def _seeds(run: Trial) -> Sequence[SeedRun]:
+    try:
+        return read_run(run.run_dir).seeds
+    except RLTrainingError:
+        return ()  # not begun
+
+
+def _score_at(seed: SeedRun, metric: str, tick: int | None) -> tuple[float] | None:
+    """The first value from a tick on, or the last one.
+
+    Of evaluations during training: held-out start states are left to the test.
+    """
+    curve = seed.curve(metric)
+    pairs = [p for p in zip(curve.ticks, curve.values, strict=True) if p[0] >= (tick or 0)]
+    if not pairs:
+        return None
+    return (pairs[-1][1],) if tick is None else (pairs[0][1],)
+
+
+def _diverged(seed: SeedRun) -> bool:
+    return str(seed.result.get("stop_reason", "")).startswith("TrainingDivergedError")
