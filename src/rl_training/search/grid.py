@@ -108,7 +108,7 @@ def with_seeds(
     name: str, config: TrainConfig, seeds: Sequence[int]
 ) -> list[tuple[str, TrainConfig]]:
     """The runs that train a config with these seeds, by their names."""
-    if config.total_timesteps is None:
+    if config.total_timesteps is None and len(seeds) > 1:
         return [(f"{name}-{len(seeds)}seeds", config.replace(seeds=list(seeds)))]
     return [(f"{name}-s{seed}", config.replace(seed=seed)) for seed in seeds]
 

@@ -1,0 +1,311 @@
+"""Tuning: what it searches and refuses, that a kill loses nothing, and what it concludes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl_training.experiment.config import load_config
+from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.ranges import Choices, Log
+from rl_training.runtime.statistics import Interval, Summary
+from rl_training.search.local import Slots
+from rl_training.search.space import configured, space_of
+from rl_training.search.study import Study
+from rl_training.search.tune import (
+    Tuner,
+    Verdict,
+    best_of,
+    chosen_metric,
+    evaluated,
+    rungs_of,
+)
+from rl_training.search.tuning import Told, TuningFolder, TuningPlan
+from tests.conftest import Command
+
+KNOBS = [
+    "dataset={kind: random, steps: 160}",
+    "total_updates=30",
+    "eval_episodes=1",
+    "eval_max_steps=5",
+    "tensorboard=false",
+    "engine=eager",
+    "algo_kwargs.hidden_sizes=[8]",
+    "algo_kwargs.batch_size=16",
+]
+LR = "algo_kwargs.lr"
+
+
+def plan_for(
+    overrides: Sequence[str] = KNOBS, seeds: int = 1, metric: str = "eval/return_mean", **keys: Any
+) -> TuningPlan:
+    config = evaluated(load_config("bc/pendulum", list(overrides)), metric, False)
+    return TuningPlan(
+        config,
+        space_of(config, [], []),
+        tuple(range(seeds)),
+        tuple(range(seeds, seeds + seeds)),
+        metric,
+        **{"prune": False, **keys},
+    )
+
+
+def told(number: int, objective: float | None, **keys: Any) -> Told:
+    state = "finished" if objective is not None else "failed"
+    given = {"values": {}, "rungs": {}, "scores": (), "why": "", "state": state, **keys}
+    return Told(number=number, objective=objective, **given)
+
+
+# --- what is searched ----------------------------------------------------------------------------
+
+
+def test_the_ranges_of_the_knobs_are_searched_unless_a_knob_has_a_value_or_ranges_are_named() -> (
+    None
+):
+    config = load_config("awr/pendulum", ["algo_kwargs.gamma=0.97"])
+    space = space_of(config, [], ["algo_kwargs.gamma=0.97"])
+    assert list(space) == [
+        f"algo_kwargs.{name}" for name in ("temperature", "policy_lr", "value_lr")
+    ]  # not the sizes, which change the time of a run
+    named = space_of(config, ["algo_kwargs.batch_size", "tf32=[true, false]"], [])
+    assert named["algo_kwargs.batch_size"] == Choices((64, 128, 256, 512), by_default=False)
+    assert named["tf32"] == Choices((True, False))
+    # the config's own value, with which the search begins, is in the range
+    wide = space_of(config, ["algo_kwargs.temperature=log(2, 3)"], [])
+    assert wide["algo_kwargs.temperature"] == Log(config.algo_kwargs["temperature"], 3)
+    changed = configured(config, {"algo_kwargs.gamma": 0.5, "tf32": True})
+    assert (changed.params.gamma, changed.tf32) == (0.5, True)
+    for asked, words in (
+        ("algo_kwargs.temprature", "did you mean 'algo_kwargs.temperature'"),
+        ("algo_kwargs.gamma=log(1, 2)", "gamma"),
+        ("algo_kwargs.gamma=between(1, 2)", "is no range"),
+        ("algo_kwargs.gamme=[0.1, 0.2]", "did you mean 'gamma'"),
+        ("nothing=[1, 2]", "nothing"),
+        ("seed=[1, 2]", "sets it itself"),
+        ("total_updates=[10, 20]", "different budgets"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            space_of(config, [asked], [])
+    with pytest.raises(ConfigError, match="has a value already"):
+        space_of(config, ["algo_kwargs.gamma"], ["algo_kwargs.gamma=0.97"])
+
+
+def test_pruning_waits_for_a_third_of_the_budget_and_needs_evaluations() -> None:
+    config = load_config("awr/pendulum", ["total_updates=1000", "eval_interval=100"])
+    assert rungs_of(config) == (400, 700)
+    assert rungs_of(config.replace(eval_interval=0)) == ()
+    assert rungs_of(evaluated(config.replace(eval_interval=0), "eval/return_mean", True)) == (
+        334,
+        668,
+    )
+    with pytest.raises(ConfigError, match=r"set dataset\.split"):
+        evaluated(config, "offline/td_error", True)
+    assert chosen_metric(config, None) == "eval/return_mean"
+    blind = config.settled(env_id=None)
+    with pytest.raises(ConfigError, match="offline/fitted_value"):
+        chosen_metric(blind, None)
+    assert chosen_metric(blind, "offline/td_error") == "offline/td_error"
+
+
+# --- the journal ---------------------------------------------------------------------------------
+
+
+def test_one_worker_draws_the_same_trials_every_time_also_after_a_stop(tmp_path: Path) -> None:
+    def drawn(folder: Path, stops: bool) -> list[dict[str, Any]]:
+        study = TuningFolder(folder, plan_for())
+        for number in range(12):
+            if stops:
+                study = TuningFolder(folder, plan_for())
+            claim = study.claim(12)
+            assert claim is not None
+            assert claim.number == number
+            study.tell(claim, "finished", -abs(claim.values[LR] - 3e-3), [0.0])
+        assert study.claim(12) is None
+        return [one.values for one in study.ended()]
+
+    first, second = drawn(tmp_path / "a", False), drawn(tmp_path / "b", True)
+    assert first == second
+    own = load_config("bc/pendulum", KNOBS).algo_kwargs["lr"]
+    assert first[0] == {LR: own}  # the defaults come first
+    assert len({one[LR] for one in first}) == 12
+    other = TuningFolder(tmp_path / "c", plan_for(sampler_seed=1))
+    other.claim(2)
+    found = other.claim(2)
+    assert found is not None
+    assert found.values != first[1]
+
+
+def test_a_trial_belongs_to_the_process_that_holds_it_and_is_taken_over_when_it_dies(
+    tmp_path: Path,
+) -> None:
+    one, two = (TuningFolder(tmp_path / "study", plan_for()) for _ in range(2))
+    first = one.claim(2)
+    second = two.claim(2)
+    assert first is not None
+    assert second is not None
+    assert (first.number, second.number) == (0, 1)
+    assert one.claim(2) is None  # both are held
+    assert one.others_at_work()
+    second.lock.close()  # as the death of its process does
+    journal = tmp_path / "study" / "study.journal"
+    with journal.open("a") as file:
+        file.write('{"op_code": 5, "half')  # cut off by a kill
+    taken = one.claim(2)
+    assert taken is not None
+    assert (taken.number, taken.values, taken.begun) == (1, second.values, True)
+    one.report(taken, 10, -3.0)
+    one.report(taken, 10, -9.0)  # an evaluation that a resume repeats
+    one.tell(taken, "pruned", None, [-3.0], "bad")
+    one.tell(first, "finished", -1.0, [-1.0])
+    assert not two.others_at_work()
+    assert [(t.number, t.state, t.objective, t.rungs) for t in two.ended()] == [
+        (0, "finished", -1.0, {}),
+        (1, "pruned", None, {10: -3.0}),
+    ]
+
+
+def test_another_study_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    TuningFolder(folder, plan_for())
+    for plan, words in (
+        (plan_for([*KNOBS, "total_updates=40"]), "another total_updates of the config"),
+        (plan_for(seeds=2), "another seeds, test_seeds of the study"),
+        (plan_for(sampler_seed=5), "another sampler_seed"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            TuningFolder(folder, plan)
+    with pytest.raises(ConfigError, match="another command, tune"):
+        Study(folder, [("a", plan_for().config)])
+    file = folder / "study.json"
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps({**stored, "version": "0.0.1"}))
+    with pytest.raises(ConfigError, match=r"begun with rl-training 0\.0\.1"):
+        TuningFolder(folder, plan_for())
+    file.write_text(json.dumps(stored))
+    (folder / "study.journal").write_text("{}\n")
+    with pytest.raises(ConfigError, match="is damaged"):
+        TuningFolder(folder, plan_for())
+
+
+def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
+    cli: Command, tmp_path: Path
+) -> None:
+    for arguments, words in (
+        (("algo_kwargs.gama=1",), "did you mean 'gamma'"),
+        (("seed=3",), "--seeds"),
+        (("--search", "algo_kwargs.tau=log(3, 1)"), "is no range"),
+        (("--metric", "eval/retrun_mean"), "did you mean 'eval/return_mean'"),
+        (("--trials", "0"), "--trials"),
+    ):
+        refused = cli("tune", "sac/pendulum", *arguments, "--out", tmp_path / "study")
+        assert refused.code == 2
+        assert words in refused.err
+        assert len(refused.err.splitlines()) == 1
+        assert not (tmp_path / "study").exists()
+
+
+# --- trials and verdicts -------------------------------------------------------------------------
+
+
+def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others(
+    tmp_path: Path,
+) -> None:
+    study = TuningFolder(tmp_path / "study", plan_for(seeds=3, prune=True))
+    tuner = Tuner(study, Slots(1, 1), 9, lambda line: None)
+    for number, value in enumerate((1.0, 2.0, 3.0, 4.0, 5.0)):
+        assert not tuner._is_hopeless(Interval(-9.0, -9.0, -9.0), 10)  # too few to compare with
+        claim = study.claim(9)
+        assert claim is not None
+        assert claim.number == number
+        study.report(claim, 10, value)
+        study.tell(claim, "finished", value, [value])
+    assert tuner._is_hopeless(Interval(2.0, 1.0, 2.9), 10)
+    assert not tuner._is_hopeless(Interval(2.0, 1.0, 3.1), 10)  # noise: it may be average
+    assert not tuner._is_hopeless(Interval(-9.0, -9.0, -9.0), 20)  # another rung
+
+
+def test_a_trial_that_looks_bad_is_stopped_and_saved(tmp_path: Path) -> None:
+    config = [*KNOBS, "total_updates=20000", "eval_interval=6000", "log_interval=20000"]
+    study = TuningFolder(tmp_path / "study", plan_for(config, seeds=3, prune=True))
+    said: list[str] = []
+    tuner = Tuner(study, Slots(1, 1), 6, said.append)
+    for _ in range(5):
+        claim = study.claim(6)
+        assert claim is not None
+        study.report(claim, 12_000, 1e6)
+        study.tell(claim, "finished", 1e6, [1e6])
+    last = tuner.run()[-1]
+    assert (last.number, last.state, last.objective, len(last.scores)) == (5, "pruned", None, 3)
+    assert "below the median" in said[-1]
+    run = study.trial("trial-0005-3seeds")
+    assert run.status == "stopped"
+    result = json.loads((run.run_dir / "result.json").read_text())
+    assert result["status"] == "interrupted"
+
+
+def test_a_killed_tuning_is_gone_on_with_exactly_and_tested(tmp_path: Path) -> None:
+    keys = [*KNOBS, "total_updates=1500", "checkpoint_interval=300", "eval_interval=0"]
+    command = [sys.executable, "-m", "rl_training", "tune", "bc/pendulum", *keys]
+    command += ["--trials", "1", "--seeds", "1", "--test-seeds", "1", "--workers", "1"]
+    folder = tmp_path / "study"
+    command += ["--search", LR, "--no-prune", "--out", str(folder)]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    run = folder / "runs" / "trial-0000-s0"
+    deadline = time.monotonic() + 120
+    while not list(run.glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+
+    said: list[str] = []
+    tuner = Tuner(TuningFolder(folder, plan_for(keys)), Slots(1, 1), 1, said.append)
+    trials = tuner.run()
+    assert "taken over" in said[0]
+    assert [(one.number, one.state, len(one.scores)) for one in trials] == [(0, "finished", 1)]
+    verdict = tuner.test(trials)
+    assert verdict.sentence.startswith("no better than the defaults")
+    assert len(verdict.winner_scores.scores) == 1
+    assert verdict.looks == 1  # one seed, evaluated at its end
+    assert not (folder / "test-0000" / "runs" / "winner-s1").exists()
+
+    from rl_training import ManagedAlgorithm
+
+    whole = ManagedAlgorithm(load_config("bc/pendulum", [*keys, f"output_dir={tmp_path}/whole"]))
+    whole.learn(progress=False)
+    assert whole.run_dir is not None
+    states = [
+        torch.load(path / "checkpoints" / "000000001500" / "algorithm.pt", weights_only=True)
+        for path in (run, whole.run_dir)
+    ]
+    assert json.dumps(states[0], default=_plain) == json.dumps(states[1], default=_plain)
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, torch.Tensor) else str(value)
+
+
+def test_the_verdict_may_be_that_nothing_was_gained() -> None:
+    trials = [told(0, 1.0), told(1, None), told(2, 3.0), told(3, 3.0)]
+    winner = best_of(trials)
+    assert winner is trials[2]
+    assert best_of([told(0, None)]) is None
+    scores = Summary.of([1.0, 2.0])
+    for improvement, words in (
+        (None, "no better than the defaults"),
+        (Interval(0.7, 0.4, 0.9), "no better than the defaults"),
+        (Interval(0.9, 0.6, 1.0), "better than the defaults"),
+        (Interval(0.1, 0.0, 0.4), "worse than the defaults"),
+    ):
+        verdict = Verdict(winner, "eval/return_mean", scores, scores, improvement, 7)
+        assert verdict.sentence.startswith(words)
+        assert json.loads(json.dumps(verdict.to_dict()))["looks"] == 7
