@@ -234,14 +234,14 @@ def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others
 
 
 def test_a_trial_that_looks_bad_is_stopped_and_saved(tmp_path: Path) -> None:
-    config = [*KNOBS, "total_updates=20000", "eval_interval=6000", "log_interval=20000"]
+    config = [*KNOBS, "total_updates=6000", "eval_interval=2000"]
     study = TuningFolder(tmp_path / "study", plan_for(config, seeds=3, prune=True))
     said: list[str] = []
     tuner = Tuner(study, Slots(1, 1), 6, said.append)
     for _ in range(5):
         claim = study.claim(6)
         assert claim is not None
-        study.report(claim, 12_000, 1e6)
+        study.report(claim, 2_000, 1e6)
         study.tell(claim, "finished", 1e6, [1e6])
     last = tuner.run()[-1]
     assert (last.number, last.state, last.objective, len(last.scores)) == (5, "pruned", None, 3)

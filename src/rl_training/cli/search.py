@@ -213,13 +213,14 @@ def _write_trials(study: Any, told: list[Told]) -> None:
 
 
 def _report(tuner: Tuner, verdict: Verdict) -> None:
+    from rl_training.experiment.files import replace_text
     from rl_training.experiment.tracking import write_json
     from rl_training.search.space import configured
 
     folder, plan = tuner.folder.folder, tuner.folder.plan
     write_json(folder / "verdict.json", verdict.to_dict())
     winner = folder / "winner.yaml"
-    winner.write_text(configured(plan.config, verdict.winner.values).to_yaml(), encoding="utf-8")
+    replace_text(winner, configured(plan.config, verdict.winner.values).to_yaml())
     out.print(f"winner: trial {verdict.winner.number}")
     for key, value in verdict.winner.values.items():
         out.print(f"  {key}: {json.dumps(value)}", soft_wrap=True, markup=False)
