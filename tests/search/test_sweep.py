@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.lock import is_in_use
 from rl_training.reports.runs import find_runs
 from rl_training.search.grid import configs_of, parse_seeds, plan_of
 from rl_training.search.local import LocalLauncher, Slots
@@ -116,25 +117,23 @@ def test_another_plan_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         study("total_updates=10,20")
 
 
-def test_a_killed_sweep_leaves_no_process_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_a_killed_sweep_leaves_no_process_and_ends_as_if_it_had_not_been(
+    tmp_path: Path, light_fuse: Callable[[int, str], str]
+) -> None:
     """One run is enough: which processes work on it does not matter to the result."""
-    command = [sys.executable, "-m", "rl_training", "sweep", "bc/pendulum", *KNOBS]
+    keys = [*KNOBS, "total_updates=100", "checkpoint_interval=20", "eval_interval=20"]
+    keys += [light_fuse(3, "study")]
+    command = [sys.executable, "-m", "rl_training", "sweep", "bc/pendulum", *keys]
     command += ["--out", str(tmp_path / "study"), "--workers", "1"]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    killed = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=300)
+    assert killed.returncode == -signal.SIGKILL
     run = tmp_path / "study" / "runs" / "default"
-    deadline = time.monotonic() + 120
-    while not list(run.glob("checkpoints/*/manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    lock = run / ".lock"
-    pid = int(lock.read_text().split()[0]) if lock.exists() else None
-    while pid is not None and _is_alive(pid) and time.monotonic() < deadline:
+    while is_in_use(run):  # it saves because its study ended
         time.sleep(0.05)
-    assert pid is None or not _is_alive(pid)
+    assert json.loads((run / "result.json").read_text())["status"] == "interrupted"
 
     said: list[str] = []
-    study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", KNOBS, None)))
+    study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", keys, None)))
     outcome = LocalLauncher(study, Slots(1, 1), said.append).run()
     assert outcome.finished == ["default"]
     assert said[-1].startswith("1/1 default: eval/return_mean")
@@ -142,11 +141,11 @@ def test_a_killed_sweep_leaves_no_process_and_ends_as_if_it_had_not_been(tmp_pat
     from rl_training import ManagedAlgorithm
     from rl_training.experiment.config import load_config
 
-    whole = ManagedAlgorithm(load_config("bc/pendulum", [*KNOBS, f"output_dir={tmp_path}/whole"]))
+    whole = ManagedAlgorithm(load_config("bc/pendulum", [*keys, f"output_dir={tmp_path}/whole"]))
     whole.learn(progress=False)
     assert whole.run_dir is not None
     states = [
-        torch.load(path / "checkpoints" / "000000004000" / "algorithm.pt", weights_only=True)
+        torch.load(path / "checkpoints" / "000000000100" / "algorithm.pt", weights_only=True)
         for path in (run, whole.run_dir)
     ]
     assert json.dumps(states[0], default=_plain) == json.dumps(states[1], default=_plain)
@@ -161,14 +160,6 @@ def test_a_run_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     assert outcome.finished == []
     assert "unknown algorithm" in outcome.failed["default"]
     assert "default.log" in said[-1]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _plain(value: object) -> object:

@@ -182,34 +182,34 @@ def tune(
     study = TuningFolder(folder or _place("tunings", config), plan)
     runs = 1 if base.total_timesteps is None else seeds
     slots = _slots(workers, threads, gpus, trials * runs)
+    tuner = Tuner(study, slots, trials, _say)
     out.print(
-        f"{trials} trials of {seeds} seeds in {study.folder}, {_in_words(slots)}; objective: "
-        f"{chosen}, the worse end of the interval over seeds",
+        f"{trials} trials in {study.folder}, seeds of each: {seeds}, {_in_words(slots)}; "
+        f"objective: {chosen}, the {tuner.worse_end} of the interval over seeds",
         soft_wrap=True,
     )
     for key, one in plan.space.items():
         out.print(f"  {key}: {one}", soft_wrap=True, markup=False)
-    tuner = Tuner(study, slots, trials, _say)
     with _saved_when_stopped():
         told = tuner.run()
-        _write_trials(study, told)
+        _write_trials(tuner, told)
         verdict = tuner.test(told)
     _report(tuner, verdict)
 
 
-def _write_trials(study: Any, told: list[Told]) -> None:
+def _write_trials(tuner: Tuner, told: list[Told]) -> None:
     rows: list[dict[str, Any]] = [
         {
             "trial": one.number,
             "state": one.state,
-            "objective": one.objective,
+            "objective": None if one.objective is None else tuner.sign * one.objective,
             **one.values,
             "scores": " ".join(f"{score:g}" for score in one.scores),
             "why": one.why,
         }
         for one in told
     ]
-    out.print(f"trials: {study.write_table(rows)}", soft_wrap=True)
+    out.print(f"trials: {tuner.folder.write_table(rows)}", soft_wrap=True)
 
 
 def _report(tuner: Tuner, verdict: Verdict) -> None:
@@ -224,9 +224,9 @@ def _report(tuner: Tuner, verdict: Verdict) -> None:
     out.print(f"winner: trial {verdict.winner.number}")
     for key, value in verdict.winner.values.items():
         out.print(f"  {key}: {json.dumps(value)}", soft_wrap=True, markup=False)
-    out.print(f"{verdict.metric} of the winner on test seeds: {verdict.winner_scores}")
+    for who, scores in (("winner", verdict.winner_scores), ("defaults", verdict.defaults_scores)):
+        out.print(f"{verdict.metric} of the {who} on test seeds: {scores}", soft_wrap=True)
     if verdict.improvement is not None:
-        out.print(f"{verdict.metric} of the defaults on test seeds: {verdict.defaults_scores}")
         out.print(f"probability that a seed of the winner is better: {verdict.improvement:.2f}")
     if verdict.metric.startswith("offline/"):
         out.print(

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic.fields import FieldInfo
 
@@ -30,7 +30,7 @@ class Between:
                 f"{self}: expected two finite numbers, the smaller one first, and above 0 for log"
             )
 
-    def with_value(self, value: Any) -> Between | None:
+    def with_value(self, value: Any) -> Self | None:
         """Extended to hold a value; None if that is impossible."""
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or (self.logarithmic and value <= 0):

@@ -22,7 +22,7 @@ class Interval:
     high: float
 
     def __format__(self, numbers: str) -> str:
-        numbers = numbers or ",.1f"
+        numbers = numbers or (",.1f" if abs(self.value) >= 10.0 else ".3g")
         return f"{self.value:{numbers}} [{self.low:{numbers}}, {self.high:{numbers}}]"
 
     def __str__(self) -> str:

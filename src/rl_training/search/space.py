@@ -24,9 +24,9 @@ def space_of(config: TrainConfig, asked: Sequence[str], fixed: Sequence[str]) ->
     to hold the config's own value, with which the search begins.
     """
     own = {
-        f"{KNOBS}.{name}": found
+        f"{KNOBS}.{name}": beside
         for name, field in type(config.params).model_fields.items()
-        if (found := search_range(field)) is not None
+        if (beside := search_range(field)) is not None
     }
     set_already = {text.partition("=")[0].strip() for text in fixed}
     chosen: dict[str, Range] = {}

@@ -134,6 +134,11 @@ class Tuner:
     def sign(self) -> float:
         return -1.0 if EVAL_METRICS.get(self.folder.plan.metric) == "min" else 1.0
 
+    @property
+    def worse_end(self) -> str:
+        """The end of an interval that is the objective."""
+        return "upper end" if self.sign < 0 else "lower end"
+
     # --- trials ---------------------------------------------------------------------------------
 
     def run(self) -> list[Told]:
@@ -294,7 +299,7 @@ class Tuner:
         told = self.folder.ended()
         self._own += 1
         best = best_of(told)
-        score = why if objective is None else f"lower end {self.sign * objective:,.4g}"
+        score = why if objective is None else f"{self.worse_end} {self.sign * objective:,.5g}"
         left = self.trials - len(told)
         rate = (time.monotonic() - self._began) / self._own
         self.say(

@@ -227,7 +227,7 @@ class TuningFolder(StudyFolder):
         journal = self._optuna.storages.journal
         path = self.folder / JOURNAL_FILE
         try:
-            return self._optuna.create_study(
+            study: optuna.Study = self._optuna.create_study(
                 storage=journal.JournalStorage(journal.JournalFileBackend(str(path))),
                 study_name="tune",
                 direction="maximize",
@@ -238,6 +238,7 @@ class TuningFolder(StudyFolder):
                 f"'{path}' is damaged; choose another folder with --out, or remove the file to "
                 "begin the trials again"
             ) from None
+        return study
 
 
 def _drop_half_line(path: Path) -> None:
