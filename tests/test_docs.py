@@ -6,7 +6,6 @@ import ast
 import importlib
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -34,12 +33,13 @@ from rl_training.experiment.config_files import packaged_config_names, parse_yam
 from rl_training.experiment.renames import older_names
 from rl_training.search.grid import configs_of, plan_of
 
+from .blocks import LANGUAGES, NOT_RUN, PRINTS, RUN, blocks, run_page
+from .conftest import Command
 from .each import each
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-RUN_MARK = "<!-- runs -->"
 REQUIRED = "required"
 
 
@@ -200,55 +200,96 @@ def test_every_page_is_in_the_index() -> None:
 # --- code ------------------------------------------------------------------------------------
 
 
-def fenced_blocks(page: Path, language: str) -> list[tuple[int, bool, str]]:
-    """(line number, whether it is marked to run, code) of every block of a language."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    blocks = []
-    for start, line in enumerate(lines):
-        if line == f"```{language}":
-            end = lines.index("```", start)
-            marked = start > 0 and lines[start - 1] == RUN_MARK
-            blocks.append((start + 1, marked, "\n".join(lines[start + 1 : end]) + "\n"))
-    return blocks
+PROGRAMS = [b for p in PAGES for b in blocks(p) if b.language in LANGUAGES]
 
 
-@each("page", [p for p in PAGES if fenced_blocks(p, "python")], ids=label)
+def test_every_program_runs_or_says_why_not() -> None:
+    """And gives a run's values in tests only where they differ from those that stand there."""
+    unmarked = [b.where for b in PROGRAMS if not (b.runs or b.not_run_because)]
+    assert not unmarked, "mark them with <!-- runs --> or <!-- not run: reason -->"
+    misspelt = [
+        f"{label(page)}:{number}"
+        for page in (ROOT / "README.md", *PAGES)
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+        if re.match(r"<!-- ?(runs|not run|prints)", line)
+        and not any(form.fullmatch(line) for form in (RUN, NOT_RUN, PRINTS))
+    ]
+    assert not misspelt
+
+
+def test_settings_in_pages_are_keys_of_a_config_or_of_a_sweep() -> None:
+    known = {*TrainConfig.model_fields, "config", "set", "grid", "list"}
+    for block in (b for p in PAGES for b in blocks(p) if b.language == "yaml"):
+        unknown = set(parse_yaml(block.code, block.where)) - known
+        assert not unknown, block.where
+
+
+@each("page", [p for p in PAGES if any(b.language == "python" for b in blocks(p))], ids=label)
 def test_python_examples_compile_and_name_what_exists(page: Path) -> None:
-    for line, _, code in fenced_blocks(page, "python"):
-        for node in ast.walk(ast.parse(code, f"{label(page)}:{line}")):
+    for block in (b for b in blocks(page) if b.language == "python"):
+        for node in ast.walk(ast.parse(block.code, block.where)):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rl_training"):
                 for alias in node.names:
                     module = importlib.import_module(str(node.module))
-                    assert hasattr(module, alias.name), (line, alias.name)
+                    assert hasattr(module, alias.name), (block.where, alias.name)
 
 
-RUNNING = [p for p in PAGES if any(marked for _, marked, _ in fenced_blocks(p, "python"))]
+RUNNING = [p for p in PAGES if any(b.runs for b in blocks(p))]
 
 
 def test_the_guides_have_examples_that_run() -> None:
     guides = {"adding_an_algorithm.md", "runs.md", "data.md", "metrics.md", "networks.md"}
-    assert {p.name for p in RUNNING} >= guides
+    tutorials = {page.name for page in (DOCS / "tutorials").glob("*.md")}
+    assert {p.name for p in RUNNING} >= guides | tutorials
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=label)
-def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page's marked blocks, in order, in one folder; each starts from fresh names.
-
-    A block whose first line is `# name.py` is a module: it is written under that name.
-    """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_the_examples_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Command
+) -> None:
     monkeypatch.setattr(registry, "_TARGETS", dict(registry._TARGETS))
-    for line, marked, code in fenced_blocks(page, "python"):
-        if not marked:
-            continue
-        module = re.match(r"# (\w+\.py)\n", code)
-        if module:
-            monkeypatch.delitem(sys.modules, module[1].removesuffix(".py"), raising=False)
-            (tmp_path / module[1]).write_text(code, encoding="utf-8")
-        else:
-            where = f"{label(page)}:{line}"
-            exec(compile(code, where, "exec"), {"__name__": "example"})
+    run_page(page, tmp_path, monkeypatch, cli)
+
+
+def test_what_a_block_prints_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Command
+) -> None:
+    """A wrong number, a missing line, a wrong comment and a failing command are all noticed."""
+
+    def page(*lines: str) -> Path:
+        (tmp_path / "page.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return tmp_path / "page.md"
+
+    code = ("<!-- runs -->", "```python", "x = 20", "print('got', x)", "```", "")
+    quick = ("<!-- runs, in tests with x=3 -->", "```python", "x=20", "print('got', x)", "```", "")
+    listing = ("<!-- runs -->", "```sh", "rl-training list --json  # none", "```", "")
+
+    def printed(mark: str, text: str) -> tuple[str, ...]:
+        return (mark, "```text", text, "```")
+
+    right = (
+        (*code, *printed("<!-- prints -->", "got 20")),
+        (*code, *printed("<!-- prints -->", "g... 20")),
+        (*code, *printed("<!-- prints, numbers within 5 -->", "got 24")),
+        (*quick, *printed("<!-- prints -->", "got 20")),
+        (*listing, *printed("<!-- prints -->", "[]")),
+        ("<!-- runs -->", "```python", "print(7)  # prints: 7", "```"),
+    )
+    wrong = (
+        (*code, *printed("<!-- prints -->", "got 21")),
+        (*code, *printed("<!-- prints -->", "got 20\nmore")),
+        (*code, *printed("<!-- prints, numbers within 5 -->", "got 26")),
+        (*quick, *printed("<!-- prints -->", "had 20")),
+        ("<!-- runs, in tests with y=3 -->", *code[1:]),
+        ("<!-- runs -->", "```python", "print(7)  # prints: 8", "```"),
+        ("<!-- runs -->", "```sh", "rl-training eval nothing", "```"),
+        printed("<!-- prints -->", "got 20"),
+    )
+    for lines in right:
+        run_page(page(*lines), tmp_path, monkeypatch, cli)
+    for lines in wrong:
+        with pytest.raises(AssertionError, match=r"page\.md:\d"):
+            run_page(page(*lines), tmp_path, monkeypatch, cli)
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -257,8 +298,8 @@ def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def commands(page: Path) -> list[list[str]]:
     """The words of every `rl-training` line in shell blocks and inline code."""
     found = []
-    for _, _, code in fenced_blocks(page, "sh"):
-        lines = code.replace("\\\n", " ").splitlines()
+    for block in (b for b in blocks(page) if b.language in LANGUAGES - {"python"}):
+        lines = block.code.replace("\\\n", " ").splitlines()
         found += [line for line in lines if line.startswith("rl-training")]
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     found += re.findall(r"`(rl-training [a-z][^`]*)`", prose)

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -132,3 +133,15 @@ def test_the_sources_and_the_wheel_hold_the_same_files(wheel: Path) -> None:
         packed = {name for name in archive.namelist() if name.startswith("rl_training/")}
     assert expected <= packed
     assert not {name for name in packed if "__pycache__" in name}
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """Of the package, of the newest entry in the changelog, and of what to cite."""
+    import rl_training
+
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    newest = re.findall(r"^## (\S+)(?: - (\S+))?$", changelog, re.M)[0]
+    assert newest == (rl_training.__version__, str(citation["date-released"]))
+    assert citation["version"] == rl_training.__version__
+    assert citation["license"] == "MIT"

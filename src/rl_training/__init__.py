@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvalResult as EvalResult
     from rl_training.runtime.seeds import SeedsResult as SeedsResult
 
-__version__ = "0.1.0"
+__version__ = "0.9.0"
 
 # the only place where the lower layers get the list of algorithms
 for _name, _public in BUILT_IN.items():
