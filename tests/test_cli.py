@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.config import load_config
 from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.registry import algorithm_names
-from tests.conftest import QUICK, Command
+from tests.conftest import PATIENCE_S, QUICK, Command
 
 from .each import each
 
@@ -443,7 +444,7 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
 
 
 def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str]) -> Path:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and process.poll() is None:
         if list(folder.glob("*/checkpoints/[0-9]*")):
             (run,) = folder.iterdir()
@@ -461,10 +462,11 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str]) -> Path:
 def test_a_signal_saves_and_resume_finishes(
     cli: Command, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    process = start("train", "bc/pendulum", *LONG, "--output-dir", tmp_path)
+    default = functools.partial(signal.signal, number, signal.SIG_DFL)  # `nohup` ignores SIGHUP
+    process = start("train", "bc/pendulum", *LONG, "--output-dir", tmp_path, preexec_fn=default)
     run = wait_for_checkpoint(tmp_path, process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, err
     assert "Traceback" not in err
     assert f"go on with: rl-training resume {run}" in out
@@ -494,7 +496,7 @@ def test_a_reader_that_goes_away_does_not_end_a_run(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert "run folder" in process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     (run,) = tmp_path.iterdir()
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     assert (result["status"], result["updates"]) == ("finished", 60)
@@ -505,7 +507,7 @@ def test_a_killed_run_leaves_a_usable_checkpoint(cli: Command, tmp_path: Path) -
     run = wait_for_checkpoint(tmp_path, process)
     time.sleep(0.2)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     (run / "checkpoints" / ".draft-killed").mkdir()
     (run / "checkpoints" / ".draft-killed" / "algorithm.pt").write_bytes(b"half")
     resumed = cli("resume", run, "total_updates=1", "-q")  # less than was done: ends at once
@@ -531,7 +533,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_usable(
     sizes = [path.stat().st_size for path in (bc_run / "checkpoints").rglob("*.pt")]
     assert max(sizes) > 6_000, "the limit must hit"
     process = start("resume", bc_run, "total_updates=40", "-q", preexec_fn=_no_large_files)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2, err
     assert err.startswith("error: checkpoint ")
     assert len(err.splitlines()) == 1
@@ -557,7 +559,7 @@ def test_a_full_disk_spares_a_saved_agent(bc_run: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(bc_run), str(target)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         preexec_fn=_no_large_files,
         check=False,
     )
@@ -583,7 +585,7 @@ def test_the_installed_command_refuses_without_a_traceback(as_module: bool, tmp_
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 2
@@ -600,7 +602,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         ["bash", "-o", "pipefail", "-c", shell],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )

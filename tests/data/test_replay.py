@@ -456,8 +456,8 @@ def test_adding_is_cheap() -> None:
     arrays = Stream(1, BOX).vector_step()
     best = float("inf")
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = time.process_time()
         for _ in range(1_000):
             buffer.add(*arrays)
-        best = min(best, (time.perf_counter() - begin) / 1_000)
+        best = min(best, (time.process_time() - begin) / 1_000)
     assert best < 30e-6

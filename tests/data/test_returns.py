@@ -105,9 +105,9 @@ def test_a_million_steps_take_well_under_a_second(length: int) -> None:
     rewards = np.random.default_rng(0).normal(size=count).astype(np.float32)
     truncations, terminations = np.zeros(count, bool), np.zeros(count, bool)
     truncations[length - 1 :: length] = True
-    start = time.perf_counter()
+    start = time.process_time()
     returns = returns_to_go(rewards, terminations, truncations, 0.99)
-    elapsed = time.perf_counter() - start
+    elapsed = time.process_time() - start
     assert elapsed < 1.0
     tail = slice(count - 10, None)
     expected = _loop(rewards[tail], terminations[tail], truncations[tail], 0.99)

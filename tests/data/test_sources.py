@@ -388,10 +388,10 @@ def test_an_hdf5_array_that_was_never_written(tmp_path: Path, arrays: dict[str, 
         with h5py.File(path, "a") as file:
             del file["rewards"]
             file.create_dataset("rewards", (1 << 28,), "f4", chunks=chunks)
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(DataError, match=r"'rewards' declares 1\.1 GB, of which .* 0 bytes"):
             load_transition_dataset(path)
-        assert time.perf_counter() - start < 5.0
+        assert time.process_time() - start < 5.0
 
 
 def test_damaged_hdf5_files_are_refused_in_a_sentence(

@@ -116,9 +116,9 @@ def test_many_rows_are_summarised_quickly(box_spaces: Spaces) -> None:
         "truncations": np.zeros(count, bool),
     }
     dataset = load_transition_dataset(stored, spaces=box_spaces)
-    start = time.perf_counter()
+    start = time.process_time()
     summary = summarize(dataset)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
     assert summary.action_coverage == (1.0,)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,10 @@ import torch
 from rl_training.envs.collector import Collector
 from rl_training.experiment.errors import CheckpointError, EnvironmentFailure
 from rl_training.experiment.seeding import episode_seed
+from tests.conftest import PATIENCE_S
 from tests.envs import streams
 from tests.envs.probe import PROBE_ID
+from tests.processes import processes
 
 SEED = 11
 CASES: list[tuple[str, dict[str, Any], int, Any, int, int, str | None]] = [
@@ -78,13 +79,11 @@ def test_resume_in_a_new_process_is_exact(
     assert all(len(taken) > 0 for taken in state["actions"]), "saved in the middle of episodes"
     expected = streams.collect(collector, stream[before:])
 
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "rl_training.envs.collector"])
-    process = context.Process(
+    process = processes.Process(
         target=continue_elsewhere, args=(path, env_id, kwargs, num_envs, mode, before, after)
     )
     process.start()
-    process.join(120)
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
     result = torch.load(path + ".result", weights_only=True)
     # on a busy machine the trial of the environment may run out of its two seconds

@@ -182,7 +182,7 @@ def test_a_worker_that_dies_ends_the_others_promptly(at: int) -> None:
         EnvironmentFailure, match=rf"environment 1 .*seed 62, step {at}\) lost .*exit code 3"
     ):
         begin_and_step(envs, 62)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 0.2 * workers.ANSWER_LIMIT_S
     assert not any(process.is_alive() for process in processes)
     envs.close()
 
@@ -221,7 +221,7 @@ def test_workers_survive_signals_and_end_with_the_vector() -> None:
     os.kill(processes[1].pid, signal.SIGSTOP)  # as in the middle of a step without an end
     began = time.monotonic()
     envs.close()
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 0.2 * workers.ANSWER_LIMIT_S
     envs.close()
     assert not any(process.is_alive() for process in processes)
 

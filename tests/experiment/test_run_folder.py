@@ -24,10 +24,10 @@ from pathlib import Path
 from rl_training.experiment.lock import working_in
 with working_in(Path(sys.argv[1])):
     if os.fork() == 0:  # a worker that outlives its parent
-        time.sleep(60)
+        time.sleep(600)
         os._exit(0)
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

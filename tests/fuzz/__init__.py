@@ -13,5 +13,5 @@ One module per kind. It has
 A module that has a list `CASES` gets case i instead of `random` in attempt i.
 
 `runner.py` runs attempts in worker processes, stops those that train for long, and calls what lives
-longer than 30 seconds a hang.
+longer than 120 seconds a hang.
 """

@@ -32,7 +32,7 @@ ENV_ID = "test/Misbehaving-v0"
 FORMS = ("sync", "async", "evaluate", "collect")
 FAILS_AT = 5
 """The step at which an environment misbehaves, where it does so in a step."""
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Stop(BaseException):

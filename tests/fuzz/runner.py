@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -21,13 +20,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.conftest import Outcome
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["rl_training.api.algorithms", "rl_training.cli", "torch"])
+from tests.processes import processes
 
 STOP_AFTER_S = 10.0
 """An honest long run gets SIGINT then..."""
-HANG_S = 30.0
+HANG_S = 120.0
 """... and is a hang after this."""
 INTERRUPTED = (130, -signal.SIGINT)
 

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import fnmatch
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -36,10 +35,8 @@ from rl_training.experiment.registry import algorithm_names
 
 from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC
 from ..contract.test_updates import assert_same_state
+from ..processes import processes
 from ..runtime.test_resume import config_for, curve, final_state
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.reliability.preload"])
 
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 ABORT_S = 300.0
@@ -170,7 +167,7 @@ def execute(arguments: list[str], folder: Path, log: Path, kill: Kill | None) ->
 
 def _await_workers(group: int) -> None:
     """Worker processes end with their parent."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             os.killpg(group, 0)

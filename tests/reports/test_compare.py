@@ -117,7 +117,7 @@ def test_running_dead_and_finished_runs_are_told_apart(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
         "from rl_training.experiment.lock import working_in\n"
-        "with working_in(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "with working_in(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE)
     try:

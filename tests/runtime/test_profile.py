@@ -28,14 +28,18 @@ class Nested:
 
 
 def test_a_part_does_not_count_what_runs_inside_it() -> None:
-    nested, profile = Nested(), Profile(torch.device("cpu"))
+    nested, profile, began = Nested(), Profile(torch.device("cpu")), time.perf_counter()
     profile.watch([Part(nested, "outer", "outer"), Part(nested, "inner", "inner")])
     assert nested.outer() == "done"
-    assert 0.015 < profile.seconds["outer"] < 0.045
-    assert profile.seconds["inner"] > 0.045
+    elapsed = time.perf_counter() - began
+    outer, inner = profile.seconds["outer"], profile.seconds["inner"]
+    assert outer > 0.015
+    assert inner > 0.045
+    assert outer + inner <= elapsed, "an inner call counts once"
     assert profile.calls == {"outer": 1, "inner": 1}
     text = profile.lines(0.25)
-    assert text[1].split()[0] == "inner", "the largest first"
+    largest = "inner" if inner > outer else "outer"
+    assert text[1].split()[0] == largest, "the largest first"
     more = float(text[-1].split()[-3].replace(",", ""))
     assert more == pytest.approx(3 * profile.total, abs=1.0)
     assert "more" not in profile.lines(1.0)[-1]

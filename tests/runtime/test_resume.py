@@ -7,7 +7,6 @@ any interval, and the resumed process starts from another random state.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import time
@@ -23,6 +22,7 @@ from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.callbacks import StepEvent
 
+from ..conftest import PATIENCE_S
 from ..contract.small_runs import (
     LOOP_KNOBS,
     SMALL_SAC,
@@ -33,11 +33,7 @@ from ..contract.small_runs import (
     small_policy,
 )
 from ..contract.test_updates import assert_same_state
-
-# Every job is a process of its own, forked from a clean server that has only imported
-# things: a kill is a kill, and no interpreter start has to be waited for.
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["rl_training.api.algorithms", "torch", "numpy"])
+from ..processes import processes
 
 
 class Die(Callback):
@@ -198,7 +194,7 @@ def test_killed_at_any_moment_leaves_only_whole_checkpoints(tmp_path: Path) -> N
         before = set(tmp_path.iterdir())
         process = processes.Process(target=job, args=(config, None, 0))
         process.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             new = set(tmp_path.iterdir()) - before
             if new and list(next(iter(new)).glob("checkpoints/[0-9]*")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -34,7 +33,9 @@ from rl_training.runtime.saving import Autosave
 from rl_training.runtime.signals import InterruptedRun, Pause, TerminatedRun
 from tests.envs.probe import ProbeEnv
 
+from ..conftest import PATIENCE_S
 from ..contract.test_updates import assert_same_state
+from ..processes import processes
 from .test_resume import config_for, curve, final_state
 
 SOME = ("bc", "sac", "ppo", "gail", "mbpo", "mopo", "dreamer", "rlpd")
@@ -239,19 +240,17 @@ def test_a_clock_that_stands_still_does_no_harm(
 
 # --- how long it takes -----------------------------------------------------------------------
 
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["rl_training.api.algorithms", "torch", "numpy"])
-
 
 class Slow(ProbeEnv):
-    """Takes its time for each step."""
+    """Takes its time for each step, as soon as the file `since` exists."""
 
-    def __init__(self, seconds: float = 0.0, **options: Any) -> None:
+    def __init__(self, seconds: float = 0.0, since: str = "", **options: Any) -> None:
         super().__init__(**options)
-        self._seconds = seconds
+        self._seconds, self._since = seconds, Path(since)
 
     def step(self, action: Any) -> Any:
-        time.sleep(self._seconds)
+        if self._seconds and self._since.exists():
+            time.sleep(self._seconds)
         return super().step(action)
 
 
@@ -278,13 +277,13 @@ WORK: dict[str, tuple[tuple[Any, str], dict[str, Any]]] = {
     "slow steps": (STEP, {"algo": "sac", "train_env_kwargs": {"seconds": 0.5}}),
     "a vector of slow steps": (
         STEP,
-        {"algo": "sac", "train_env_kwargs": {"seconds": 1.0}, "num_envs": 16},
+        {"algo": "sac", "train_env_kwargs": {"seconds": 1.0}, "num_envs": 100},
     ),
     "slow workers": (
         STEP,
         {
             "algo": "sac",
-            "train_env_kwargs": {"seconds": 8.0},
+            "train_env_kwargs": {"seconds": 100.0},
             "num_envs": 3,
             "vectorization": "async",
         },
@@ -293,7 +292,7 @@ WORK: dict[str, tuple[tuple[Any, str], dict[str, Any]]] = {
         STEP,
         {
             "algo": "ppo",
-            "train_env_kwargs": {"seconds": 0.03},
+            "train_env_kwargs": {"seconds": 0.05},
             "algo_kwargs": {"rollout_length": 2048, "batch_size": 64},
         },
     ),
@@ -304,6 +303,7 @@ WORK: dict[str, tuple[tuple[Any, str], dict[str, Any]]] = {
             "env_kwargs": {"seconds": 0.5},
             "train_env_kwargs": {"seconds": 0.0},
             "eval_interval": 50,
+            "eval_episodes": 4,
         },
     ),
     "a fit": (
@@ -335,11 +335,11 @@ def test_a_signal_ends_any_work_within_seconds(what: str, tmp_path: Path) -> Non
         values["total_updates"] = ENDLESS
     else:
         actions = {"actions": "box", "action_dim": 2}
-        values["env_kwargs"] = {**actions, **values.get("env_kwargs", {})}
+        values["env_kwargs"] = {**actions, "since": str(sign), **values.get("env_kwargs", {})}
         values["total_timesteps"] = ENDLESS
     process = processes.Process(target=job, args=(values, what, str(sign)))
     process.start()
-    deadline = time.monotonic() + 300.0  # of a busy machine
+    deadline = time.monotonic() + PATIENCE_S
     while not sign.exists():
         assert time.monotonic() < deadline
         assert process.exitcode is None
@@ -348,15 +348,14 @@ def test_a_signal_ends_any_work_within_seconds(what: str, tmp_path: Path) -> Non
     assert process.pid is not None
     began = time.time()
     os.killpg(process.pid, signal.SIGTERM)
-    process.join(120.0)
+    process.join(PATIENCE_S)
     gone = time.time() - began
     process.kill()
     assert process.exitcode == 143
     (run_dir,) = (tmp_path / "runs").iterdir()
     saved = (run_dir / "result.json").stat().st_mtime - began
-    # 0.1 s to save and 3 s to end where the machine is idle; a share of a core takes longer
-    share = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    assert saved <= gone < 5.0 * share, f"saved after {saved:.1f} s, gone after {gone:.1f} s"
+    # 0.1 s to save and 3 s to end on an idle machine; all work but the compilation takes 100 s
+    assert saved <= gone < 60.0, f"saved after {saved:.1f} s, gone after {gone:.1f} s"
     result = json.loads((run_dir / "result.json").read_text())
     assert (result["status"], result["stop_reason"]) == ("interrupted", "interrupted by SIGTERM")
     assert checkpoints(run_dir)

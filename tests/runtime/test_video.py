@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rl_training import DQN, SAC
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 from rl_training.runtime.evaluation import HELD_OUT_STATES, start_seed
+from tests.conftest import PATIENCE_S
 
 ffmpeg = pytest.importorskip("imageio_ffmpeg")
 pytest.importorskip("pygame")
@@ -257,7 +258,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, suffix: str) -> None:
         [*command, "--video", str(films / f"film.{suffix}")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         preexec_fn=_no_large_files,
         check=False,
     )

@@ -377,7 +377,10 @@ def _known_spaces(observation_space: Any, action_space: Any) -> Spaces | None:
 
 def _has_masked_values(value: Any) -> bool:
     rows = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in rows)
+    return any(
+        type(row) is not np.ndarray and isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row)
+        for row in rows
+    )
 
 
 def _on_host(value: Any) -> Any:
