@@ -47,6 +47,7 @@ SUITES = {
     "speed": "benchmarks.speed.offline_cpu",
     "online_speed": "benchmarks.speed.online_cpu",
     "serving": "benchmarks.speed.serving",
+    "search": "benchmarks.speed.search",
     "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
     "large_data": "benchmarks.speed.large_data",

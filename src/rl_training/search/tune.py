@@ -80,6 +80,8 @@ class Work:
     why: str = ""
     restarts: int = 0
     looked: float = -math.inf
+    waiting: bool = True
+    """Whether it needs another look before this process has places for other trials."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Tuner:
                         self._go_on(work, processes)
                     if time.monotonic() - looked > LOOK_SECONDS or not self._work:
                         looked = time.monotonic()
-                        self._claim_more()
+                        self._claim_more(processes)
                         if not self._work and not self.folder.others_at_work():
                             return self.folder.ended()
                     time.sleep(POLL_SECONDS)
@@ -162,15 +164,15 @@ class Tuner:
                 for work in self._work:
                     work.claim.lock.close()
 
-    def _claim_more(self) -> None:
-        while True:
-            at_once = max(1, self.slots.workers // len(self._work[0].runs)) if self._work else 1
-            if len(self._work) >= at_once:
-                return
+    def _claim_more(self, processes: LocalProcesses) -> None:
+        """Take further trials while there are places that no run of this process waits for."""
+        while processes.free and not any(work.waiting for work in self._work):
             claim = self.folder.claim(self.trials)
             if claim is None:
                 return
             self._begin(claim)
+            if self._work:
+                self._go_on(self._work[-1], processes)
 
     def _begin(self, claim: Claim) -> None:
         plan = self.folder.plan
@@ -191,27 +193,25 @@ class Tuner:
     def _go_on(self, work: Work, processes: LocalProcesses) -> None:
         """Decide what can be decided about a trial, and start or pause its runs accordingly."""
         running = processes.running & {run.name for run in work.runs}
+        if not work.over and time.monotonic() - work.looked < LOOK_SECONDS:
+            return
+        work.looked, work.waiting = time.monotonic(), True
         if work.over:
             processes.pause(running)
             if not running:
                 self._tell(work, work.over, None, self._last_scores(work), work.why)
             return
-        if time.monotonic() - work.looked < LOOK_SECONDS and len(running) == min(
-            len(work.runs), self.slots.workers
-        ):
-            return
-        work.looked = time.monotonic()
         behind = [run for run in work.runs if not self._reached(work, run)]
         if not behind:
             if work.rung < len(self._rungs) or not running:  # else its processes are ending
                 self._decide(work)
             return
-        # a run of a process that died may still be saving
-        waiting = [run for run in behind if run.name not in running and run.status != "running"]
-        for run in waiting[: processes.free]:
-            processes.start(run)
-            waiting.remove(run)
-        if waiting:
+        for run in behind:
+            # a run of a process that died may still be saving
+            if run.name not in running and processes.free and run.status != "running":
+                processes.start(run)
+        work.waiting = any(run.name not in processes.running for run in behind)
+        if work.waiting and self._may_prune(work):
             # they need the places of seeds that have passed this rung
             processes.pause(running - {run.name for run in behind})
 
@@ -236,12 +236,21 @@ class Tuner:
 
     def _is_hopeless(self, here: Interval, rung: int) -> bool:
         """Whether even the upper end of its interval is below the median of finished trials."""
-        others = [
+        others = self._others_at(rung)
+        return len(others) >= FEWEST_FINISHED and here.high < median(others)
+
+    def _may_prune(self, work: Work) -> bool:
+        """Whether there are enough trials to compare with at the next rung."""
+        rungs = self._rungs
+        left = work.rung < len(rungs)
+        return left and len(self._others_at(rungs[work.rung])) >= FEWEST_FINISHED
+
+    def _others_at(self, rung: int) -> list[float]:
+        return [
             told.rungs[rung]
             for told in self.folder.ended()
             if told.state == "finished" and rung in told.rungs
         ]
-        return len(others) >= FEWEST_FINISHED and here.high < median(others)
 
     @property
     def _rungs(self) -> tuple[int, ...]:
