@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 import resource
@@ -21,6 +22,10 @@ import torch
 from benchmarks.process import Request, answer_job
 from rl_training import ManagedAlgorithm
 from rl_training.experiment.config import load_config
+from rl_training.search.study import TABLE_FILE
+from rl_training.search.tuning import JOURNAL_FILE
+
+importlib.import_module("rl_training.search.tune")  # a part of what is measured
 
 POLL_SECONDS = 0.02
 PATIENCE_SECONDS = 600.0
@@ -89,7 +94,7 @@ def kill_once(request: Request, folder: Path) -> dict[str, Any] | None:
             return None
         survivor = two if worker == one.pid else one
         finished(survivor, log)
-    with (folder / "table.csv").open() as file:
+    with (folder / TABLE_FILE).open() as file:
         rows = list(csv.DictReader(file))
     whole = ManagedAlgorithm(
         load_config(
@@ -132,10 +137,10 @@ def _holder(folder: Path) -> int | None:
 def open_trials(folder: Path) -> int:
     """Trials of the journal that have not ended."""
     import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalStorage
 
-    journal = optuna.storages.journal
-    backend = journal.JournalFileBackend(str(folder / "study.journal"))
-    study = optuna.load_study(study_name="tune", storage=journal.JournalStorage(backend))
+    storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL_FILE)))
+    study = optuna.load_study(study_name="tune", storage=storage)
     return sum(not trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
 
 
@@ -182,7 +187,7 @@ def tune(request: Request) -> dict[str, Any]:
         pieces.append([time.monotonic() - began, cpu_seconds()])
         spent.write_text(json.dumps(pieces))
     verdict = json.loads((study / "verdict.json").read_text())
-    with (study / "table.csv").open() as file:
+    with (study / TABLE_FILE).open() as file:
         states = [row["state"] for row in csv.DictReader(file)]
     shutil.rmtree(folder)
     winner, defaults = (verdict[f"{who}_scores"]["iqm"] for who in ("winner", "defaults"))

@@ -17,15 +17,16 @@ from rl_training.experiment.config import load_config
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Log
 from rl_training.runtime.statistics import Interval, Summary
-from rl_training.search.local import Slots
-from rl_training.search.space import configured, space_of
-from rl_training.search.study import Study
+from rl_training.search.local import LocalProcesses, Slots
+from rl_training.search.space import configured, space_of, value_of
+from rl_training.search.study import Study, Trial
 from rl_training.search.tune import (
     Tuner,
     Verdict,
     best_of,
     chosen_metric,
     evaluated,
+    on_other_episodes,
     rungs_of,
 )
 from rl_training.search.tuning import Told, TuningFolder, TuningPlan
@@ -41,7 +42,7 @@ KNOBS = [
     "algo_kwargs.hidden_sizes=[8]",
     "algo_kwargs.batch_size=16",
 ]
-LR = "algo_kwargs.lr"
+LR, RETURN = "algo_kwargs.lr", "eval/return_mean"
 
 
 def plan_for(
@@ -50,7 +51,7 @@ def plan_for(
     config = evaluated(load_config("bc/pendulum", list(overrides)), metric, False)
     return TuningPlan(
         config,
-        space_of(config, [], []),
+        space_of(config, [], [], metric),
         tuple(range(seeds)),
         tuple(range(seeds, seeds + seeds)),
         metric,
@@ -71,15 +72,15 @@ def test_the_ranges_of_the_knobs_are_searched_unless_a_knob_has_a_value_or_range
     None
 ):
     config = load_config("awr/pendulum", ["algo_kwargs.gamma=0.97"])
-    space = space_of(config, [], ["algo_kwargs.gamma=0.97"])
+    space = space_of(config, [], ["algo_kwargs.gamma=0.97"], RETURN)
     assert list(space) == [
         f"algo_kwargs.{name}" for name in ("temperature", "policy_lr", "value_lr")
     ]  # not the sizes, which change the time of a run
-    named = space_of(config, ["algo_kwargs.batch_size", "tf32=[true, false]"], [])
+    named = space_of(config, ["algo_kwargs.batch_size", "tf32=[true, false]"], [], RETURN)
     assert named["algo_kwargs.batch_size"] == Choices((64, 128, 256, 512), by_default=False)
     assert named["tf32"] == Choices((True, False))
     # the config's own value, with which the search begins, is in the range
-    wide = space_of(config, ["algo_kwargs.temperature=log(2, 3)"], [])
+    wide = space_of(config, ["algo_kwargs.temperature=log(2, 3)"], [], RETURN)
     assert wide["algo_kwargs.temperature"] == Log(config.algo_kwargs["temperature"], 3)
     changed = configured(config, {"algo_kwargs.gamma": 0.5, "tf32": True})
     assert (changed.params.gamma, changed.tf32) == (0.5, True)
@@ -93,9 +94,16 @@ def test_the_ranges_of_the_knobs_are_searched_unless_a_knob_has_a_value_or_range
         ("total_updates=[10, 20]", "different budgets"),
     ):
         with pytest.raises(ConfigError, match=words):
-            space_of(config, [asked], [])
+            space_of(config, [asked], [], RETURN)
     with pytest.raises(ConfigError, match="has a value already"):
-        space_of(config, ["algo_kwargs.gamma"], ["algo_kwargs.gamma=0.97"])
+        space_of(config, ["algo_kwargs.gamma"], ["algo_kwargs.gamma=0.97"], RETURN)
+    # a discount of its own gives every trial other units
+    for metric in ("offline/td_error", "offline/fitted_value"):
+        assert "algo_kwargs.gamma" not in space_of(config, [], [], metric)
+        for asked in ("algo_kwargs.gamma", "dataset.rewards.scale=[1.0, 2.0]"):
+            with pytest.raises(ConfigError, match=f"changes the units of {metric}"):
+                space_of(config, [asked], [], metric)
+    assert "algo_kwargs.gamma" in space_of(config, [], [], "offline/log_likelihood")
 
 
 def test_pruning_waits_for_a_third_of_the_budget_and_needs_evaluations() -> None:
@@ -113,6 +121,8 @@ def test_pruning_waits_for_a_third_of_the_budget_and_needs_evaluations() -> None
     with pytest.raises(ConfigError, match="offline/fitted_value"):
         chosen_metric(blind, None)
     assert chosen_metric(blind, "offline/td_error") == "offline/td_error"
+    split = configured(config, {"dataset.split": {"holdout": 0.5, "seed": 4}})
+    assert value_of(on_other_episodes(split), "dataset.split") == {"holdout": 0.5, "seed": 5}
 
 
 # --- the journal ---------------------------------------------------------------------------------
@@ -204,6 +214,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
         (("--search", "algo_kwargs.tau=log(3, 1)"), "is no range"),
         (("--metric", "eval/retrun_mean"), "did you mean 'eval/return_mean'"),
         (("--trials", "0"), "--trials"),
+        (("--gpus", "no-such-gpu"), "GPU no-such-gpu was not found"),
     ):
         refused = cli("tune", "sac/pendulum", *arguments, "--out", tmp_path / "study")
         assert refused.code == 2
@@ -253,6 +264,89 @@ def test_a_trial_that_looks_bad_is_stopped_and_saved(
     assert run.status == "stopped"
     result = json.loads((run.run_dir / "result.json").read_text())
     assert result["status"] == "interrupted"
+
+
+class SleepingRuns(LocalProcesses):
+    """Processes that do nothing; the test writes what their runs would."""
+
+    def _process(self, trial: Trial, slot: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "600"])
+
+    def end(self, *names: str) -> None:
+        for trial, process, _ in self._running.values():
+            if trial.name in names:
+                process.kill()
+                process.wait()
+
+    @property
+    def paused(self) -> set[str]:
+        return {t.name for t, process, _ in self._running.values() if process.pid in self._paused}
+
+
+def test_seeds_wait_only_where_a_trial_may_be_pruned_and_free_places_take_the_next_trial(
+    tmp_path: Path,
+) -> None:
+    """Three online seeds and two places."""
+    config = evaluated(
+        load_config("sac/pendulum", ["total_timesteps=900", "eval_interval=300"]),
+        "eval/return_mean",
+        True,
+    )
+    space = space_of(config, ["algo_kwargs.tau"], [], "eval/return_mean")
+    plan = TuningPlan(config, space, (0, 1, 2), (3,), "eval/return_mean", True)
+    study = TuningFolder(tmp_path / "study", plan)
+    tuner = Tuner(study, Slots(2, 1), 9, lambda line: None)
+
+    def score(name: str, *ticks: int, finished: bool = False) -> None:
+        run = study.trial(name)
+        run.run_dir.mkdir(exist_ok=True)
+        (run.run_dir / "config.yaml").write_text(run.config_file.read_text())
+        events = [{"event": "eval", "tick": tick, "eval/return_mean": -1.0} for tick in ticks]
+        lines = "".join(f"{json.dumps(event)}\n" for event in events)
+        (run.run_dir / "metrics.jsonl").write_text(lines)
+        if finished:
+            (run.run_dir / "result.json").write_text('{"status": "finished"}')
+
+    def look(processes: SleepingRuns) -> None:
+        for end in processes.ended():
+            tuner._process_ended(end)
+        for work in list(tuner._work):
+            work.looked = float("-inf")
+            tuner._go_on(work, processes)
+        tuner._claim_more(processes)
+
+    with SleepingRuns(tuner.slots) as processes:
+        look(processes)
+        assert processes.running == {"trial-0000-s0", "trial-0000-s1"}
+        score("trial-0000-s0", 300)
+        look(processes)
+        assert processes.paused == set()  # nothing to compare with: it goes on to its end
+        score("trial-0000-s0", 300, 600, 900, finished=True)
+        processes.end("trial-0000-s0")
+        look(processes)
+        assert processes.running == {"trial-0000-s1", "trial-0000-s2"}
+        score("trial-0000-s1", 300, 600, 900, finished=True)
+        processes.end("trial-0000-s1")
+        look(processes)
+        assert processes.running == {"trial-0000-s2", "trial-0001-s0"}
+        score("trial-0000-s2", 300, 600, 900, finished=True)
+        processes.end("trial-0000-s2")
+        for _ in range(3):  # two rungs and the end
+            look(processes)
+        assert [(t.number, t.state, t.rungs) for t in study.ended()] == [
+            (0, "finished", {300: -1.0, 600: -1.0})
+        ]
+        others = TuningFolder(tmp_path / "study", plan)
+        for _ in range(4):
+            claim = others.claim(9)
+            assert claim is not None
+            others.report(claim, 300, 0.0)
+            others.tell(claim, "finished", 0.0, [0.0])
+        look(processes)
+        assert processes.running == {"trial-0001-s0", "trial-0001-s1"}
+        score("trial-0001-s0", 300)
+        look(processes)
+        assert processes.paused == {"trial-0001-s0"}  # its place is for the third seed
 
 
 def test_a_killed_tuning_is_gone_on_with_exactly_and_tested(

@@ -84,8 +84,8 @@ def sweep(
     plan = plan_of(config, overrides or [], chosen, flags)
     configs = configs_of(plan)
     find_modules_here(any(modules_named(each.to_dict()) for _, each in configs))
+    slots = _slots(workers, threads, gpus, len(configs))
     study = Study(folder or _place("sweeps", config), configs)
-    slots = _slots(workers, threads, gpus, len(study.trials))
     out.print(f"{len(study.trials)} runs in {study.folder}, {_in_words(slots)}", soft_wrap=True)
     with _saved_when_stopped():
         outcome = LocalLauncher(study, slots, _say).run()
@@ -172,16 +172,16 @@ def tune(
     base = evaluated(own, chosen, prune)
     plan = TuningPlan(
         base,
-        space_of(base, search or [], overrides or []),
+        space_of(base, search or [], overrides or [], chosen),
         tuple(range(own.seed, own.seed + seeds)),
         tuple(range(own.seed + seeds, own.seed + seeds + test_seeds)),
         chosen,
         prune,
         sampler_seed,
     )
-    study = TuningFolder(folder or _place("tunings", config), plan)
     runs = 1 if base.total_timesteps is None else seeds
     slots = _slots(workers, threads, gpus, trials * runs)
+    study = TuningFolder(folder or _place("tunings", config), plan)
     tuner = Tuner(study, slots, trials, _say)
     out.print(
         f"{trials} trials in {study.folder}, seeds of each: {seeds}, {_in_words(slots)}; "
@@ -230,9 +230,9 @@ def _report(tuner: Tuner, verdict: Verdict) -> None:
         out.print(f"probability that a seed of the winner is better: {verdict.improvement:.2f}")
     if verdict.metric.startswith("offline/"):
         out.print(
-            f"the held-out episodes were looked at {verdict.looks:,} times by the trials, and the "
-            "test looked at them again: a winner of many looks is overrated by them; judge it on "
-            "episodes that no run has seen, with 'rl-training ope'",
+            f"the trials looked at their held-out episodes {verdict.looks:,} times; the test held "
+            "out others, from which the trials had learned; judge the winner on episodes that no "
+            "run has seen, with 'rl-training ope'",
             soft_wrap=True,
         )
     out.print(f"verdict: {verdict.sentence}", soft_wrap=True)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rl_training.experiment.errors import ConfigError
 from rl_training.search.study import Study, Trial
 
 POLL_SECONDS = 0.2
@@ -45,10 +46,28 @@ class Slots:
         cls, workers: int | None, threads: int | None, gpus: Sequence[str], trials: int
     ) -> Slots:
         """By default one process for each GPU that is named, or one for each core."""
+        _refuse_missing_gpus(gpus)
         cores = usable_cores()
         wanted = workers or len(gpus) or cores
         wanted = max(1, min(wanted, trials))
         return cls(wanted, threads or max(1, cores // wanted), tuple(gpus))
+
+
+def _refuse_missing_gpus(named: Sequence[str]) -> None:
+    """GPUs are named by their number, or as `CUDA_VISIBLE_DEVICES` has them."""
+    if not named:
+        return
+    import torch
+
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    count = torch.cuda.device_count()
+    known = [*filter(None, visible)] or [str(number) for number in range(count)]
+    for gpu in named:
+        if count == 0 or (gpu not in known and not gpu.startswith(("GPU-", "MIG-"))):
+            found = f"those there are: {', '.join(known)}" if count else "there is none"
+            raise ConfigError(
+                f"--gpus: GPU {gpu} was not found, {found}; name others, or leave --gpus out"
+            )
 
 
 def usable_cores() -> int:

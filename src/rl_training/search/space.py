@@ -12,16 +12,25 @@ from rl_training.search.grid import refuse_own_keys
 
 KNOBS = "algo_kwargs"
 BUDGETS = ("total_updates", "total_epochs", "total_timesteps")
+VALUE_METRICS = tuple(
+    f"offline/{name}" for name in ("td_error", "value_start", "action_gap", "fitted_value")
+)
+"""Metrics in units of discounted returns."""
+VALUE_UNITS = (f"{KNOBS}.gamma", "dataset.rewards")
+"""Keys that change these units."""
 
 Space = Mapping[str, Range]
 """Ranges by key, in the order in which they are searched."""
 
 
-def space_of(config: TrainConfig, asked: Sequence[str], fixed: Sequence[str]) -> dict[str, Range]:
+def space_of(
+    config: TrainConfig, asked: Sequence[str], fixed: Sequence[str], metric: str
+) -> dict[str, Range]:
     """The ranges of a search: those asked for, or all that are searched by default.
 
     `asked` holds `key` or `key=range`; keys in `fixed` have a value already. A range is extended
-    to hold the config's own value, with which the search begins.
+    to hold the config's own value, with which the search begins. A key that changes the units of
+    the metric is not searched.
     """
     own = {
         f"{KNOBS}.{name}": beside
@@ -32,7 +41,7 @@ def space_of(config: TrainConfig, asked: Sequence[str], fixed: Sequence[str]) ->
     chosen: dict[str, Range] = {}
     for text in asked:
         key, separator, written = (part.strip() for part in text.partition("="))
-        _refuse_unfit(key, set_already, chosen)
+        _refuse_unfit(key, set_already, chosen, metric)
         if separator:
             chosen[key] = parse_range(written, f"--search {key}")
         elif key in own:
@@ -43,7 +52,11 @@ def space_of(config: TrainConfig, asked: Sequence[str], fixed: Sequence[str]) ->
                 f"such as --search '{key}=log(0.1, 10)', or search some of {', '.join(own)}"
             )
     if not asked:
-        chosen = {k: r for k, r in own.items() if r.by_default and k not in set_already}
+        chosen = {
+            key: one
+            for key, one in own.items()
+            if one.by_default and key not in set_already and not _changes_units(key, metric)
+        }
     if not chosen:
         raise ConfigError(
             f"{config.algo} has no key left to search; name some with --search KEY=RANGE"
@@ -95,8 +108,18 @@ def _with_own_value(config: TrainConfig, key: str, given: Range) -> Range:
     return given.with_value(value) or given
 
 
-def _refuse_unfit(key: str, fixed: set[str], chosen: Mapping[str, Range]) -> None:
+def _changes_units(key: str, metric: str) -> bool:
+    changes = any(key == unit or key.startswith(f"{unit}.") for unit in VALUE_UNITS)
+    return changes and metric in VALUE_METRICS
+
+
+def _refuse_unfit(key: str, fixed: set[str], chosen: Mapping[str, Range], metric: str) -> None:
     refuse_own_keys([key])
+    if _changes_units(key, metric):
+        raise ConfigError(
+            f"--search: {key} changes the units of {metric}, so that its values would not be "
+            "comparable; set it for all trials, or choose another --metric"
+        )
     if key in BUDGETS:
         raise ConfigError(
             f"--search: {key} is the budget, and scores of different budgets are not comparable; "

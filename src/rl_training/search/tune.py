@@ -17,7 +17,7 @@ from rl_training.reports.runs import SeedRun, read_run
 from rl_training.runtime.statistics import Interval, Summary
 from rl_training.search.grid import with_seeds
 from rl_training.search.local import POLL_SECONDS, Ended, LocalLauncher, LocalProcesses, Slots
-from rl_training.search.space import configured
+from rl_training.search.space import configured, value_of
 from rl_training.search.study import Study, Trial
 from rl_training.search.tuning import Claim, Told, TuningFolder
 
@@ -330,9 +330,10 @@ class Tuner:
                 "--trials"
             )
         is_default = winner.number == 0
-        configs = with_seeds("defaults", plan.config, plan.test_seeds)
+        base = on_other_episodes(plan.config) if plan.metric.startswith("offline/") else plan.config
+        configs = with_seeds("defaults", base, plan.test_seeds)
         if not is_default:
-            configs += with_seeds("winner", configured(plan.config, winner.values), plan.test_seeds)
+            configs += with_seeds("winner", configured(base, winner.values), plan.test_seeds)
         study = Study(self.folder.folder / f"test-{winner.number:04d}", configs)
         outcome = LocalLauncher(study, self.slots, self.say).run()
         if outcome.failed:
@@ -372,6 +373,12 @@ class Tuner:
                 for seed in read_run(folder).seeds:
                     looks += len(set(seed.curve(self.folder.plan.metric).ticks))
         return looks
+
+
+def on_other_episodes(config: TrainConfig) -> TrainConfig:
+    """The config with another choice of held-out episodes than that of the trials."""
+    key = "dataset.split.seed"
+    return configured(config, {key: value_of(config, key) + 1})
 
 
 def best_of(told: Sequence[Told]) -> Told | None:
