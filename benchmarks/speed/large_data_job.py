@@ -16,11 +16,10 @@ import torch
 
 from benchmarks.process import Request, answer_job
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
-from rl_training.algorithms.loops import loop_family
 from rl_training.data.convert import save_dataset
 from rl_training.data.pack_writer import PackWriter, new_folder
 from rl_training.data.sources import pack_source
-from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.build import run_scope
 from rl_training.runtime.engine import Engine
@@ -135,33 +134,22 @@ def rates(engine: Engine, seconds: float, least: int) -> tuple[float, float]:
 
 
 def equal_homes(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Whether the homes give equal parameters, for every algorithm that learns from data alone."""
-    found: dict[str, Any] = {}
-    packed = {}
-    for name in ("pendulum-mixed", "cartpole-mixed"):
-        dataset = load_transition_dataset({"kind": "scripted", "name": name, "max_episodes": 20})
-        file = save_dataset(dataset, folder / f"{name}.npz")
-        packed[name] = pack_source(file, folder / name, env_id=dataset.env_id).folder
-    for algo in algorithm_names():
-        cls = algorithm_class(algo)
-        if algo == "fqe" or not any(
-            loop_family(loop).needs_data
-            and not loop_family(loop).needs_env
-            and loop != "model_based_offline"
-            for loop in cls.loops()
-        ):
-            continue
-        name = "pendulum-mixed" if "box" in cls.action_kinds else "cartpole-mixed"
-        knobs = {"hidden_sizes": [16, 16], "batch_size": 64}
-        ends = []
-        for home in HOMES:
-            config = config_for(algo, packed[name], home, algo_kwargs=knobs)
-            engine, agent = engine_for(config, "eager")
-            with run_scope(config, agent.algorithm.spaces):
-                engine.run(spec["updates"])
-            ends.append(parameters(agent))
-        found[algo] = bool(all(torch.equal(ends[0], end) for end in ends[1:]))
-    return found
+    """Whether an algorithm that learns from data alone gets equal parameters in all homes."""
+    algo = spec["algo"]
+    kinds = algorithm_class(algo).action_kinds
+    name = "pendulum-mixed" if "box" in kinds else "cartpole-mixed"
+    dataset = load_transition_dataset({"kind": "scripted", "name": name, "max_episodes": 20})
+    file = save_dataset(dataset, folder / f"{name}.npz")
+    packed = pack_source(file, folder / name, env_id=dataset.env_id).folder
+    knobs = {"hidden_sizes": [16, 16], "batch_size": 64}
+    ends = []
+    for home in HOMES:
+        config = config_for(algo, packed, home, algo_kwargs=knobs)
+        engine, agent = engine_for(config, "eager")
+        with run_scope(config, agent.algorithm.spaces):
+            engine.run(spec["updates"])
+        ends.append(parameters(agent))
+    return {"equal": bool(all(torch.equal(ends[0], end) for end in ends[1:]))}
 
 
 def parquet(spec: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from rl_training import BC, CRR, DQN, PPO, SAC, TransitionDataset, load, load_transition_dataset
 from rl_training.data.convert import save_dataset
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, RLTrainingError
+from rl_training.experiment.errors import ConfigError, RLTrainingError
 from rl_training.runtime.collection import CollectionProgress
 
 from ..each import each
@@ -226,14 +226,6 @@ def test_chance_that_a_policy_does_not_know(dqn: DQN) -> None:
         dqn.collect(1, noise=0.1)
     with pytest.raises(ConfigError, match=r"^deterministic: .*--stochastic.*use epsilon"):
         dqn.collect(1, deterministic=False)
-
-
-def test_images_are_refused() -> None:
-    agent = DQN("rl_training/Catch-v0", **TINY)
-    with pytest.raises(
-        EnvironmentSetupError, match=r"^env_id: '.*Catch-v0' has image observations"
-    ):
-        agent.collect(1)
 
 
 def test_an_environment_that_is_gone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_training.data import dataset as dataset_module
 from rl_training.data import disk_rows, homes, pack_writer, pieces, statistics
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import ARRAY_NAMES, WIDE, TransitionDataset
@@ -69,6 +70,7 @@ def assert_equal(packed: TransitionDataset, known: TransitionDataset) -> None:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of few rows, so that episodes are cut by them and carried over."""
     monkeypatch.setattr(pieces, "AT_ONCE", 9)
+    monkeypatch.setattr(dataset_module, "AT_ONCE", 9)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -321,7 +323,7 @@ def test_changed_and_damaged_folders_are_refused(tmp_path: Path) -> None:
     }.items():
         (folder / MANIFEST).write_text(json.dumps({**manifest, key: value}))
         wrong("'.*manifest.json' is damaged")
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "version": 2}))
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "version": 3}))
     wrong("written by a newer version")
     (folder / MANIFEST).unlink()
     with pytest.raises(DataError, match=r"has no manifest\.json"):
@@ -415,7 +417,7 @@ def test_huge_data_are_summed_up_in_one_pass(
     np.savez(tmp_path / "log.npz", **log(400))
     whole = pack_source(str(tmp_path / "log.npz"), tmp_path / "whole").dataset
     monkeypatch.setattr(pack_writer, "AS_IN_MEMORY_UP_TO", 100)
-    monkeypatch.setattr(pack_writer, "AT_ONCE", 64)
+    monkeypatch.setattr(dataset_module, "AT_ONCE", 64)
     huge = pack_source(str(tmp_path / "log.npz"), tmp_path / "huge").dataset
     assert huge.statistics is not None
     assert whole.statistics is not None

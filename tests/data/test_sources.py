@@ -21,7 +21,7 @@ from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment import memory
 from rl_training.experiment.config import DatasetConfig
-from rl_training.experiment.errors import DataError, EnvironmentSetupError, MissingExtraError
+from rl_training.experiment.errors import DataError, MissingExtraError
 
 from ..each import each
 
@@ -241,11 +241,6 @@ def test_an_hdf5_file_does_not_read_others(tmp_path: Path, arrays: dict[str, Any
             load_transition_dataset(path)
 
 
-def test_random_images_are_refused_before_they_are_made() -> None:
-    with pytest.raises(EnvironmentSetupError, match="env_id: 'rl_training/Catch-v0' has image"):
-        load_transition_dataset("random", env_id="rl_training/Catch-v0")
-
-
 def test_unknown_sources() -> None:
     with pytest.raises(DataError, match=r"'pendulum-mixe' is unknown \(did you mean 'pend"):
         load_transition_dataset("pendulum-mixe")
@@ -322,7 +317,7 @@ def test_arrays_with_misspelt_observations(arrays: dict[str, Any]) -> None:
 
 def test_an_index_of_states_is_no_magnitude(arrays: dict[str, Any]) -> None:
     arrays["observations"] = arrays["next_observations"] = np.arange(5)
-    with pytest.raises(DataError, match=r"store them one-hot, e\.g\. numpy\.eye") as caught:
+    with pytest.raises(DataError, match=r"choices: \[16\]") as caught:
         load_transition_dataset(arrays)
     assert "reshape" not in str(caught.value)
     arrays["observations"] = np.arange(5.0)

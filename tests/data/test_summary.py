@@ -28,9 +28,9 @@ from rl_training.envs.spaces import Spaces
 
 BOTH = frozenset({"box", "discrete"})
 REQUIREMENTS = {
-    "bc": Requirements(BOTH, False, False, "clones"),
-    "awr": Requirements(BOTH, True, True, "weighs"),
-    "iql": Requirements(frozenset({"box"}), False, True, "bootstraps"),
+    "bc": Requirements(BOTH, True, False, False, "clones"),
+    "awr": Requirements(BOTH, True, True, True, "weighs"),
+    "iql": Requirements(frozenset({"box"}), False, False, True, "bootstraps"),
 }
 
 

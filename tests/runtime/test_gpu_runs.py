@@ -26,7 +26,12 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-ON_IMAGES = [n for n in algorithm_names() if "image" in algorithm_class(n).observation_kinds]
+ON_IMAGES = [
+    n
+    for n in algorithm_names()
+    if "image" in algorithm_class(n).observation_kinds
+    and "discrete" in algorithm_class(n).action_kinds
+]
 CASES = [(algo, None) for algo in algorithm_names()] + [(algo, CATCH_ID) for algo in ON_IMAGES]
 
 
@@ -43,7 +48,11 @@ def gpu_config(algo: str, env_id: str | None, folder: Path, engine: str = "auto"
     changes: dict[str, Any] = {"device": "cuda", "output_dir": str(folder), "log_interval": 7}
     changes["engine"] = engine
     if env_id:
-        changes |= {"env_id": env_id, "num_envs": 2, "algo_kwargs": {"hidden_sizes": [8]}}
+        changes |= {"env_id": env_id, "algo_kwargs": {"hidden_sizes": [8]}}
+        if algorithm_class(algo).loop == "offline":
+            changes["dataset"] = {"kind": "random", "steps": 60}
+        else:
+            changes["num_envs"] = 2
     return small_config(algo, checkpoint_interval=0, final_eval=False, **changes)
 
 

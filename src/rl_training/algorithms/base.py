@@ -125,8 +125,11 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
                 "wrap the environment"
             )
         if spaces.is_image and normalize_observations:
+            section = (
+                "algo_kwargs" if "normalize_observations" in params.model_fields_set else "dataset"
+            )
             raise ConfigError(
-                "algo_kwargs.normalize_observations: images are divided by 255 and need no "
+                f"{section}.normalize_observations: images are divided by 255 and need no "
                 "statistics; remove this key"
             )
         self.spaces = spaces

@@ -56,6 +56,7 @@ class BCAlgorithm(Algorithm[BCParams, Batch]):
     losses: ClassVar[tuple[str, ...]] = ("policy_loss",)
     needs_rewards: ClassVar[bool] = False
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
 
     def __init__(

@@ -232,6 +232,7 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         "multiplier_loss",
     )
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     box_knobs: ClassVar[tuple[str, ...]] = (
         "num_action_samples",
         "importance_weights",

@@ -127,6 +127,7 @@ class IQLAlgorithm(Algorithm[IQLParams, Batch]):
     summary: ClassVar[str] = "TD learning that never asks for an unseen action"
     losses: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "critic_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     softer_weights: ClassVar[str] = "lower algo_kwargs.inverse_temperature or dataset.rewards.scale"
 

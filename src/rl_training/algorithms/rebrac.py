@@ -70,6 +70,7 @@ class ReBRACAlgorithm(DeterministicActorCritic[ReBRACParams]):
 
     Params = ReBRACParams
     loop: ClassVar[str] = "offline"
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     paper: ClassVar[str] = "Tarasov et al. 2023"
     summary: ClassVar[str] = "deterministic actor-critic with penalties on policy and target"
     needs_next_actions: ClassVar[bool] = True

@@ -46,6 +46,7 @@ class ValueRegression(Algorithm[V, Batch]):
     loop: ClassVar[str] = "offline"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete", "multi_discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     box_knobs: ClassVar[tuple[str, ...]] = ("action_distribution",)
     needs_returns: ClassVar[bool] = True
 
@@ -95,6 +96,7 @@ class CriticRegression(Algorithm[R, Batch]):
     loop: ClassVar[str] = "offline"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     softer_weights: ClassVar[str] = "raise algo_kwargs.temperature, or lower dataset.rewards.scale"
 
     def __init__(self, spaces: Spaces, params: R, normalize_observations: bool = False) -> None:

@@ -42,6 +42,7 @@ class TD3BCAlgorithm(DeterministicActorCritic[TD3BCParams]):
 
     Params = TD3BCParams
     loop: ClassVar[str] = "offline"
+    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     paper: ClassVar[str] = "Fujimoto and Gu 2021"
     summary: ClassVar[str] = "deterministic actor-critic that stays near the data"
 

@@ -66,9 +66,13 @@ def inspect(
 
     requirements = {}
     for name, cls in working_algorithms().items():
-        if loop_family(cls.loop).needs_data:
+        if any(loop_family(loop).needs_data for loop in cls.loops()):
             requirements[name] = Requirements(
-                cls.action_kinds, cls.needs_returns, cls.needs_rewards, cls.summary
+                cls.action_kinds,
+                "image" in cls.observation_kinds,
+                cls.needs_returns,
+                cls.needs_rewards,
+                cls.summary,
             )
     try:
         dataset = load_transition_dataset(with_keys(source, keys), env_id=env, needs_rewards=False)

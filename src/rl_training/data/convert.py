@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rl_training.data.dataset import TransitionDataset, episode_end_flags
 from rl_training.data.files import optional_module
 from rl_training.data.masks import split_masks
+from rl_training.data.observed import split_observations
 from rl_training.data.readers import HDF5_SUFFIXES, minari_folder
 from rl_training.data.table_files import SUFFIXES
 from rl_training.envs.make import make_env
@@ -113,7 +114,7 @@ def _save_file(
 
 
 def _stored_arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
-    arrays = split_masks(dataset.spaces, dataset.known_arrays())
+    arrays = split_observations(dataset.spaces, split_masks(dataset.spaces, dataset.known_arrays()))
     if not dataset.has_whole_episode and dataset.num_episodes == 1:
         # The only flag was set by the loader; without it a reader learns the truth again.
         arrays["truncations"] = np.zeros_like(dataset.truncations)
@@ -135,6 +136,11 @@ def _write_hdf5(dataset: TransitionDataset, draft: Path) -> None:
 
 
 def _write_table(dataset: TransitionDataset, draft: Path, lists: bool) -> None:
+    if dataset.spaces.is_image:
+        raise DataError(
+            f"data set '{dataset.name}' has {dataset.spaces.named_observations()}, which tables do "
+            "not hold; end the target in .npz, .h5 or .hdf5"
+        )
     pa = optional_module("pyarrow", "tables", "writing a table")
     columns: dict[str, Any] = {
         "episode": np.repeat(np.arange(dataset.num_episodes), dataset.episode_lengths())
@@ -184,6 +190,11 @@ def _check_minari(dataset_id: str, overwrite: bool) -> Path:
 
 def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -> None:
     dataset.require_rewards()  # which Minari stores with every step
+    if dataset.spaces.packing is not None:
+        raise DataError(
+            f"data set '{dataset.name}' has {dataset.spaces.named_observations()}, of which a "
+            "Minari data set would lose the parts; end the target in .npz, .h5 or .hdf5"
+        )
     folder = _check_minari(dataset_id, overwrite)
     minari = optional_module("minari", "minari", "writing a Minari data set")
     _check_chain(dataset, dataset_id)
@@ -237,7 +248,8 @@ def _minari_root(folder: Path) -> Iterator[None]:
 def _check_chain(dataset: TransitionDataset, dataset_id: str) -> None:
     """Minari stores one observation per state, so each must succeed the one before."""
     inside = ~episode_end_flags(dataset.terminations, dataset.truncations)[:-1]
-    broken = (dataset.next_observations[:-1] != dataset.observations[1:]).any(axis=1) & inside
+    differs = dataset.next_observations[:-1] != dataset.observations[1:]
+    broken = differs.reshape(len(differs), -1).any(axis=1) & inside
     if broken.any():
         raise DataError(
             f"{dataset.name}: cannot be stored as minari data set '{dataset_id}' without loss, "
@@ -266,7 +278,8 @@ def _episode_buffers(dataset: TransitionDataset) -> list[Any]:
 
 
 def _gymnasium_spaces(spaces: Spaces) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (spaces.obs_dim,), np.float32)
+    low, high = (0, 255) if spaces.is_image else (-np.inf, np.inf)
+    observation_space = gym.spaces.Box(low, high, spaces.obs_shape, spaces.obs_dtype)
     if spaces.is_discrete:
         return observation_space, gym.spaces.Discrete(spaces.action_dim, start=spaces.action_start)
     if not spaces.is_box:
@@ -274,9 +287,9 @@ def _gymnasium_spaces(spaces: Spaces) -> tuple[gym.Space[Any], gym.Space[Any]]:
             list(spaces.action_choices), start=list(spaces.action_starts)
         )
         return observation_space, parts
-    low = np.asarray(spaces.action_low, np.float32)
-    high = np.asarray(spaces.action_high, np.float32)
-    return observation_space, gym.spaces.Box(low, high, dtype=np.float32)
+    least = np.asarray(spaces.action_low, np.float32)
+    most = np.asarray(spaces.action_high, np.float32)
+    return observation_space, gym.spaces.Box(least, most, dtype=np.float32)
 
 
 def _recorded_env(dataset: TransitionDataset) -> gym.Env[Any, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,8 +30,16 @@ GROUPS = "groups"
 """Name of the optional array that says whom an episode belongs to."""
 AT_ONCE = 1 << 16
 """Rows that are read and computed together, where all are."""
+MOST_BYTES_AT_ONCE = 1 << 28
+"""Of rows that are read together: images are many bytes each."""
 WIDE = ("observations", "actions", "next_observations")
 """Arrays that stay on disk where a data set is packed; the others have one number per row."""
+
+
+def rows_at_once(array: Any) -> int:
+    """Rows of an array, or of one like it, that are read and computed together."""
+    width = max(math.prod(array.shape[1:]) * int(array.dtype.itemsize), 1)
+    return int(max(min(AT_ONCE, MOST_BYTES_AT_ONCE // width), 1))
 
 
 def episode_end_flags(terminations: NDArray[Any], truncations: NDArray[Any]) -> NDArray[np.bool_]:
@@ -50,10 +59,10 @@ class TransitionDataset:
     needs more of an array takes the data set `in_memory`.
     """
 
-    observations: NDArray[np.float32]  # (N, O)
+    observations: NDArray[Any]  # (N, O) float32, or images as `Spaces` has them, (N, ...) uint8
     actions: NDArray[Any]  # in the environment's units: (N, A) float32; (N,) or (N, A) int64
     rewards: NDArray[np.float32]  # (N,); NaN throughout without `has_rewards`
-    next_observations: NDArray[np.float32]  # (N, O); a placeholder where terminated
+    next_observations: NDArray[Any]  # as observations; a placeholder where terminated
     terminations: NDArray[np.bool_]  # (N,) the task ended: nothing follows
     truncations: NDArray[np.bool_]  # (N,) the episode was cut: something would follow
     name: str
@@ -183,8 +192,9 @@ class TransitionDataset:
         digest = hashlib.sha256(repr(self.parts).encode())
         for name, array in self.to_arrays().items():
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            for start in range(0, len(self), AT_ONCE):
-                digest.update(np.ascontiguousarray(array[start : start + AT_ONCE]).data)
+            at_once = rows_at_once(array)
+            for start in range(0, len(self), at_once):
+                digest.update(np.ascontiguousarray(array[start : start + at_once]).data)
         if self.held_out is not None:
             digest.update(self.held_out.fingerprint().encode())
         return digest.hexdigest()[:16]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import ARRAY_NAMES, GROUPS
-from rl_training.data.keys import ALIASES
+from rl_training.data.keys import ALIASES, named_apart
 from rl_training.data.readers import read_arrays
 from rl_training.data.validation import RawTransitions
 from rl_training.experiment.errors import DataError
@@ -62,22 +62,28 @@ def _episode(episode: Mapping[str, Any], number: int) -> dict[str, NDArray[Any]]
     """The arrays of one episode by the package's names, each with a row per action."""
     named = {alias: name for name in ARRAY_NAMES for alias in (name, *ALIASES[name])}
     found: dict[str, Any] = {}
-    for key, value in episode.items():
+    for key, value in named_apart(episode).items():
+        owner, _, part = key.partition(".")
+        if part and owner in named:
+            found[f"{named[owner]}.{part}"] = np.asarray(value)
+            continue
         if key not in named and key not in (GROUPS, "group"):
             raise DataError(
                 f"episode {number}: array '{key}' is not known; give {', '.join(ARRAY_NAMES)} or "
                 "group"
             )
         found[named.get(key, GROUPS)] = np.asarray(value)
-    for name in ("observations", "actions"):
-        if name not in found or not found[name].ndim:
+    seen_in = [key for key in found if key.partition(".")[0] == "observations"]
+    for name, keys in (("observations", seen_in), ("actions", ["actions"])):
+        if not keys or any(key not in found or not found[key].ndim for key in keys):
             raise DataError(f"episode {number}: it has no array '{name}'; add it")
     steps = len(found["actions"])
     if not steps:
         raise DataError(f"episode {number}: it has no step; leave it out")
-    if len(found["observations"]) == steps + 1 and "next_observations" not in found:
-        seen = found["observations"]
-        found["observations"], found["next_observations"] = seen[:-1], seen[1:]
+    for key in seen_in:
+        if len(found[key]) == steps + 1 and f"next_{key}" not in found:
+            seen = found[key]
+            found[key], found[f"next_{key}"] = seen[:-1], seen[1:]
     if not any(name in found for name in FLAGS):
         raise DataError(
             f"episode {number}: nothing says how it ended; add terminated=True where the task "

@@ -15,9 +15,9 @@ from rl_training.data.validation import (
     check_lengths,
     finite,
     numbers,
-    vectors,
+    observed_width,
 )
-from rl_training.envs.layout import Layout, Part
+from rl_training.envs.layout import Layout, Part, packing_of
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import ActionSpace, SpacesConfig
 from rl_training.experiment.errors import DataError
@@ -62,11 +62,15 @@ def spaces_without_environment(
     if sources[0].mask_width:
         # a mask says how many actions there are, also where the data take few of them
         spaces = replace(spaces, has_mask=True, action_dim=sources[0].mask_width)
-    layout = _layout(given) or sources[0].layout
+    layout = layout_of_config(given) or sources[0].layout
     labels = (given.actions and given.actions.labels) or sources[0].action_labels
     if spaces.is_discrete and labels:
         spaces = replace(spaces, action_labels=tuple(labels))
-    if layout is not None and layout.width + sources[0].mask_width == spaces.obs_dim:
+    shape, stack = sources[0].image_shape, given.frame_stack or sources[0].frame_stack
+    if shape and not spaces.is_image:
+        spaces = replace(spaces, image_shape=shape, frame_stack=stack)
+    wide = 0 if layout is None else layout.width + sources[0].mask_width
+    if layout is not None and (wide == spaces.obs_dim or packing_of(layout) is not None):
         if given.choice_embedding is not None:
             layout = layout.embedded(given.choice_embedding)
         spaces = replace(spaces, layout=layout)
@@ -99,6 +103,8 @@ def spaces_section(spaces: Spaces) -> dict[str, Any]:
         actions["shape"] = list(spaces.action_shape)
     layout = None if spaces.layout is None else spaces.layout.to_list()
     section = {"obs_dim": spaces.obs_dim, "actions": actions, "layout": layout}
+    if spaces.is_image:
+        section |= {"image_shape": list(spaces.image_shape), "frame_stack": spaces.frame_stack}
     return {**section, "action_mask": spaces.has_mask}
 
 
@@ -115,10 +121,13 @@ def stored_spaces(given: SpacesConfig | None) -> Spaces | None:
         spaces = _box(given.obs_dim, actions, len(actions.low))
     else:
         return None
-    return replace(spaces, layout=_layout(given))
+    layout, stack = layout_of_config(given), given.frame_stack or 1
+    if not given.image_shape:
+        return replace(spaces, layout=layout)
+    return replace(spaces, layout=layout, image_shape=given.image_shape, frame_stack=stack)
 
 
-def _layout(given: SpacesConfig) -> Layout | None:
+def layout_of_config(given: SpacesConfig) -> Layout | None:
     """The layout that a configuration says."""
     if given.layout is None:
         return None
@@ -126,7 +135,7 @@ def _layout(given: SpacesConfig) -> Layout | None:
 
 
 def _configured(first: RawTransitions, actions: ActionSpace) -> Spaces:
-    width = vectors(first, "observations").shape[1]
+    width = observed_width(first)
     if actions.kind == "discrete":
         return _discrete(width, actions)
     array = numbers(first, "actions")
@@ -199,8 +208,7 @@ def column_range(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 def action_range(raw: RawTransitions) -> ActionRange:
     """The smallest and largest action of a source."""
     check_lengths(raw)
-    seen = raw.arrays["observations"]
-    width = (seen if seen.ndim == 2 else vectors(raw, "observations")).shape[1]
+    width = observed_width(raw)
     array = numbers(raw, "actions")
     finite(raw, "actions", array)
     discrete, whole = looks_discrete(array), array.dtype.kind in "iub"

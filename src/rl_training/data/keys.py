@@ -39,6 +39,18 @@ NEEDED = {
 """Arrays that no source can do without, as a refusal names them."""
 
 
+def named_apart(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays of observations that are mappings themselves, under names with dots."""
+    found: dict[str, Any] = {}
+    for key, value in arrays.items():
+        if isinstance(value, Mapping):
+            inner = named_apart(value)
+            found |= {f"{key}.{name}": array for name, array in inner.items()}
+        else:
+            found[key] = value
+    return found
+
+
 def select_keys(
     present: Sequence[str],
     label: str,
@@ -55,16 +67,25 @@ def select_keys(
     both = next((key for key in DONES if key in present), None) if dones else None
     if both is not None:
         needed = [name for name in needed if name not in ("terminations", "truncations")]
-    chosen: dict[str, str] = {}
+    parts = [key for key in present if key.startswith(("observations.", "next_observations."))]
+    chosen: dict[str, str] = {key: key for key in parts}
     missing: list[str] = []
     for name in ARRAY_NAMES:
+        in_parts = [key for key in parts if key.startswith(f"{name}.")]
         found = [key for key in (name, *ALIASES[name]) if key in present]
         if len(found) > 1:
             raise DataError(
                 f"{label}: keys '{found[0]}' and '{found[1]}' mean the same array; keep one of them"
             )
+        if found and in_parts:
+            raise DataError(
+                f"{label}: keys '{found[0]}' and '{in_parts[0]}' mean the same array; keep one of "
+                "them"
+            )
         if found:
             chosen[name] = found[0]
+        elif in_parts:
+            continue
         elif name in needed:
             missing.append(name)
     if missing:

@@ -29,6 +29,11 @@ def with_masks(raw: RawTransitions) -> RawTransitions:
             )
         return raw
     check_lengths(raw)
+    if raw.image_shape:
+        raise DataError(
+            f"{raw.label}: array '{MASK}' stands beside images, and masks are for vectors alone; "
+            "remove it"
+        )
     arrays: dict[str, NDArray[Any]] = dict(raw.arrays)
     mask = _flags(raw, MASK)
     given = _flags(raw, NEXT_MASK) if NEXT_MASK in arrays else None

@@ -92,15 +92,16 @@ def observation_spread(observations: NDArray[np.float32]) -> float:
 
 
 def action_noise(dataset: TransitionDataset) -> ActionNoise | None:
-    """How random the log is; None if it has too few rows or only one action."""
+    """How random the log is; None if it has too few rows or only one action, or an image beside
+    other parts, between which there is no distance."""
     actions, variance = _actions(dataset)
-    if len(dataset) < 10 or not variance > 0.0:
+    if len(dataset) < 10 or not variance > 0.0 or dataset.spaces.packing is not None:
         return None
     generator = np.random.default_rng(0)
-    width = dataset.observations.shape[1]
+    width = dataset.spaces.obs_dim
     most = min(len(dataset), MOST_REFERENCES, max(MOST_NUMBERS // width, 10))
     rows = np.sort(generator.permutation(len(dataset))[:most])
-    scaled = _standardised(dataset.observations[rows])
+    scaled = _standardised(dataset.observations[rows].reshape(len(rows), -1))
     actions = actions[rows]
     queries = generator.permutation(most)[:QUERIES]
     squares = np.square(scaled).sum(1)
@@ -134,7 +135,7 @@ def hints(dataset: TransitionDataset, noise: ActionNoise | None) -> tuple[str, .
             f"dataset.rewards.{scaling.key}: {scaling.value:g}, which multiplies rewards by "
             f"{scaling.factor:.3g}"
         )
-    spread = observation_spread(dataset.observations)
+    spread = 1.0 if dataset.spaces.is_image else observation_spread(dataset.observations)
     if spread >= UNEVEN_SCALES:
         found.append(
             f"observation components differ in scale by a factor of {spread:,.0f}: set "

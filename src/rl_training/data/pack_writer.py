@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.dataset import AT_ONCE, GROUPS, WIDE, TransitionDataset
+from rl_training.data.dataset import GROUPS, WIDE, TransitionDataset, rows_at_once
 from rl_training.data.inference import column_range, spaces_section
 from rl_training.data.packed import (
     MANIFEST,
@@ -66,7 +66,8 @@ class PackWriter:
             return
         actions = np.asarray(data.actions)
         kind = "<f4" if actions.dtype.kind == "f" else "<i8"
-        record = record_type(data.observations.shape[1], kind, actions.shape[1:])
+        seen = np.dtype((data.observations.dtype, data.observations.shape[1:]))
+        record = record_type(seen, kind, actions.shape[1:])
         if self._first is None:
             self._record, self._first = record, data
             self._has_groups = data.groups is not None
@@ -132,7 +133,7 @@ class PackWriter:
         action = self._record["actions"]
         plain: dict[str, Any] = {
             "format": "rl-training packed transitions",
-            "version": VERSION,
+            "version": VERSION if spaces.is_image else 1,
             "rows": self.rows,
             "episodes": self.episodes,
             "action_type": action.base.str,
@@ -157,7 +158,7 @@ class PackWriter:
         whole = replace(dataset, stamp=None, statistics=None)
         if (self.folder / TRANSITIONS).stat().st_size <= AS_IN_MEMORY_UP_TO:
             plain["fingerprint"] = whole.fingerprint()
-            mean, std = mean_and_std(whole)
+            mean, std = (np.zeros(0),) * 2 if spaces.is_image else mean_and_std(whole)
         else:
             plain["fingerprint"], mean, std = self._in_one_pass(whole)
         plain |= {"mean": mean.astype(float).tolist(), "std": std.astype(float).tolist()}
@@ -165,10 +166,12 @@ class PackWriter:
 
     def _in_one_pass(self, whole: TransitionDataset) -> tuple[str, NDArray[Any], NDArray[Any]]:
         """Fingerprint, mean and standard deviation of data that are read only once."""
-        digest, seen = hashlib.sha256(), RunningStatistics(whole.observations.shape[1])
-        for start in range(0, self.rows, AT_ONCE):
-            part = slice(start, start + AT_ONCE)
-            seen.add(whole.observations[part])
+        images, at_once = whole.spaces.is_image, rows_at_once(whole.observations)
+        digest, seen = hashlib.sha256(), RunningStatistics(0 if images else whole.spaces.obs_dim)
+        for start in range(0, self.rows, at_once):
+            part = slice(start, start + at_once)
+            if not images:
+                seen.add(whole.observations[part])
             for array in whole.to_arrays().values():
                 digest.update(np.ascontiguousarray(array[part]).data)
         return digest.hexdigest()[:16], *seen.mean_and_std()

@@ -1,9 +1,9 @@
 """Packed data: a folder of plain binary files and a manifest, of which rows are read in place.
 
 `transitions.bin` has a record per row: observation, next observation and action, little-endian
-and without padding. What has one number per row lies in a file of its own: `rewards.bin`
-(float32), `terminations.bin` and `truncations.bin` (one byte), `groups.bin` (int64, if there are
-groups). `manifest.json` says the rest. Nothing in the folder is executed.
+and without padding; images are bytes. What has one number per row lies in a file of its own:
+`rewards.bin` (float32), `terminations.bin` and `truncations.bin` (one byte), `groups.bin` (int64,
+if there are groups). `manifest.json` says the rest. Nothing in the folder is executed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from rl_training.experiment.errors import DataError
 from rl_training.experiment.files import open_regular
 
 MANIFEST, TRANSITIONS = "manifest.json", "transitions.bin"
-VERSION = 1
+VERSION = 2
+"""The newest that is read, that of images; data without them are written as version 1."""
 NARROW = {"rewards": "<f4", "terminations": "|b1", "truncations": "|b1", GROUPS: "<i8"}
 """Types of the arrays with one number per row, each in the file NAME.bin."""
 SAMPLES, SAMPLE_BYTES = 1_000, 4096
@@ -75,7 +76,9 @@ class Manifest(_Stored):
 
     def record(self) -> np.dtype[Any]:
         """The type of a row of `transitions.bin`."""
-        return record_type(self.spaces["obs_dim"], self.action_type, self.action_shape)
+        image: Any = self.spaces.get("image_shape")
+        seen = np.dtype((np.uint8, tuple(image)) if image else ("<f4", (self.spaces["obs_dim"],)))
+        return record_type(seen, self.action_type, self.action_shape)
 
     def files(self) -> dict[str, int]:
         """The binary files and their sizes."""
@@ -86,12 +89,14 @@ class Manifest(_Stored):
         return found
 
 
-def record_type(obs_dim: int, action_type: str, action_shape: tuple[int, ...]) -> np.dtype[Any]:
+def record_type(
+    observation: np.dtype[Any], action_type: str, action_shape: tuple[int, ...]
+) -> np.dtype[Any]:
     """A row of `transitions.bin`."""
     return np.dtype(
         [
-            ("observations", "<f4", (obs_dim,)),
-            ("next_observations", "<f4", (obs_dim,)),
+            ("observations", observation),
+            ("next_observations", observation),
             ("actions", action_type, action_shape),
         ]
     )
@@ -152,12 +157,15 @@ class Packed:
             mask_width=spaces.action_dim if spaces.has_mask else 0,
             layout=spaces.layout,
             action_labels=spaces.action_labels,
+            image_shape=spaces.image_shape,
+            frame_stack=spaces.frame_stack,
         )
 
     def fitted(self, spaces: Spaces) -> TransitionDataset:
         """The data set for a task, checked by what the manifest says of the data."""
         own, m = self.dataset.spaces, self.manifest
-        if own.obs_dim != spaces.obs_dim or own.has_mask != spaces.has_mask:
+        kinds = [(s.obs_shape, s.is_image, s.packing, s.has_mask) for s in (own, spaces)]
+        if kinds[0] != kinds[1]:
             raise DataError(
                 f"{self.label}: its observations are {own.describe()}, but the task has "
                 f"{spaces.describe()}; use data of this task, or another env_id"
@@ -216,7 +224,7 @@ def open_packed(path: str | Path, *, check_sources: bool = True) -> Packed:
         has_rewards=manifest.has_rewards,
         env_id=manifest.env_id,
         stamp=manifest.fingerprint,
-        statistics=(mean, std),
+        statistics=None if spaces.is_image else (mean, std),
     )
     return Packed(folder, manifest, dataset)
 

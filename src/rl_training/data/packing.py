@@ -16,10 +16,12 @@ from rl_training.data.files import optional_module
 from rl_training.data.inference import (
     ActionRange,
     action_range,
+    layout_of_config,
     spaces_section,
     spaces_without_environment,
 )
 from rl_training.data.masks import check_masks, with_masks
+from rl_training.data.observed import with_observations
 from rl_training.data.pack_writer import PackWriter, new_folder
 from rl_training.data.packed import Packed, SourceFile, is_packed, open_packed, source_file
 from rl_training.data.pieces import pieces_of
@@ -87,7 +89,7 @@ def pack(
     folder = Path(target)
     with new_folder(folder, overwrite) as draft, closing(PackWriter(draft)) as writer:
         for piece in pieces:
-            raw = with_masks(replace(piece, is_piece=True))
+            raw = prepared(replace(piece, is_piece=True), spaces, given)
             found = [action_range(raw)] if infers and raw.spaces is None else None
             if found is not None:
                 seen = found[0] if seen is None else seen.merged(found[0])
@@ -108,6 +110,14 @@ def pack(
             spaces, note = spaces_without_environment([first], given, widen_constants, ranges)
         writer.finish(first.name, spaces, () if note is None else (note,), sources)
     return open_packed(folder)
+
+
+def prepared(
+    raw: RawTransitions, spaces: Spaces | None, given: SpacesConfig | None
+) -> RawTransitions:
+    """A source whose observations, action masks included, are one array."""
+    layout = None if given is None else layout_of_config(given)
+    return with_masks(with_observations(raw, spaces, layout))
 
 
 def _head(raw: RawTransitions) -> RawTransitions:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.dataset import AT_ONCE
+from rl_training.data.dataset import AT_ONCE, rows_at_once
 from rl_training.data.files import damage, optional_module
 from rl_training.data.keys import select_keys, with_both_flags
 from rl_training.data.readers import (
@@ -78,8 +78,9 @@ def _file_pieces(part: DataSource, needs_rewards: bool) -> Iterator[RawTransitio
         total = next(iter(lengths.values()))
         if not total:
             raise DataError(f"{label}: the arrays are empty; give at least one transition")
-        for start in range(0, total, AT_ONCE):
-            count = min(AT_ONCE, total - start)
+        at_once = min(rows_at_once(read(key, 0, 0)) for key in keys.values())
+        for start in range(0, total, at_once):
+            count = min(at_once, total - start)
             arrays = {ours: read(theirs, start, count) for ours, theirs in keys.items()}
             named = dict(keys)
             if part.dones is not None:

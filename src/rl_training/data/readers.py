@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.files import damage, optional_module
-from rl_training.data.keys import select_keys, with_both_flags
+from rl_training.data.keys import named_apart, select_keys, with_both_flags
 from rl_training.data.table_files import SUFFIXES, file_columns
 from rl_training.data.validation import RawTransitions
 from rl_training.envs.spaces import Spaces
@@ -42,6 +42,7 @@ def read_arrays(
     dones: str | None = None,
 ) -> RawTransitions:
     """Arrays in memory, copied, so that later changes by the caller do not reach the data."""
+    arrays = named_apart(arrays)
     keys = select_keys(list(arrays), name, needs_rewards, group, dones)
     copies: dict[str, NDArray[Any]] = {}
     for ours, theirs in keys.items():

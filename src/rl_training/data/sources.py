@@ -13,7 +13,7 @@ from rl_training.data.episodes import chosen_episodes
 from rl_training.data.homes import MemoryHome, to_be_packed
 from rl_training.data.inference import spaces_without_environment
 from rl_training.data.keys import ALIASES
-from rl_training.data.masks import check_masks, with_masks
+from rl_training.data.masks import check_masks
 from rl_training.data.packed import Packed, is_packed, open_packed, source_file
 from rl_training.data.packing import (
     STREAMED,
@@ -21,6 +21,7 @@ from rl_training.data.packing import (
     existing_files,
     pack,
     packed_copy,
+    prepared,
     source_bytes,
     source_rows,
 )
@@ -47,12 +48,7 @@ from rl_training.experiment.config import (
     DataSource,
     SpacesConfig,
 )
-from rl_training.experiment.errors import (
-    ConfigError,
-    DataError,
-    EnvironmentSetupError,
-    did_you_mean,
-)
+from rl_training.experiment.errors import ConfigError, DataError, did_you_mean
 from rl_training.experiment.memory import host_memory
 
 DEFAULT_RANDOM_STEPS = 10_000
@@ -115,10 +111,12 @@ def load_transition_dataset(
         given = given or config.spaces
         reading = _Reading(config, env_id, env_kwargs, spaces, needs_rewards, given)
         raws = reading.parts()
-    opened = [with_masks(raw) if isinstance(raw, RawTransitions) else raw for raw in raws]
-    heads = [raw.head() if isinstance(raw, Packed) else raw for raw in opened]
     if spaces is None and env_id is not None:
         spaces = env_spaces(env_id, env_kwargs)
+    opened = [
+        prepared(raw, spaces, given) if isinstance(raw, RawTransitions) else raw for raw in raws
+    ]
+    heads = [raw.head() if isinstance(raw, Packed) else raw for raw in opened]
     note = None
     if spaces is None:
         spaces, note = spaces_without_environment(heads, given, widen_constants)
@@ -337,11 +335,6 @@ def _read_random(
     env = make_env(env_id, env_kwargs)
     try:
         spaces = spaces_of(env, env_id)
-        if spaces.is_image:
-            raise EnvironmentSetupError(
-                f"env_id: '{env_id}' has image observations, which data sets cannot hold yet; "
-                "choose a task with vector observations"
-            )
         arrays = roll_out(
             env,
             uniform_controller(spaces),

@@ -63,5 +63,5 @@ class RunningStatistics:
         self.count = total
 
     def mean_and_std(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        std = np.sqrt(self.squares / self.count)
+        std = np.sqrt(self.squares / max(self.count, 1))
         return self.mean.astype(np.float32), std.astype(np.float32)

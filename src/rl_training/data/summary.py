@@ -25,8 +25,8 @@ QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "50%": 0.5, "75%": 0.75, "95%"
 COVERAGE_BINS = 20
 HISTOGRAM_BINS = 12
 SHOWN_COLUMNS = 24
-MOST_ROWS_ON_DISK = 2_000_000
-"""Rows of data on disk that are described; more would not fit into every memory."""
+MOST_ROWS_ON_DISK, MOST_BYTES_ON_DISK = 2_000_000, 4_000_000_000
+"""Rows and bytes of data on disk that are described; more would not fit into every memory."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Requirements(NamedTuple):
     """The requirements of an algorithm on data."""
 
     action_kinds: frozenset[str]  # of those of `Spaces`
+    takes_images: bool
     needs_returns: bool
     needs_rewards: bool
     summary: str  # what it does, in one line
@@ -107,8 +108,7 @@ def summarize(
     discrete, noise = dataset.spaces.is_discrete, action_noise(dataset)
     return DatasetSummary(
         name=dataset.name,
-        spaces=f"observations ({dataset.spaces.obs_dim},), actions "
-        f"{describe_bounds(dataset.spaces)}",
+        spaces=f"{dataset.spaces.named_observations()}, actions {describe_bounds(dataset.spaces)}",
         steps=len(dataset),
         episodes=dataset.num_episodes,
         parts=dataset.parts,
@@ -123,7 +123,7 @@ def summarize(
         length_max=int(lengths.max()),
         terminations=int(dataset.terminations.sum()),
         truncations=int(dataset.truncations.sum()),
-        observations=_columns(dataset.observations),
+        observations=() if dataset.spaces.is_image else _columns(dataset.observations),
         actions=() if discrete else _columns(dataset.actions),
         action_coverage=action_coverage(dataset),
         action_kind=dataset.spaces.action_kind,
@@ -140,8 +140,10 @@ def summarize(
 
 def _some_episodes(dataset: TransitionDataset) -> TransitionDataset:
     """The data set in memory; of a large one on disk, episodes that are evenly spaced."""
-    if dataset.on_disk and len(dataset) > MOST_ROWS_ON_DISK:
-        every = -(-len(dataset) // MOST_ROWS_ON_DISK)
+    row = 2 * dataset.observations.nbytes // len(dataset)
+    most = max(min(MOST_ROWS_ON_DISK, MOST_BYTES_ON_DISK // row), 1)
+    if dataset.on_disk and len(dataset) > most:
+        every = -(-len(dataset) // most)
         chosen = np.arange(dataset.num_episodes) % every == 0
         note = (
             f"described are {int(chosen.sum()):,} of {dataset.num_episodes:,} episodes, of a data "
@@ -160,6 +162,8 @@ def trainability(dataset: TransitionDataset, algorithm: str, needs: Requirements
         return Trainability(
             algorithm, False, f"takes {kinds} actions, these are {ACTION_NAMES[kind]}"
         )
+    if dataset.spaces.is_image and not needs.takes_images:
+        return Trainability(algorithm, False, "takes vectors, these are images")
     if needs.needs_rewards and not dataset.has_rewards:
         return Trainability(algorithm, False, "needs rewards, there are none")
     if needs.needs_returns and not dataset.has_whole_episode:
@@ -300,7 +304,8 @@ def render(summary: DatasetSummary) -> RenderableType:
     blocks: list[RenderableType] = [_overview(summary)]
     if summary.return_quantiles:
         blocks.append(_returns_table(summary))
-    blocks.append(_columns_table("observation", summary.observations))
+    if summary.observations:
+        blocks.append(_columns_table("observation", summary.observations))
     if summary.action_kind != "discrete":
         shares = {"coverage": summary.action_coverage}
         if summary.action_kind == "box":

@@ -6,6 +6,7 @@ there, the first offending row where there is one, and how to fix it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.dataset import GROUPS, TransitionDataset, episode_end_flags
+from rl_training.data.dataset import (
+    GROUPS,
+    TransitionDataset,
+    episode_end_flags,
+    rows_at_once,
+)
 from rl_training.envs.layout import Layout
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
@@ -38,6 +44,8 @@ class RawTransitions:
     episode_ends: NDArray[np.int64] | None = None  # last rows, where the source keeps episodes
     mask_width: int = 0  # of the action masks that its observations end with, see data/masks.py
     layout: Layout | None = None  # of the observations, where the source has several parts
+    image_shape: tuple[int, ...] = ()  # of observations that are images
+    frame_stack: int = 1
     action_labels: tuple[str, ...] = ()  # names of Discrete actions
     first_row: int = 0  # where these rows begin in the source, if they are a piece of it
     is_piece: bool = False  # of a source, some of whose pieces may come to nothing
@@ -50,8 +58,7 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
     """Check every array, in itself and against `spaces`, and close the episodes."""
     check_lengths(raw)
     notes = list(raw.notes)
-    observations = vectors(raw, "observations")
-    _check_width(raw, "observations", observations, spaces)
+    observations = _observed(raw, "observations", spaces)
     actions = _actions(raw, spaces)
     has_rewards = "rewards" in raw.arrays
     if has_rewards:
@@ -70,8 +77,7 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
         truncations[-1] = True
         notes.append(OPEN_END)
     if "next_observations" in raw.arrays:
-        following = vectors(raw, "next_observations")
-        _check_width(raw, "next_observations", following, spaces)
+        following = _observed(raw, "next_observations", spaces)
         rows: NDArray[np.bool_] | slice = slice(None)
     else:
         following, truncations, kept = _successors(raw, observations, terminations, truncations)
@@ -110,10 +116,19 @@ def build_dataset(raw: RawTransitions, spaces: Spaces) -> TransitionDataset:
 
 def unmarked_seams(dataset: TransitionDataset) -> int:
     """Rows inside an episode whose next observation is not the following row's."""
-    following, present = dataset.next_observations[:-1], dataset.observations[1:]
-    jump = np.abs(following - present) > SEAM_TOLERANCE * (1.0 + np.abs(present))
     inside = ~episode_end_flags(dataset.terminations, dataset.truncations)[:-1]
-    return int(np.count_nonzero(jump.any(axis=1) & inside))
+    at_once = rows_at_once(dataset.observations)
+    count = 0
+    for start in range(0, len(inside), at_once):
+        stop = min(start + at_once, len(inside))
+        following = dataset.next_observations[start:stop]
+        present = dataset.observations[start + 1 : stop + 1]
+        if dataset.spaces.is_image:
+            jump = following != present
+        else:
+            jump = np.abs(following - present) > SEAM_TOLERANCE * (1.0 + np.abs(present))
+        count += int(np.count_nonzero(jump.reshape(len(jump), -1).any(axis=1) & inside[start:stop]))
+    return count
 
 
 def _check_groups(raw: RawTransitions, dataset: TransitionDataset) -> None:
@@ -201,8 +216,8 @@ def vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
     if array.ndim != 2 or array.shape[1] == 0:
         if array.ndim == 1 and array.dtype.kind in "iu":
             fix = (
-                "if these are indices of states, store them one-hot, e.g. "
-                "numpy.eye(number_of_states)[indices], because an index is no magnitude"
+                "if these are indices of states, say how many there are, e.g. "
+                "dataset.spaces.layout: [{choices: [16]}], because an index is no magnitude"
             )
         else:
             fix = f"reshape it, e.g. with .reshape({array.shape[0]}, -1)"
@@ -213,15 +228,34 @@ def vectors(raw: RawTransitions, name: str) -> NDArray[np.float32]:
     return finite(raw, name, array)
 
 
-def _check_width(
-    raw: RawTransitions, name: str, array: NDArray[np.float32], spaces: Spaces
-) -> None:
-    if array.shape[1] != spaces.obs_dim:
+def observed_width(raw: RawTransitions) -> int:
+    """Numbers, or bytes of an image, in an observation of a source."""
+    array = raw.arrays["observations"]
+    if raw.image_shape:
+        return math.prod(raw.image_shape)
+    # Its values are checked later.
+    return int((array if array.ndim == 2 else vectors(raw, "observations")).shape[1])
+
+
+def _observed(raw: RawTransitions, name: str, spaces: Spaces) -> NDArray[Any]:
+    """Observations as the task has them: vectors, or images as they are."""
+    array, key = raw.arrays[name], raw.key(name)
+    if spaces.is_image:
+        if array.dtype != np.uint8 or array.shape[1:] != spaces.obs_shape:
+            raise DataError(
+                f"{raw.label}: array '{key}' holds {array.dtype} of the shape {array.shape[1:]} "
+                f"per row, but the task has {spaces.named_observations()} of uint8; use data of "
+                "this task, or store its images as they are"
+            )
+        return np.ascontiguousarray(array)
+    found = vectors(raw, name)
+    if found.shape[1] != spaces.obs_dim:
         raise DataError(
-            f"{raw.label}: array '{raw.key(name)}' is {array.shape[1]} wide but the "
+            f"{raw.label}: array '{key}' is {found.shape[1]} wide but the "
             f"environment's observations are {spaces.obs_dim} wide; use data of this "
             "environment or set env_id to the one the data come from"
         )
+    return found
 
 
 def _actions(raw: RawTransitions, spaces: Spaces) -> NDArray[Any]:

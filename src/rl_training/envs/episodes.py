@@ -64,7 +64,8 @@ def roll_out(
     terminations: list[bool] = []
     truncations: list[bool] = []
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
-    checked = CheckedEnv(env, name, EnvContract(spaces_of(env, name)))
+    spaces = spaces_of(env, name)
+    checked, seen = CheckedEnv(env, name, EnvContract(spaces)), spaces.obs_dtype
     index, last = first_episode, first_episode + (episodes or 0)
     with untouched_randomness():
         while len(rewards) < steps if steps is not None else index < last:
@@ -78,10 +79,10 @@ def roll_out(
             while not done and (steps is None or len(rewards) < steps):
                 action = controller(observation, generator)
                 successor, reward, terminated, truncated, _ = checked.step(action)
-                observations.append(np.array(observation, dtype=np.float32))
+                observations.append(np.array(observation, dtype=seen))
                 actions.append(action)
                 rewards.append(float(reward))
-                following.append(np.array(successor, dtype=np.float32))
+                following.append(np.array(successor, dtype=seen))
                 cut = bool(truncated) or checked.length == max_steps
                 terminations.append(bool(terminated))
                 truncations.append(cut and not terminated)

@@ -43,6 +43,11 @@ class Part:
     def name(self) -> str:
         return ".".join(str(step) for step in self.path) or "observation"
 
+    @property
+    def _first(self) -> NDArray[np.int64]:
+        """The smallest of each choice."""
+        return np.asarray(self.starts or (0,) * len(self.choices), np.int64)
+
     def encode(self, values: Any, asked: str) -> NDArray[np.float32]:
         """(B, width) from B of what lies there."""
         array = np.asarray(values)
@@ -57,8 +62,18 @@ class Part:
         if not self.choices:
             with np.errstate(over="ignore"):
                 return array.reshape(len(array), -1).astype(np.float32)
-        chosen = array.reshape(len(array), -1) - np.asarray(self.starts)
+        chosen = array.reshape(len(array), -1) - self._first
         return self._one_hot(chosen, array.shape, asked)
+
+    def decode(self, vectors: NDArray[np.float32]) -> NDArray[Any]:
+        """(..., *shape) from (..., width) that `encode` made; choices without names."""
+        leading = vectors.shape[:-1]
+        if not self.choices:
+            return vectors.reshape(*leading, *self.shape)
+        ends = np.cumsum(self.choices)
+        chosen = [one.argmax(-1) for one in np.split(vectors, ends[:-1], axis=-1)]
+        numbers = np.stack(chosen, -1) + self._first
+        return numbers.reshape(*leading, *self.shape)
 
     def _numbers_of(self, array: NDArray[Any], asked: str) -> NDArray[np.int64]:
         known = {label: i for i, label in enumerate(self.labels)}

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rl_training.envs.contract import WrongAnswerError, all_finite
-from rl_training.envs.layout import Layout, Part, packing_of, value_at
+from rl_training.envs.layout import Layout, Packing, Part, packing_of, value_at
 from rl_training.experiment.errors import DataError, EnvironmentSetupError
 
 
@@ -60,6 +60,16 @@ def packed_rows(
     rows[:, start : start + math.prod(packing.pixels)] = image.reshape(len(image), -1)
     (count,) = counts
     return rows.reshape((1 if count is None else count, *leading, packing.size)), count is None
+
+
+def unpacked_rows(
+    packing: Packing, rows: NDArray[np.uint8]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """(..., numbers) and (..., *pixels) of (..., bytes)."""
+    leading, end = rows.shape[:-1], 4 * packing.numbers
+    numbers = np.ascontiguousarray(rows[..., :end]).view(np.float32)
+    image = rows[..., end : end + math.prod(packing.pixels)].reshape(*leading, *packing.pixels)
+    return numbers, image
 
 
 def frame_space(env: gym.Env[Any, Any], stack: int) -> gym.Space[Any]:

@@ -293,9 +293,10 @@ class Spaces:
 
     def describe(self) -> str:
         actions = f"masked {self._named_actions()}" if self.has_mask else self._named_actions()
-        return f"{self._named_observations()}, {actions} actions"
+        return f"{self.named_observations()}, {actions} actions"
 
-    def _named_observations(self) -> str:
+    def named_observations(self) -> str:
+        """Kind and shape of the observations, for messages."""
         if self.packing is not None:
             return f"images {self.packing.pixels} beside {self.packing.numbers} numbers"
         return f"{'images' if self.is_image else 'observations'} {self.obs_shape}"

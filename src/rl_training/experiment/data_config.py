@@ -132,6 +132,8 @@ class LayoutPart(Section):
     """Names of the values of its only choice."""
     embeddings: Annotated[tuple[Count, ...], Field(strict=False)] = ()
     """Widths of the learned vectors for each choice; one-hot without any."""
+    pixels: Annotated[tuple[Count, ...], Field(strict=False)] = ()
+    """Shape of an image."""
 
 
 class SpacesConfig(Section):
@@ -147,6 +149,24 @@ class SpacesConfig(Section):
     """What the numbers of an observation are, as a run has found it in a table."""
     choice_embedding: Annotated[Whole, Field(ge=1, le=4_096)] | None = None
     """Width of learned vectors for the choices and categories among observations; else one-hot."""
+    image_shape: Annotated[tuple[Count, ...], Field(strict=False, max_length=4)] = ()
+    """Shape of observations that are uint8 images; that of the data by default."""
+    frame_stack: Count | None = None
+    """Frames in an image, its first axis; 1 by default, unless an image has four axes."""
+
+    @model_validator(mode="after")
+    def _image_fits(self) -> Self:
+        shape, stack = self.image_shape, self.frame_stack or 1
+        packed = any(part.pixels for part in self.layout or ())
+        if shape and self.obs_dim not in (None, math.prod(shape)):
+            raise ValueError(
+                f"'image_shape' has {math.prod(shape)} bytes, 'obs_dim' {self.obs_dim}"
+            )
+        if shape and len(shape) - (stack > 1) not in ((1,) if packed else (2, 3)):
+            raise ValueError(f"'image_shape' {list(shape)} is no image of {stack} frames")
+        if shape and stack not in (1, shape[0]):
+            raise ValueError(f"'frame_stack' {stack} is not the first axis of 'image_shape'")
+        return self
 
 
 SOURCE_KEY = {

@@ -71,15 +71,18 @@ class EnsembleCritic(nn.Module):
         return self.value(self.net(self._inputs(obs, action), members))
 
     def _inputs(self, obs: Tensor, action: Tensor) -> Tensor:
-        features = obs if self.encoder is None else self.encoder(obs)
-        return torch.cat([features, action], dim=-1)
+        return torch.cat([self._features(obs), action], dim=-1)
+
+    def _features(self, obs: Tensor) -> Tensor:
+        return obs if self.encoder is None else self.encoder(obs)
 
     def of_samples(self, obs: Tensor, actions: Tensor) -> Tensor:
         """(members, S, B) values of (S, B, A) actions, S samples for each of (B, O) states."""
         samples, batch, action_dim = actions.shape
-        repeated = obs.expand(samples, batch, obs.shape[-1]).reshape(samples * batch, -1)
-        values: Tensor = self(repeated, actions.reshape(samples * batch, action_dim))
-        return values.view(-1, samples, batch)
+        features = self._features(obs)  # once, whatever the number of samples
+        repeated = features.expand(samples, batch, features.shape[-1]).reshape(samples * batch, -1)
+        inputs = torch.cat([repeated, actions.reshape(samples * batch, action_dim)], dim=-1)
+        return self.value(self.net(inputs, None)).view(-1, samples, batch)
 
 
 class CategoricalCritic(EnsembleCritic):

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.experiment.errors import ConfigError
 from rl_training.models.mlp import MLP, Activation
 
 NATURE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of Mnih et al. 2015, for images of at least 36 pixels."""
 SMALL_CONVOLUTIONS = ((32, 3, 1), (64, 3, 2), (64, 3, 1))
+SMALLEST = 9
 """For smaller images, down to 9 pixels."""
 
 
@@ -38,6 +40,11 @@ class ImageEncoder(Encoder):
         height, width = frame[:2] if self.channels_last or len(frame) == 2 else frame[1:]
         colours = math.prod(frame) // (height * width)
         self.stacked = (frame_stack, colours, height, width)
+        if min(height, width) < SMALLEST:
+            raise ConfigError(
+                f"env_id: images of {height}x{width} pixels are too small for convolutions, which "
+                f"need {SMALLEST}; enlarge them, or give them as vectors of float32"
+            )
         layers = NATURE_CONVOLUTIONS if min(height, width) >= 36 else SMALL_CONVOLUTIONS
         channels = frame_stack * colours
         self.convolutions = nn.ModuleList()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
+
+
+def observation_columns(spaces: Spaces) -> int:
+    """Columns of float32 that an observation takes; an image's bytes are four to a column."""
+    return -(-spaces.obs_dim // 4) if spaces.is_image else spaces.obs_dim
 
 
 class RowMaker:
     """Makes rows of [obs, next_obs, action, reward, discount, ...]; a row depends on nothing but
-    its number, so that it is the same wherever and whenever it is made.
+    its number, so that it is the same wherever and whenever it is made. Images stay bytes, which
+    the columns hold as they are.
 
     Columns after the fifth: the return-to-go (`with_returns`) and, where truncated returns are
     bootstrapped, its discount and the final observation; the next action and whether it is known
@@ -38,7 +47,8 @@ class RowMaker:
         self.dataset, self.gamma, self.statistics = dataset, gamma, statistics
         spaces, ends = dataset.spaces, (dataset.terminations, dataset.truncations)
         action_width = 1 if spaces.is_discrete else spaces.action_dim
-        self.widths = [spaces.obs_dim, spaces.obs_dim, action_width, 1, 1]
+        seen = observation_columns(spaces)
+        self.widths = [seen, seen, action_width, 1, 1]
         self.returns: list[NDArray[np.float32]] = []
         self.final_row: NDArray[np.int64] | None = None
         """Row with each row's final observation as its next one, where returns bootstrap."""
@@ -95,7 +105,11 @@ class RowMaker:
             first += width
         return made
 
-    def _seen(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _seen(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        if self.dataset.spaces.is_image:
+            rows = np.zeros((len(observations), 4 * self.widths[0]), np.uint8)
+            rows[:, : self.dataset.spaces.obs_dim] = observations.reshape(len(observations), -1)
+            return rows.view(np.float32)
         if self.statistics is None:
             return observations
         mean, std = self.statistics

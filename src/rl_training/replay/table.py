@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.dataset import AT_ONCE, TransitionDataset
+from rl_training.data.dataset import AT_ONCE, MOST_BYTES_AT_ONCE, TransitionDataset
 from rl_training.data.homes import Home, MemoryHome, chosen_home
 from rl_training.data.statistics import observation_statistics
 from rl_training.experiment.memory import available_memory
@@ -87,9 +87,10 @@ class TransitionTable:
         pinned = device.type == "cpu" and self.device.type == "cuda"
         shape = (len(self), sum(self.widths))
         self.rows = torch.empty(shape, device=device, pin_memory=pinned)
-        for start in range(0, len(self), AT_ONCE):
-            made = maker.span(start, min(start + AT_ONCE, len(self)))
-            self.rows[start : start + AT_ONCE] = torch.from_numpy(made).to(device)
+        at_once = max(min(AT_ONCE, MOST_BYTES_AT_ONCE // (4 * shape[1])), 1)
+        for start in range(0, len(self), at_once):
+            made = maker.span(start, min(start + at_once, len(self)))
+            self.rows[start : start + at_once] = torch.from_numpy(made).to(device)
         if maker.final_row is not None:
             self.final_row = torch.from_numpy(maker.final_row).to(device)
         self.next_obs_columns = slice(self.widths[0], self.widths[0] + self.widths[1])
@@ -154,10 +155,10 @@ class TransitionTable:
         fields = torch.split(rows, self.widths, dim=1)
         obs, next_obs, action, reward, discount = fields[:5]
         batch = Batch(
-            obs=obs,
+            obs=self._seen(obs),
             action=self._inner(action),
             reward=reward.squeeze(1),
-            next_obs=next_obs,
+            next_obs=self._seen(next_obs),
             discount=discount.squeeze(1),
         )
         if self.next_action_fields is not None:
@@ -169,8 +170,16 @@ class TransitionTable:
         if self.with_returns:
             batch = batch._replace(returns_to_go=fields[5].squeeze(1))
         if final is not None:
-            batch = batch._replace(bootstrap_discount=fields[6].squeeze(1), final_obs=final)
+            bootstraps = fields[6].squeeze(1)
+            batch = batch._replace(bootstrap_discount=bootstraps, final_obs=self._seen(final))
         return batch if self.normalizer is None else normalized(batch, self.normalizer)
+
+    def _seen(self, columns: Tensor) -> Tensor:
+        """Observations; images from the bytes that columns hold."""
+        if not self.spaces.is_image:
+            return columns
+        images = columns.contiguous().view(torch.uint8)[:, : self.spaces.obs_dim]
+        return images.reshape(-1, *self.spaces.obs_shape)
 
     def _inner(self, action: Tensor) -> Tensor:
         """Actions as algorithms take them from (B, A) floats, which hold choices exactly."""

@@ -19,7 +19,7 @@ from rl_training.envs.episodes import roll_out, uniform_controller
 from rl_training.envs.make import make_env, spaces_of
 from rl_training.experiment.config import whole_number
 from rl_training.experiment.console import ProgressConsole
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.policy import refuse_sampling
 
 Predict = Callable[[NDArray[Any], bool, Any], tuple[NDArray[Any], Any]]
@@ -121,11 +121,6 @@ def collect(
     check_amount(episodes, steps, seed)
     episodes, steps, seed = (whole_number(value) for value in (episodes, steps, seed))
     spaces = algorithm.spaces
-    if spaces.is_image:
-        raise EnvironmentSetupError(
-            f"env_id: '{env_id}' has image observations, which data sets cannot hold yet; "
-            "collect from a task with vector observations"
-        )
     controller = BehavingPolicy(predict, behaviour, algorithm)
     env = make_env(env_id, env_kwargs)
     try:

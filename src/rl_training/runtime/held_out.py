@@ -20,6 +20,8 @@ from rl_training.replay.table import TransitionTable
 MOST_ROWS = 20_000
 """Rows that are measured, evenly spaced, so that an evaluation takes as long as some updates."""
 ROWS_AT_ONCE = 4_096
+MOST_IMAGES, IMAGES_AT_ONCE = 2_000, 256
+"""Likewise for images, whose networks take longer and more memory."""
 QUERIES, REFERENCES = 1_024, 4_096
 """Rows whose nearest neighbour is looked for, and rows of the training data to look among."""
 AGREES_WITHIN = 0.1
@@ -44,9 +46,10 @@ class HeldOutData:
         self.table = TransitionTable(
             dataset, device, gamma=gamma, with_returns=False, home=training.home
         )
-        self.rows = _spread(len(self.table), MOST_ROWS).to(device)
+        most = MOST_IMAGES if dataset.spaces.is_image else MOST_ROWS
+        self.rows = _spread(len(self.table), most).to(device)
         starts = torch.from_numpy(dataset.episode_starts)
-        self.starts = starts[_spread(len(starts), MOST_ROWS)].to(device)
+        self.starts = starts[_spread(len(starts), most)].to(device)
         self.queries = _spread(len(self.table), QUERIES).to(device)
         self.training, self.further = training, further or {}
         self.references = _spread(len(training), REFERENCES).to(device)
@@ -73,14 +76,16 @@ class HeldOutData:
         self, algorithm: Algorithm, rows: Tensor, starts: Tensor, queries: Tensor
     ) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for index in torch.split(rows, ROWS_AT_ONCE):
+        at_once = IMAGES_AT_ONCE if algorithm.spaces.is_image else ROWS_AT_ONCE
+        for index in torch.split(rows, at_once):
             for name, values in measures_by_row(algorithm, self._seen(algorithm, index)).items():
                 sums[name] = sums.get(name, 0.0) + float(values.double().sum())
         found = {name: total / len(rows) for name, total in sums.items()}
         first = algorithm.state_values(self._seen(algorithm, starts).obs)
         if first is not None:
             found["value_start"] = float(first.double().mean())
-        found["data_distance"] = self._data_distance(algorithm, self._seen(algorithm, queries))
+        if not algorithm.spaces.is_image:  # of which a distance says nothing
+            found["data_distance"] = self._data_distance(algorithm, self._seen(algorithm, queries))
         return {f"offline/{name}": value for name, value in found.items()}
 
     def _seen(self, algorithm: Algorithm, index: Tensor) -> Batch:
