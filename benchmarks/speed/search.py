@@ -16,9 +16,9 @@ MODULE = "benchmarks.speed.search_job"
 ROUNDS, TRIALS, CORE_MINUTES, OVERHEAD = 10, 24, 20.0, 1.05
 SMALL: dict[str, Any] = {
     "dataset": {"kind": "random", "steps": 400},
-    "total_updates": 6000,
-    "checkpoint_interval": 500,
-    "eval_interval": 3000,
+    "total_updates": 2000,
+    "checkpoint_interval": 200,
+    "eval_interval": 0,
     "eval_episodes": 1,
     "eval_max_steps": 5,
     "engine": "eager",

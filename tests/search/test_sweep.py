@@ -17,8 +17,8 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import is_in_use
 from rl_training.reports.runs import find_runs
 from rl_training.search.grid import configs_of, parse_seeds, plan_of
-from rl_training.search.local import LocalLauncher, Slots
-from rl_training.search.study import Study
+from rl_training.search.local import LocalLauncher, LocalProcesses, Slots
+from rl_training.search.study import Study, Trial
 from tests.conftest import Command
 
 KNOBS = (
@@ -150,6 +150,27 @@ def test_a_killed_sweep_leaves_no_process_and_ends_as_if_it_had_not_been(
     ]
     assert json.dumps(states[0], default=_plain) == json.dumps(states[1], default=_plain)
     assert find_runs([tmp_path / "study"])[0].status == "finished"
+
+
+def test_a_second_ctrl_c_ends_runs_that_do_not_save_in_time(tmp_path: Path) -> None:
+    class Impatient(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout is not None:  # as the process is given time to save
+                raise KeyboardInterrupt
+            return super().wait()
+
+    class Deaf(LocalProcesses):
+        def _process(self, trial: Trial, slot: int) -> subprocess.Popen[bytes]:
+            return Impatient(["sh", "-c", "trap '' TERM; sleep 600"], start_new_session=True)
+
+    study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", KNOBS, None)))
+    processes = Deaf(Slots(1, 1))
+    processes.start(study.trials[0])
+    _, process, _ = processes._running[0]
+    with pytest.raises(KeyboardInterrupt):
+        processes.stop()
+    assert process.poll() is not None
+    assert processes.running == set()
 
 
 def test_a_run_that_fails_is_named_with_its_log(tmp_path: Path) -> None:

@@ -30,6 +30,30 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+class _Terminated(BaseException):
+    """SIGTERM."""
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+@contextmanager
+def _saved_when_stopped() -> Iterator[None]:
+    """End with a sentence and the usual exit code on Ctrl-C and SIGTERM."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except (KeyboardInterrupt, _Terminated) as stop:
+        out.print("stopped; the same command goes on with what is saved")
+        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+_resumable = _saved_when_stopped()
+
+
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time; by default one for each core.")
 ]
@@ -42,6 +66,7 @@ GpusOption = Annotated[
 
 
 @app.command()
+@_resumable
 def sweep(
     config: Annotated[
         str,
@@ -87,8 +112,7 @@ def sweep(
     slots = _slots(workers, threads, gpus, len(configs))
     study = Study(folder or _place("sweeps", config), configs)
     out.print(f"{len(study.trials)} runs in {study.folder}, {_in_words(slots)}", soft_wrap=True)
-    with _saved_when_stopped():
-        outcome = LocalLauncher(study, slots, _say).run()
+    outcome = LocalLauncher(study, slots, _say).run()
     done = [trial.run_dir for trial in study.trials if trial.name in set(outcome.finished)]
     if done:
         try:
@@ -109,6 +133,7 @@ def sweep(
 
 
 @app.command()
+@_resumable
 def tune(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
@@ -190,11 +215,9 @@ def tune(
     )
     for key, one in plan.space.items():
         out.print(f"  {key}: {one}", soft_wrap=True, markup=False)
-    with _saved_when_stopped():
-        told = tuner.run()
-        _write_trials(tuner, told)
-        verdict = tuner.test(told)
-    _report(tuner, verdict)
+    told = tuner.run()
+    _write_trials(tuner, told)
+    _report(tuner, tuner.test(told))
 
 
 def _write_trials(tuner: Tuner, told: list[Told]) -> None:
@@ -259,24 +282,3 @@ def _in_words(slots: Slots) -> str:
 
 def _say(line: str) -> None:
     out.print(line, soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _saved_when_stopped() -> Iterator[None]:
-    """End with a sentence and the usual exit code on Ctrl-C and SIGTERM."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    except (KeyboardInterrupt, _Terminated) as stop:
-        out.print("stopped; the runs are saved, and the same command goes on with them")
-        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Terminated(BaseException):
-    """SIGTERM."""
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise _Terminated

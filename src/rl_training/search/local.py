@@ -145,17 +145,20 @@ class LocalProcesses:
                     process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Let all runs save, and wait until they have ended."""
-        self.pause(self.running)
+        """Let all runs save, and wait until they have ended; a second Ctrl-C ends them at once."""
         deadline = time.monotonic() + SAVE_SECONDS
-        for _, process, _ in self._running.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, deadline - time.monotonic()))
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        self._running.clear()
+        try:
+            self.pause(self.running)
+            for _, process, _ in self._running.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, deadline - time.monotonic()))
+        finally:
+            for _, process, _ in self._running.values():
+                if process.poll() is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            self._running.clear()
 
     def _process(self, trial: Trial, slot: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "rl_training", "train", str(trial.config_file)]
@@ -171,7 +174,7 @@ class LocalProcesses:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_end_with(os.getpid()) if sys.platform == "linux" else None,
             )
 
 
@@ -239,10 +242,17 @@ class LocalLauncher:
         self._say(f"{done}/{len(self.study.trials)} {trial.name}: {_score(trial)} ({how}){eta}")
 
 
-def _end_with_parent() -> None:
-    """Ask Linux for SIGTERM when the parent dies, so that no orphan trains on."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
+def _end_with(parent: int) -> Callable[[], None]:
+    """Asks Linux for SIGTERM when the parent dies, so that no orphan trains on."""
+    library = ctypes.CDLL(None, use_errno=True)  # loaded before the fork
+
+    def ask() -> None:
+        pr_set_pdeathsig = 1
+        library.prctl(pr_set_pdeathsig, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before
+            os._exit(128 + signal.SIGTERM)
+
+    return ask
 
 
 def _score(trial: Trial) -> str:
