@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from rl_training.experiment import memory
+from rl_training.experiment.cores import usable_cores
 from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.experiment.memory import Claim, host_memory, require_data_memory, require_memory
 
@@ -101,6 +102,27 @@ def test_a_container_that_sees_its_group_as_the_root(proc: FakeProc) -> None:
     proc.in_group(1, "/docker/a1", "/")  # named from outside, mounted without its parents
     proc.group("", limit_in_bytes=GB, usage_in_bytes=GB // 2)
     assert host_memory(proc.root) == about(0.5)
+
+
+def test_cores_that_a_container_grants(proc: FakeProc) -> None:
+    bound = len(os.sched_getaffinity(0))
+    assert usable_cores(proc.root) == bound
+    proc.in_group(2, "/job/task")
+    folder = proc.mount / "job"
+    folder.mkdir(parents=True)
+    for text, cores in (("max 100000", bound), ("50000 100000", 1), ("150000 100000", 1)):
+        (folder / "cpu.max").write_text(f"{text}\n")
+        assert usable_cores(proc.root) == cores
+    (folder / "cpu.max").write_text(f"{(bound + 1) * 1000} 1000\n")  # more than there are
+    assert usable_cores(proc.root) == bound
+    (folder / "cpu.max").unlink()
+    first = proc.mount.with_name(f"{proc.mount.name}-cpu") / "x"
+    first.mkdir(parents=True)
+    proc.in_group(1, "/job")
+    (first / "cpu.cfs_period_us").write_text("100000\n")
+    for text, cores in (("-1", bound), ("100000", 1)):
+        (first / "cpu.cfs_quota_us").write_text(f"{text}\n")
+        assert usable_cores(proc.root) == cores
 
 
 def test_the_limit_on_address_space(proc: FakeProc) -> None:

@@ -115,7 +115,7 @@ def _limit_leaves(proc: Path) -> int | None:
 
 def _groups_leave(proc: Path) -> Iterator[int | None]:
     """Bytes left by each control group of this process."""
-    for folder in _group_folders(proc):
+    for folder in group_folders(proc, "memory"):
         for limits, usage, cached in _LIMIT_FILES:
             numbers = [_number(_text(folder / name)) for name in limits]
             limit = min((number for number in numbers if number is not None), default=None)
@@ -128,7 +128,7 @@ def _groups_leave(proc: Path) -> Iterator[int | None]:
             yield limit - used + (int(given_back[1]) if given_back else 0)
 
 
-def _group_folders(proc: Path) -> Iterator[Path]:
+def group_folders(proc: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's control groups and their parents, whose limits also apply."""
     listed = [line.split(":", 2) for line in _text(proc / "self/cgroup").splitlines()]
     groups = {fields[1]: fields[2] for fields in listed if len(fields) == 3}
@@ -139,8 +139,8 @@ def _group_folders(proc: Path) -> Iterator[Path]:
             continue
         if kind[0] == "cgroup2":
             path = groups.get("")
-        elif "memory" in kind[2].split(","):
-            path = next((p for names, p in groups.items() if "memory" in names.split(",")), None)
+        elif controller in kind[2].split(","):
+            path = next((p for names, p in groups.items() if controller in names.split(",")), None)
         else:
             continue
         root, mount = PurePosixPath(_unescaped(fields[3])), Path(_unescaped(fields[4]))

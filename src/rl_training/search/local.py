@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rl_training.experiment.cores import usable_cores
 from rl_training.experiment.errors import ConfigError
 from rl_training.search.study import Study, Trial
 
@@ -68,13 +69,6 @@ def _refuse_missing_gpus(named: Sequence[str]) -> None:
             raise ConfigError(
                 f"--gpus: GPU {gpu} was not found, {found}; name others, or leave --gpus out"
             )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use, which a container or a scheduler may limit."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
