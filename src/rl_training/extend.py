@@ -1,4 +1,4 @@
-"""The import surface for authors of algorithms.
+"""The import surface for authors of algorithms and of simulators on the device.
 
 Names in `__all__` are stable when the inside of the package changes. Third-party packages
 register an algorithm for all commands as an entry point of the group `rl_training.algorithms`.
@@ -31,6 +31,9 @@ from rl_training.algorithms.params import (
 )
 from rl_training.api.algorithms import managed_class
 from rl_training.api.managed import ManagedAlgorithm
+from rl_training.envs.device.protocol import DeviceEnv, StepTensors
+from rl_training.envs.device.register import register_device_env
+from rl_training.envs.device.streams import normals, uniforms
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
@@ -73,6 +76,7 @@ __all__ = [
     "Count",
     "Critics",
     "DataError",
+    "DeviceEnv",
     "DiscountedParams",
     "Finite",
     "Fraction",
@@ -100,6 +104,7 @@ __all__ = [
     "Schedule",
     "Section",
     "Spaces",
+    "StepTensors",
     "TargetNetworkParams",
     "TrainConfig",
     "ValueNetwork",
@@ -109,10 +114,13 @@ __all__ = [
     "critics_for",
     "frozen_copy",
     "managed_class",
+    "normals",
     "policy_for",
     "register_algorithm",
+    "register_device_env",
     "register_loop",
     "soft_update",
+    "uniforms",
     "weight_metrics",
     "weighted_likelihood_loss",
 ]

@@ -336,7 +336,7 @@ def test_it_acts_from_the_first_step(tmp_path: Path) -> None:
         SAC("Pendulum-v1", init_from=path, total_timesteps=30, learning_starts=20, **SIZES),
     ):
         loop: Any = build_loop(agent.config, agent.algorithm)
-        assert loop.actor.random_steps == 0
+        assert loop.collecting.actor.random_steps == 0
         loop.close()
 
 

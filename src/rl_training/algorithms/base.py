@@ -154,8 +154,9 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
         self.register_buffer("update_count", torch.zeros((), dtype=torch.int64))
         # Set only while a run makes updates: see `runtime.agents`.
         self.drawn_ahead: DrawnAhead | None = None
-        # Fraction of the budget spent; online loops set it before acting, for schedules.
-        self.fraction = 0.0
+        # Fraction of the budget spent, a number or a tensor with one; online loops set it before
+        # acting, for schedules.
+        self.fraction: float | Tensor = 0.0
         # First update at which each loss was not finite, -1 while all were: read by the
         # trainer at its ticks, so that no update has to wait for the host.
         never = torch.full((len(self.losses),), -1, dtype=torch.int64)

@@ -100,17 +100,25 @@ EXPERIENCE_KNOBS = (
 """Knobs of acting and of what is kept of it: a run from a data set reads none of them."""
 
 
-def epsilon(fraction: float, params: ValueParams) -> float:
-    """Share of random actions after `fraction` of the budget."""
-    progress = min(max(fraction / params.epsilon_fraction, 0.0), 1.0)
+Share = TypeVar("Share", float, Tensor)
+
+
+def epsilon(fraction: Share, params: ValueParams) -> Share:
+    """Share of random actions after `fraction` of the budget, a number or a tensor with one."""
+    progress = fraction / params.epsilon_fraction
+    if isinstance(progress, Tensor):
+        progress = progress.clamp(0.0, 1.0)
+    else:
+        progress = min(max(progress, 0.0), 1.0)
     return params.epsilon_start + (params.epsilon_end - params.epsilon_start) * progress
 
 
-def epsilon_greedy(greedy: Tensor, num_actions: int, epsilon: float) -> Tensor:
+def epsilon_greedy(greedy: Tensor, num_actions: int, epsilon: float | Tensor) -> Tensor:
     """Each action of `greedy`, (B,), replaced by a uniform one with probability `epsilon`."""
     # one number for both questions: below epsilon, its place there is the action
     place = torch.rand(greedy.shape, dtype=torch.float64, device=greedy.device)
-    uniform = (place * (num_actions / max(epsilon, 1e-12))).long()
+    least = epsilon.clamp(min=1e-12) if isinstance(epsilon, Tensor) else max(epsilon, 1e-12)
+    uniform = (place * (num_actions / least)).long()
     return torch.where(place < epsilon, uniform.clamp_(max=num_actions - 1), greedy)
 
 
@@ -267,8 +275,8 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     @without_gradients
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
         free = self.memory is None and not self.spaces.has_mask
-        if explore and free and can_branch_on(obs):
-            return Act(self._explored(obs))
+        if explore and free and can_branch_on(obs) and not isinstance(self.fraction, Tensor):
+            return Act(self._explored(obs, self.fraction))
         seen, carry = self.remembered(self.network_input(obs), carry)
         action = self.network.mode(seen)
         if explore:
@@ -282,10 +290,10 @@ class ValueAlgorithm(Algorithm[V, Batch]):
                 action = epsilon_greedy(action, self.spaces.action_dim, share)
         return Act(action, carry)
 
-    def _explored(self, obs: Tensor) -> Tensor:
+    def _explored(self, obs: Tensor, fraction: float) -> Tensor:
         """`epsilon_greedy` on the host: the same actions from the same random numbers, and the
         network is not asked where chance decides alone."""
-        count, share = self.spaces.action_dim, epsilon(self.fraction, self.params)
+        count, share = self.spaces.action_dim, epsilon(fraction, self.params)
         places = torch.rand(obs.shape[0], dtype=torch.float64).tolist()
         uniform = [min(int(u * (count / max(share, 1e-12))), count - 1) for u in places]
         is_random = [u < share for u in places]

@@ -23,6 +23,9 @@ from rl_training.experiment.state import Stored
 
 Vectorization = Literal["sync", "async"]
 
+MOST_ENVS = 10_000
+"""Environments of one collector."""
+
 
 class Step(NamedTuple):
     """One transition of each environment, exactly as the environments returned it.
@@ -63,6 +66,11 @@ def make_vector_env(
     cheap environments) or in one process each ("async")."""
     if num_envs < 1:
         raise ConfigError(f"num_envs: {num_envs} environments cannot be stepped; use 1 or more")
+    if num_envs > MOST_ENVS:
+        raise ConfigError(
+            f"num_envs: at most {MOST_ENVS:,} environments are stepped on the host, got "
+            f"{num_envs:,}; lower it, or use worlds on the device, such as torch/CartPole-v1"
+        )
     if vectorization == "sync":
         return SyncEnvs(env_id, env_kwargs, num_envs)
     if vectorization == "async":

@@ -150,7 +150,7 @@ class TrainConfig(Section):
     """Budget in passes over the data set, instead of total_updates (offline)."""
     total_timesteps: Count | None = None
     """Budget in environment steps (online)."""
-    num_envs: Annotated[Count, Field(le=10_000)] = 1
+    num_envs: Annotated[Count, Field(le=1_000_000)] = 1
     """Environments that are stepped together (online)."""
     vectorization: Literal["sync", "async"] = "sync"
     """sync: in this process, for fast environments; async: one process each (online)."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.execution import can_branch_on
 from rl_training.models.architecture import Architecture, Layers, Net
 from rl_training.models.encoders import Observed
 from rl_training.models.masks import only_allowed
@@ -363,8 +364,11 @@ class CategoricalPolicy(ChoicePolicy):
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         log_probs: Tensor = self(obs)
-        flat = log_probs.exp().reshape(-1, log_probs.shape[-1])
-        action = torch.multinomial(flat, 1).reshape(log_probs.shape[:-1])
+        if can_branch_on(log_probs):
+            flat = log_probs.exp().reshape(-1, log_probs.shape[-1])
+            action = torch.multinomial(flat, 1).reshape(log_probs.shape[:-1])
+        else:  # `multinomial` waits for the device to check its input
+            action = (log_probs.exp() / torch.empty_like(log_probs).exponential_()).argmax(-1)
         return action, log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

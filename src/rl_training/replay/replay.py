@@ -69,7 +69,7 @@ class ReplayBuffer:
         self.num_envs, self.n_step, self.gamma = num_envs, n_step, gamma
         self.priorities = priorities
         self.discrete = spaces.is_discrete
-        self.widths = _widths(spaces)
+        self.widths = row_widths(spaces)
         # Not zeroed: the memory is allocated as it fills, and empty rows are never sampled.
         self.rows = torch.empty(self.capacity, sum(self.widths), device=device)
         self._cursor = 0  # vector step to write next
@@ -118,7 +118,7 @@ class ReplayBuffer:
         prioritised: bool = False,
     ) -> int:
         """Bytes of a replay of `capacity` transitions on its device."""
-        needed = 4 * capacity * sum(_widths(spaces))
+        needed = 4 * capacity * sum(row_widths(spaces))
         if spaces.is_image:
             frames = FrameStore.frames_for(capacity, num_envs, spaces, n_step)
             needed += FrameStore.memory_needed(frames, spaces)
@@ -195,10 +195,21 @@ class ReplayBuffer:
             # From pageable memory: the driver has copied it when the call returns, so the slot may
             # be reused, and the host does not wait for updates that are still queued.
             self._ring[cursor].copy_(self._window_tensor[slot], non_blocking=True)
-        if self.priorities is not None:
-            self.priorities.insert(cursor * self.num_envs, self.num_envs)
         if self.frames is not None:
             self._frames_before[cursor] = self._window_frames_before[slot]
+        self._advance()
+
+    def add_rows(self, rows: Tensor) -> None:
+        """Store complete rows of one step of every environment, (num_envs, width), that are on
+        the device already; not for images."""
+        self._ring[self._cursor].copy_(rows)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Count the vector step that was written at the cursor."""
+        cursor = self._cursor
+        if self.priorities is not None:
+            self.priorities.insert(cursor * self.num_envs, self.num_envs)
         self._used = max(self._used, cursor + 1)
         self._cursor = cursor + 1 if cursor + 1 < self.steps else 0
         if self._filled < self.steps:
@@ -347,7 +358,7 @@ class ReplayBuffer:
             waiting[...] = frames.tensor("window_before", torch.int64, *waiting.shape).numpy()
 
 
-def _widths(spaces: Spaces) -> list[int]:
+def row_widths(spaces: Spaces) -> list[int]:
     """Columns of obs, next_obs, action, reward and discount; images are frame numbers."""
     width = spaces.frame_stack if spaces.is_image else spaces.obs_dim
     return [width, width, 1 if spaces.is_discrete else spaces.action_dim, 1, 1]

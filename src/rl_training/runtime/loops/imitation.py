@@ -36,14 +36,14 @@ from rl_training.runtime.loops.memory import TransitionMemory
 from rl_training.runtime.loops.off_policy import (
     OffPolicyLoop,
     OffPolicyParts,
-    RandomThenPolicy,
     UpdateSchedule,
+    collecting_for,
     random_steps,
     refuse_idle_learning,
 )
 from rl_training.runtime.loops.offline import DataFingerprint
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
-from rl_training.runtime.loops.online import Experience, step_budget
+from rl_training.runtime.loops.online import step_budget
 from rl_training.runtime.loops.rollouts import RolloutSteps
 from rl_training.runtime.profile import Part
 from rl_training.runtime.signals import RunLink
@@ -177,8 +177,8 @@ def _off_policy(
     minibatches = ImitationMinibatches(memory, demos, knobs.batch_size)
     learner = SingleLearner(imitator, lambda _: minibatches.draw())
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
-    experience = Experience(config, generator, link.pause)
-    actor = RandomThenPolicy(generator, experience, random_steps(config, knobs))
+    starts = random_steps(config, knobs)
+    collecting = collecting_for(config, generator, memory, engine, starts)
     return OffPolicyLoop(
         total,
         OffPolicyParts(
@@ -186,8 +186,7 @@ def _off_policy(
             schedule,
             memory,
             engine,
-            actor,
-            experience,
+            collecting,
             extras=(demos,),
             data_notes=demos.notes,
         ),

@@ -73,10 +73,13 @@ class TransitionMemory:
     def store(self, step: Step, fraction: float) -> None:
         step = step if self._change is None else self._change(step)
         self.replay.add(*step)
+        ended = torch.from_numpy(step.terminated | step.truncated)
+        self.stored(torch.from_numpy(step.reward), ended, fraction)
+
+    def stored(self, reward: Tensor, ended: Tensor, fraction: float) -> None:
+        """Follow a stored step with its (E,) rewards and ends, after `fraction` of the run."""
         if self._scale is not None:
-            ended = torch.from_numpy(step.terminated | step.truncated)
-            divisor = self._scale.after(torch.from_numpy(step.reward), ended)
-            self._algorithm.reward_divisor.fill_(float(divisor))
+            self._algorithm.reward_divisor.copy_(self._scale.after(reward, ended))
         if self.replay.priorities is not None:  # the correction is full at the end of the run
             beta = self._exponents.beta
             self.replay.priorities.set_beta(beta + (1.0 - beta) * min(fraction, 1.0))

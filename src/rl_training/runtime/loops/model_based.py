@@ -19,13 +19,13 @@ from rl_training.runtime.loops.memory import TransitionMemory, replay_claim
 from rl_training.runtime.loops.off_policy import (
     OffPolicyLoop,
     OffPolicyParts,
-    RandomThenPolicy,
     UpdateSchedule,
+    collecting_for,
     random_steps,
     refuse_idle_learning,
 )
 from rl_training.runtime.loops.offline import OfflineData, OfflineLoop
-from rl_training.runtime.loops.online import Experience, step_budget
+from rl_training.runtime.loops.online import step_budget
 from rl_training.runtime.signals import RunLink
 
 
@@ -59,7 +59,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
                 since // p.epoch_length,
             )
 
-    experience = Experience(config, algorithm, link.pause)
+    starts = random_steps(config, p)
     return OffPolicyLoop(
         total,
         OffPolicyParts(
@@ -67,8 +67,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
             schedule,
             memory,
             engine,
-            RandomThenPolicy(algorithm, experience, random_steps(config, p)),
-            experience,
+            collecting_for(config, algorithm, memory, engine, starts),
             before_updates=before_updates,
             extras=(imagination,),
         ),

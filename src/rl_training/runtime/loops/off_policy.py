@@ -22,6 +22,8 @@ from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Extra, Report
+from rl_training.runtime.loops.device import DeviceExperience, worlds_of
+from rl_training.runtime.loops.device_collecting import DeviceCollecting, DeviceMemory
 from rl_training.runtime.loops.memory import Memory, TransitionMemory
 from rl_training.runtime.loops.online import (
     Experience,
@@ -53,6 +55,40 @@ class RandomThenPolicy:
             return random_actions(self.algorithm.spaces, self.experience)
         obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
         return self.algorithm.act(obs, explore=True).action.cpu().numpy()
+
+
+class Collecting(Protocol):
+    """Takes steps in the training environments and stores them."""
+
+    @property
+    def experience(self) -> Experience | DeviceExperience: ...
+
+    def collect(self, fraction: float) -> None:
+        """One step of every environment, after `fraction` of the budget."""
+
+    def parts(self) -> list[Part]: ...
+
+
+class HostCollecting:
+    """Steps the environments of a collector with an actor's actions."""
+
+    def __init__(
+        self, algorithm: Algorithm, memory: Memory, actor: Actor, experience: Experience
+    ) -> None:
+        self.algorithm, self.memory = algorithm, memory
+        self.actor, self.experience = actor, experience
+
+    def collect(self, fraction: float) -> None:
+        restarted = self.experience.collector.restarted
+        if restarted.any():
+            self.memory.cut(restarted)
+            restarted[:] = False
+        self.algorithm.fraction = fraction
+        self.memory.store(self.experience.draw_and_step(self.actor.actions), fraction)
+
+    def parts(self) -> list[Part]:
+        environment = Part(self.experience.collector, "step", "environment")
+        return [environment, Part(self.actor, "actions", "policy")]
 
 
 class UpdateSchedule:
@@ -97,8 +133,7 @@ class OffPolicyParts:
     memory: Memory
     engine: Engine
     """Its learner draws from the memory."""
-    actor: Actor
-    experience: Experience
+    collecting: Collecting
     pretraining: Pretraining | None = None
     before_updates: Callable[[int], None] | None = None
     """Work of its own at a count of environment steps; asked again where it was broken off."""
@@ -116,8 +151,9 @@ class OffPolicyLoop:
 
     def __init__(self, total: int, parts: OffPolicyParts) -> None:
         self.parts_of_it, self.algorithm, self.engine = parts, parts.algorithm, parts.engine
-        self.memory, self.actor, self.schedule = parts.memory, parts.actor, parts.schedule
-        self.experience, self.extras = parts.experience, parts.extras
+        self.memory, self.schedule = parts.memory, parts.schedule
+        self.collecting = parts.collecting
+        self.experience, self.extras = parts.collecting.experience, parts.extras
         self.progress, self.link = self.experience.progress, self.engine.link
         self.pretraining, self.data_notes = parts.pretraining, parts.data_notes
         self.pretraining_total = 0 if self.pretraining is None else self.pretraining.total
@@ -149,7 +185,7 @@ class OffPolicyLoop:
                 return self.newest.metrics
         while (tick := self.tick) < until:
             if not self.step.begun:
-                self._collect(tick / self.horizon)
+                self.collecting.collect(tick / self.horizon)
                 self.step.begun = True
             self.step.begun = not self._learn()
             if self.link.pause.due():
@@ -160,15 +196,6 @@ class OffPolicyLoop:
         assert self.pretraining is not None
         self.newest.metrics, done = self.pretraining.engine.run_until_due(updates)
         self.progress.updates += done
-
-    def _collect(self, fraction: float) -> None:
-        """One step of every environment, after `fraction` of the budget."""
-        restarted = self.experience.collector.restarted
-        if restarted.any():
-            self.memory.cut(restarted)
-            restarted[:] = False
-        self.algorithm.fraction = fraction
-        self.memory.store(self.experience.draw_and_step(self.actor.actions), fraction)
 
     def _learn(self) -> bool:
         """Run the due updates, or some of them; returns whether all are done."""
@@ -206,9 +233,7 @@ class OffPolicyLoop:
         parts = [Part(self.engine, "run_until_due", "update")]
         if self.pretraining is not None:
             parts.append(Part(self.pretraining.engine, "run_until_due", "pretraining"))
-        parts.append(Part(self.experience.collector, "step", "environment"))
-        parts.append(Part(self.actor, "actions", "policy"))
-        parts += self.memory.parts()
+        parts += [*self.collecting.parts(), *self.memory.parts()]
         return [*parts, *(part for extra in self.extras for part in extra.parts())]
 
     def close(self) -> None:
@@ -226,19 +251,40 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     knobs: ReplayKnobs = algorithm.params
     refuse_idle_learning(config, knobs)
     total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
-    memory = (TransitionStreams if algorithm.recurrent else TransitionMemory)(config, algorithm)
+    memory: TransitionMemory | TransitionStreams
+    if worlds_of(config) is not None:
+        memory = DeviceMemory(config, algorithm)
+    else:
+        memory = (TransitionStreams if algorithm.recurrent else TransitionMemory)(config, algorithm)
     learner = SingleLearner(
         algorithm, lambda _: memory.draw(knobs.batch_size), memory.learned, memory.touched
     )
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
-    experience = Experience(config, algorithm, link.pause)
-    actor: Actor = RandomThenPolicy(algorithm, experience, random_steps(config, knobs))
+    starts = random_steps(config, knobs)
+    collecting: Collecting
     if isinstance(memory, TransitionStreams):
-        starts = random_steps(config, knobs)
+        experience = Experience(config, algorithm, link.pause)
         actor = StreamActor(algorithm, experience, memory.stream, starts)
-    return OffPolicyLoop(
-        total, OffPolicyParts(algorithm, schedule, memory, engine, actor, experience)
-    )
+        collecting = HostCollecting(algorithm, memory, actor, experience)
+    else:
+        collecting = collecting_for(config, algorithm, memory, engine, starts)
+    return OffPolicyLoop(total, OffPolicyParts(algorithm, schedule, memory, engine, collecting))
+
+
+def collecting_for(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    memory: TransitionMemory,
+    engine: Engine,
+    random_steps: int,
+) -> Collecting:
+    """Steps with random actions at first and then with the policy's, on the device where the
+    memory is there."""
+    if isinstance(memory, DeviceMemory):
+        return DeviceCollecting(config, algorithm, memory, engine, random_steps)
+    experience = Experience(config, algorithm, engine.pause)
+    actor = RandomThenPolicy(algorithm, experience, random_steps)
+    return HostCollecting(algorithm, memory, actor, experience)
 
 
 def refuse_idle_learning(config: TrainConfig, params: ReplayKnobs) -> None:

@@ -20,18 +20,20 @@ from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, Extra
 from rl_training.runtime.loops.data import raw_data
+from rl_training.runtime.loops.device import worlds_of
+from rl_training.runtime.loops.device_collecting import DeviceMemory
 from rl_training.runtime.loops.memory import TransitionMemory
 from rl_training.runtime.loops.off_policy import (
     OffPolicyLoop,
     OffPolicyParts,
     Pretraining,
-    RandomThenPolicy,
     UpdateSchedule,
+    collecting_for,
     random_steps,
     refuse_idle_learning,
 )
 from rl_training.runtime.loops.offline import OfflineData
-from rl_training.runtime.loops.online import Experience, step_budget
+from rl_training.runtime.loops.online import step_budget
 from rl_training.runtime.signals import RunLink
 
 
@@ -118,14 +120,13 @@ def build(
     refuse_idle_learning(config, knobs)
     total, schedule, link = step_budget(config), UpdateSchedule(config, knobs), RunLink()
     pretraining = knobs.offline_pretrain_updates
-    memory = TransitionMemory(config, algorithm, None if prior is None else prior.processed)
+    memory = _memory(config, algorithm, prior)
     mixed = MixedMinibatches(algorithm, memory, prior)
     learner = SingleLearner(algorithm, lambda _: mixed.draw(), memory.learned, memory.touched)
     updates = pretraining + schedule.in_total(total)
     engine = Engine(learner, config.engine, updates, link)
     on_data = SingleLearner(algorithm, lambda _: mixed.draw_prior(knobs.batch_size))
     before = Engine(on_data, engine.mode, pretraining, link)
-    experience = Experience(config, algorithm, link.pause)
     first = 0 if pretraining else random_steps(config, knobs)
     return OffPolicyLoop(
         total,
@@ -134,13 +135,23 @@ def build(
             schedule,
             memory,
             engine,
-            RandomThenPolicy(algorithm, experience, first),
-            experience,
+            collecting_for(config, algorithm, memory, engine, first),
             Pretraining(before, pretraining),
             extras=() if prior is None else (prior,),
             data_notes=() if prior is None else prior.notes,
         ),
     )
+
+
+def _memory(config: TrainConfig, algorithm: Algorithm, prior: PriorData | None) -> TransitionMemory:
+    if worlds_of(config) is None:
+        return TransitionMemory(config, algorithm, None if prior is None else prior.processed)
+    if prior is not None and prior.processing != RewardProcessing():
+        raise ConfigError(
+            "dataset.rewards: rewards of worlds on the device are not processed yet; remove this "
+            f"key, or use the environment of Gymnasium instead of '{config.env_id}'"
+        )
+    return DeviceMemory(config, algorithm)
 
 
 def refuse_missing_data(config: TrainConfig) -> None:

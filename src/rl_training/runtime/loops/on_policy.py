@@ -11,17 +11,18 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.params import refuse_cut_sequences
 from rl_training.algorithms.roles import RolloutKnobs, RolloutLearner
-from rl_training.envs.collector import Step
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError, TrainingDivergedError
-from rl_training.models import Carry, RewardScale
-from rl_training.models.carry import reset_rows
+from rl_training.experiment.errors import ConfigError
+from rl_training.models import RewardScale
 from rl_training.replay.rollout import RolloutBatch, generalized_advantages, sequences_of
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component, ModuleState, Report
-from rl_training.runtime.loops.online import Experience, step_budget
-from rl_training.runtime.loops.rollouts import Carried, Minibatches, Rollout, RolloutSteps
+from rl_training.runtime.loops.device import worlds_of
+from rl_training.runtime.loops.device_rollouts import DeviceRollouts, refuse_large_rollouts
+from rl_training.runtime.loops.host_rollouts import HostRollouts
+from rl_training.runtime.loops.online import step_budget
+from rl_training.runtime.loops.rollouts import Minibatches, RolloutSteps
 from rl_training.runtime.profile import Part
 from rl_training.runtime.randomness import TorchRandom
 from rl_training.runtime.signals import undone_if_interrupted
@@ -74,8 +75,7 @@ class OnPolicyLoop:
         self.reward_scale = RewardScale(config.num_envs, p.gamma).to(self.device)
         minibatches = self.rollout_size // p.batch_size * p.epochs
         updates = self.total // self.rollout_size * minibatches
-        self.carried = Carried(algorithm, config.num_envs) if algorithm.recurrent else None
-        length = 1 if self.carried is None else self.carried.length
+        length = algorithm.params.sequence_length if algorithm.recurrent else 1
         rows = self.rollout_size // length, p.batch_size // length
         self.minibatches = Minibatches(*rows, self.device)
         self.judge, self.data_notes = judge, data_notes
@@ -86,9 +86,14 @@ class OnPolicyLoop:
         self.link = self.engine.link
         if judge is not None:
             judge.learn_beside(self.engine, self.total // self.rollout_size, self.rollout_size)
-        sizes = p.rollout_length, config.num_envs
-        self.rollout = Rollout(*sizes, algorithm.spaces, self.device, self.carried)
-        self.experience = Experience(config, algorithm, self.engine.pause)
+        self.gathering: HostRollouts | DeviceRollouts
+        """Fills the rollouts."""
+        if worlds_of(config) is None:
+            self.gathering = HostRollouts(config, algorithm, self.engine, self.learning)
+        else:
+            self.gathering = DeviceRollouts(config, algorithm, self.engine)
+        self.rollout, self.carried = self.gathering.rollout, self.gathering.carried
+        self.experience = self.gathering.experience
         self.progress = self.experience.progress
 
     def _draw(self, _: Algorithm) -> Any:
@@ -111,6 +116,8 @@ class OnPolicyLoop:
                 f"algo_kwargs.batch_size: {p.batch_size:,} does not divide a rollout of {size:,} "
                 f"steps ({product}); {nearest:,} would fit"
             )
+        if worlds_of(config) is not None:
+            refuse_large_rollouts(config, self.algorithm)
         if self.algorithm.recurrent:
             refuse_cut_sequences(self.algorithm.params, "batch_size", "rollout_length")
         if p.batch_size == 1 and p.normalize_advantages:
@@ -144,73 +151,8 @@ class OnPolicyLoop:
                 break
         return metrics
 
-    @torch.no_grad()
     def _collect(self) -> None:
-        """Step to the end of the rollout, or until the pause is due."""
-        # the last observation of a rollout is the first of the next one and counts once
-        first = self.progress.env_steps == 0 and not self.rollout.first_seen
-        obs = self._seen(self.experience.obs, observe=first)
-        self.rollout.first_seen = True
-        tensor = torch.from_numpy
-        while not self.rollout.is_full:
-            before = None if self.carried is None else self.carried.now
-            recalled, after = self._recall(obs, before)
-            step, (action, log_prob, value) = self._step(recalled)
-            final = torch.zeros_like(value)
-            if 1 in step.truncated.tobytes():  # then the next state is not in the next row
-                last, _ = self._recall(self._seen(step.next_obs, observe=False), after)
-                final = self.actor_critic.value(last)
-            reward, terminated = tensor(step.reward), tensor(step.terminated)
-            self.rollout.add(
-                tensor(step.obs),
-                RolloutSteps(
-                    *(obs, action, log_prob, value, reward, terminated),
-                    *(tensor(step.truncated), final),
-                ),
-            )
-            if self.carried is not None:
-                if (len(self.rollout) - 1) % self.carried.length == 0:
-                    self.carried.before.append(before)
-                self.carried.now = reset_rows(after, terminated | tensor(step.truncated))
-            obs = self._seen(self.experience.obs, observe=True)
-            if self.link.pause.due():
-                break
-
-    def _recall(self, obs: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        """What the networks get of seen observations, and the carry after them."""
-        return (obs, None) if self.carried is None else self.carried.recall(obs, carry)
-
-    def _step(self, obs: Tensor) -> tuple[Step, tuple[Tensor, Tensor, Tensor]]:
-        """One step with newly sampled actions and the results of `RolloutLearner.collect`."""
-        drawn: Any = ()
-
-        def draw() -> Any:
-            nonlocal drawn
-            drawn = self._drawn(obs)
-            return drawn[0].cpu().numpy()
-
-        return self.experience.draw_and_step(draw), drawn
-
-    def _drawn(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        try:
-            return self.actor_critic.collect(obs)
-        except RuntimeError:  # sampling raises an error for NaN probabilities
-            head = self.actor_critic.actor
-            if self.algorithm.spaces.is_box or bool(torch.isfinite(head(obs).exp()).all()):
-                raise
-        raise TrainingDivergedError(
-            f"the policy's probabilities became NaN by update {int(self.learning.update_count)}; "
-            "go back to an earlier checkpoint, lower the learning rate, set algo_kwargs.grad_clip, "
-            "or scale the rewards"
-        )
-
-    def _seen(self, raw: Any, observe: bool) -> Tensor:
-        """Update the statistics with observations and return them normalised."""
-        obs = torch.from_numpy(raw).to(self.device, copy=True)
-        if observe:
-            self.algorithm.normalizer.observe(obs)
-        seen: Tensor = self.algorithm.normalizer(obs)
-        return seen
+        self.gathering.collect()
 
     @torch.no_grad()
     def _rollout(self, taken: RolloutSteps, reward: Tensor) -> RolloutBatch:
@@ -218,10 +160,7 @@ class OnPolicyLoop:
         memory."""
         p = self.params
         terminated, truncated = taken.terminated, taken.truncated
-        carried = self.carried
-        now = None if carried is None else carried.now
-        seen, _ = self._recall(self._seen(self.experience.obs, observe=False), now)
-        last = self.actor_critic.value(seen)
+        carried, last = self.carried, self.gathering.last_value()
         next_value = torch.cat([taken.value[1:], last.unsqueeze(0)])
         next_value = torch.where(truncated, taken.final_value, next_value)
         if p.normalize_rewards:
@@ -278,8 +217,7 @@ class OnPolicyLoop:
     def parts(self) -> list[Part]:
         return [
             Part(self.engine, "run", "update"),
-            Part(self.experience.collector, "step", "environment"),
-            Part(self.algorithm, "collect", "policy"),
+            *self.gathering.parts(),
             Part(self, "_rollout", "buffer"),
             *(() if self.judge is None else self.judge.parts()),
         ]

@@ -23,6 +23,7 @@ from rl_training.experiment.state import Stored
 from rl_training.models.masks import random_allowed
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.loops import Component, OptionalComponent
+from rl_training.runtime.loops.device import refuse_worlds
 from rl_training.runtime.signals import Pause, StepInterrupted
 
 
@@ -229,6 +230,7 @@ def random_actions(spaces: Spaces, experience: Experience) -> NDArray[Any]:
 
 def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
     """A collector in the training environments, whose spaces must equal the task's."""
+    refuse_worlds(config)
     key = "train_env_kwargs" if config.train_env_kwargs else "env_kwargs"
     try:
         collector = Collector(

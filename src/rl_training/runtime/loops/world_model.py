@@ -21,6 +21,7 @@ from rl_training.runtime.controls import Progress, crossed
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Extra, Report
 from rl_training.runtime.loops.off_policy import (
+    HostCollecting,
     OffPolicyLoop,
     OffPolicyParts,
     UpdateSchedule,
@@ -88,8 +89,9 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
     experience = Experience(config, algorithm, link.pause)
     actor = StreamActor(algorithm, experience, memory.stream)
+    collecting = HostCollecting(algorithm, memory, actor, experience)
     shown = ShownPredictions(config, memory, experience.progress, total)
     return OffPolicyLoop(
         total,
-        OffPolicyParts(algorithm, schedule, memory, engine, actor, experience, extras=(shown,)),
+        OffPolicyParts(algorithm, schedule, memory, engine, collecting, extras=(shown,)),
     )

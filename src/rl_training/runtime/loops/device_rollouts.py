@@ -1,0 +1,146 @@
+"""Rollouts of a policy in worlds on the training device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.roles import RolloutLearner
+from rl_training.envs.device.worlds import Worlds
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.state import Stored
+from rl_training.runtime.engine import Engine
+from rl_training.runtime.loops import OptionalComponent
+from rl_training.runtime.loops.device import (
+    DeviceExperience,
+    require_worlds_memory,
+    training_worlds,
+)
+from rl_training.runtime.loops.rollouts import RolloutSteps
+from rl_training.runtime.profile import Part
+
+
+class DeviceRollout(OptionalComponent):
+    """The steps since the last update in fixed memory on the device; part of the checkpoint."""
+
+    carried = None
+
+    def __init__(self, steps: int, worlds: Worlds) -> None:
+        self.steps, self.filled, self.first_seen = steps, 0, False
+        spaces, obs = worlds.spaces, worlds.obs
+        actions = torch.float32 if spaces.is_box else torch.int64
+
+        def column(dtype: torch.dtype, *shape: int) -> Tensor:
+            size = (steps, worlds.num_envs, *shape)
+            return torch.zeros(size, dtype=dtype, device=worlds.device)
+
+        seen = (column(obs.dtype, *spaces.obs_shape) for _ in range(2))
+        self._raw, *columns = *seen, column(actions, *spaces.inner_action_shape)
+        columns += [column(torch.float32) for _ in range(3)]
+        columns += [column(torch.bool) for _ in range(2)]
+        self._columns = RolloutSteps(*columns, column(torch.float32))
+        self.position = torch.zeros(1, dtype=torch.int64, device=worlds.device)
+        """Where the next step is stored."""
+
+    def tensors(self) -> list[Tensor]:
+        return [self._raw, *self._columns]
+
+    def store(self, raw_obs: Tensor, step: RolloutSteps) -> None:
+        """Add one step, (N, ...); waits for nothing."""
+        for column, value in zip(self.tensors(), (raw_obs, *step), strict=True):
+            column.index_copy_(0, self.position, value.unsqueeze(0))
+        self.position.add_(1).remainder_(self.steps)
+
+    def __len__(self) -> int:
+        return self.filled
+
+    @property
+    def is_full(self) -> bool:
+        return self.filled == self.steps
+
+    def clear(self) -> None:
+        self.filled = 0
+
+    def taken(self) -> RolloutSteps:
+        return self._columns
+
+    def raw_obs(self) -> Tensor:
+        return self._raw
+
+    def training_state(self) -> dict[str, Any]:
+        kept = [column[: self.filled].cpu() for column in self.tensors()]
+        return {"first_seen": self.first_seen, "filled": self.filled, "columns": kept}
+
+    def load_training_state(self, state: dict[str, Any]) -> None:
+        stored = Stored(state, "rollout")
+        self.first_seen = stored.flag("first_seen")
+        filled = stored.whole("filled", most=self.steps)
+        own = [column[:filled] for column in self.tensors()]
+        for column, value in zip(own, stored.tensors_like("columns", own), strict=True):
+            column.copy_(value)
+        self.filled = filled
+        self.position.fill_(filled % self.steps)
+
+
+def refuse_large_rollouts(config: TrainConfig, algorithm: Algorithm) -> None:
+    """Raise an error if the rollouts of all worlds do not fit on the device."""
+    spaces, steps = algorithm.spaces, algorithm.params.rollout_length
+    obs = math.prod(spaces.obs_shape) * (1 if spaces.is_image else 4)
+    # the rollout, and the rows that minibatches are drawn from with their order
+    needed = steps * (3 * obs + 16 * spaces.action_dim + 50)
+    device = algorithm.update_count.device
+    require_worlds_memory(config.num_envs, needed, f"rollouts of {steps:,} steps", device)
+
+
+class DeviceRollouts:
+    """Fills rollouts in worlds on the device: policy, simulator and storage are one step of an
+    engine, which a GPU captures in a graph."""
+
+    carried = None
+
+    def __init__(self, config: TrainConfig, algorithm: Algorithm, engine: Engine) -> None:
+        self.algorithm, self.pause = algorithm, engine.pause
+        self.actor_critic = cast(RolloutLearner, algorithm)
+        self.worlds = training_worlds(config, algorithm)
+        self.rollout = DeviceRollout(algorithm.params.rollout_length, self.worlds)
+        written = [*algorithm.normalizer.buffers(), self.rollout.position]
+        self.experience = DeviceExperience(
+            self.worlds, self._step, engine, written, self.rollout.tensors()
+        )
+
+    def collect(self) -> None:
+        """Step to the end of the rollout, or until the pause is due."""
+        rollout = self.rollout
+        if not rollout.first_seen:
+            self.algorithm.normalizer.observe(self.worlds.obs)
+            rollout.first_seen = True
+        while not rollout.is_full:
+            rollout.filled += self.experience.steps(rollout.steps - len(rollout))
+            if self.pause.due():
+                break
+
+    def _step(self) -> None:
+        algorithm, worlds = self.algorithm, self.worlds
+        raw = worlds.obs.clone()
+        obs = algorithm.normalizer(raw)
+        action, log_prob, value = self.actor_critic.collect(obs)
+        step = worlds.step(action)
+        # of every world, because which ones are truncated is not known without waiting
+        last = self.actor_critic.value(algorithm.normalizer(step.next_obs))
+        final = torch.where(step.truncated, last, 0.0)
+        flags = (step.terminated, step.truncated)
+        taken = RolloutSteps(obs, action, log_prob, value, step.reward, *flags, final)
+        self.rollout.store(raw, taken)
+        algorithm.normalizer.observe(worlds.obs)
+
+    def last_value(self) -> Tensor:
+        """(N,) values of the observations to act on next."""
+        value: Tensor = self.actor_critic.value(self.algorithm.normalizer(self.worlds.obs))
+        return value
+
+    def parts(self) -> list[Part]:
+        return [Part(self.experience, "steps", "environment")]
