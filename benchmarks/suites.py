@@ -50,6 +50,7 @@ SUITES = {
     "search": "benchmarks.speed.search",
     "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
+    "device_envs": "benchmarks.speed.device_envs",
     "large_data": "benchmarks.speed.large_data",
     "offline": "benchmarks.learning.offline",
     "discrete": "benchmarks.learning.discrete",

@@ -18,7 +18,7 @@ from rl_training.envs.device.streams import uniforms
 class Reach:
     """A point on a line that is pushed to 0; leaving (-2, 2) terminates."""
 
-    traceable = True
+    deterministic = True
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space: gym.Space[Any] = gym.spaces.Box(-0.5, 0.5, (1,), np.float32)
 

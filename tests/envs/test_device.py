@@ -189,6 +189,11 @@ def test_state_is_tensors_from_which_another_process_continues() -> None:
     other.load_training_state(state)
     assert not other.exact
     assert "simulated on another card" in other.notes[0]
+    Reach.deterministic = False
+    try:
+        assert "does not repeat" in (worlds_of("simulators/Reach-v0", 1).inexact_because or "")
+    finally:
+        Reach.deterministic = True
     with pytest.raises(CheckpointError, match=r"holds 3 worlds.*this run has 4"):
         worlds_of("torch/Acrobot-v1", 4, 1).load_training_state(state)
     with pytest.raises(CheckpointError, match="holds no worlds"):

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.speed.device_envs_job import Kill, KilledError
 from torch.utils._pytree import tree_leaves
 
-from rl_training import PPO, Callback, ManagedAlgorithm, TrainConfig
+from rl_training import PPO, ManagedAlgorithm, TrainConfig
 from rl_training.envs.device.register import CLASSIC
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.errors import EnvironmentFailure, RLTrainingError
 from rl_training.replay.replay import ReplayBuffer
 from rl_training.replay.windows import DeviceWindows
 from rl_training.runtime.build import build_algorithm, build_loop, task_spaces
-from rl_training.runtime.callbacks import StepEvent
 
 from ..contract.test_updates import HOST_SYNCS, OperationLog, assert_same_state
 from ..envs import simulators
@@ -62,19 +62,6 @@ def newest(run: Path) -> dict[str, Any]:
     _, parts = read_checkpoint(last)
     parts["trainer"].pop("elapsed_seconds")
     return parts
-
-
-class KilledError(Exception):
-    """Ends a run without a word."""
-
-
-class Kill(Callback):
-    def __init__(self, tick: int) -> None:
-        self.tick = tick
-
-    def on_step(self, event: StepEvent) -> None:
-        if event.tick >= self.tick:
-            raise KilledError
 
 
 @pytest.mark.parametrize("algo", KNOBS)
@@ -147,6 +134,23 @@ def test_a_step_waits_for_nothing_and_is_the_same_each_time(tmp_path: Path) -> N
                 logs.append(log.operations)
             assert not [op for op, _ in logs[0] if op in HOST_SYNCS], (algo, env_id)
             assert logs[0] == logs[1] == logs[2], (algo, env_id)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_agrees_with_an_eager_one(tmp_path: Path) -> None:
+    for algo in ("ppo", "dqn"):
+        found = []
+        for engine in ("eager", "graph"):
+            torch.manual_seed(0)
+            changes = {"device": "cuda", "engine": engine, "env_id": "torch/CartPole-v1"}
+            loop = loop_of(config_of(tmp_path, algo, **changes))
+            torch.cuda.manual_seed(0)
+            loop.advance(60)
+            assert not loop.link.notes
+            assert loop.experience.engine.mode == engine
+            found.append([x.cpu() for x in loop.experience.collector.tensors().values()])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_of_the_device_are_those_of_the_host(tmp_path: Path) -> None:

@@ -100,10 +100,7 @@ EXPERIENCE_KNOBS = (
 """Knobs of acting and of what is kept of it: a run from a data set reads none of them."""
 
 
-Share = TypeVar("Share", float, Tensor)
-
-
-def epsilon(fraction: Share, params: ValueParams) -> Share:
+def epsilon(fraction: float | Tensor, params: ValueParams) -> float | Tensor:
     """Share of random actions after `fraction` of the budget, a number or a tensor with one."""
     progress = fraction / params.epsilon_fraction
     if isinstance(progress, Tensor):
@@ -293,7 +290,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     def _explored(self, obs: Tensor, fraction: float) -> Tensor:
         """`epsilon_greedy` on the host: the same actions from the same random numbers, and the
         network is not asked where chance decides alone."""
-        count, share = self.spaces.action_dim, epsilon(fraction, self.params)
+        count, share = self.spaces.action_dim, float(epsilon(fraction, self.params))
         places = torch.rand(obs.shape[0], dtype=torch.float64).tolist()
         uniform = [min(int(u * (count / max(share, 1e-12))), count - 1) for u in places]
         is_random = [u < share for u in places]

@@ -24,7 +24,7 @@ class TorchTask:
     low: ClassVar[tuple[float, ...]]
     """Bounds of the variables at a reset, between which they are uniform."""
     high: ClassVar[tuple[float, ...]]
-    traceable = True
+    deterministic = True
 
     def __init__(
         self,

@@ -34,8 +34,10 @@ class DeviceEnv(Protocol):
     action_space: gym.Space[Any]
     time_limit: int | None
     """Steps after which an episode is truncated, counted outside; None for no limit."""
-    traceable: bool
-    """Whether a step consists of torch operations alone, so that it can be compiled."""
+
+    deterministic: bool
+    """Whether equal seeds and actions give equal states, bit for bit; otherwise resumed runs say
+    that they are not exact."""
 
     def reset(self, mask: Tensor, seeds: Tensor) -> Tensor:
         """Begin new episodes where the (N,) `mask` is set, each from its entry of the (N,) int64

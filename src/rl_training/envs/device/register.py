@@ -101,4 +101,9 @@ def register_device_tasks() -> None:
     for name in CLASSIC:
         task = name.partition("-")[0]
         register_device_env(f"torch/{name}", f"{here}.classic:{task}", evaluated_in=name)
-    # for name in LOCOMOTION
+    for name in LOCOMOTION:
+        task, make = name.partition("-")[0], f"{here}.locomotion"
+        with suppress(ConfigError):  # an older Gymnasium lacks the task
+            register_device_env(
+                f"warp/{name}", f"{make}:{task}", evaluated_in=name, runs_on_cpu=False
+            )

@@ -58,6 +58,8 @@ class Worlds:
         self.device, n = env.device, env.num_worlds
         self.inexact_because: str | None = None
         self.notes: list[str] = []
+        if not env.deterministic:
+            self.inexact_because = f"the simulator of '{env_id}' does not repeat bit for bit"
         self._card = card(self.device)
         self._keys = world_keys(seed, n, self.device)
 
@@ -177,7 +179,7 @@ class Worlds:
                 f"collector: the checkpoint holds no worlds of '{self.env_id}'; resume with the "
                 "env_id of the run"
             )
-        self.inexact_because = stored.get("inexact_because", None)
+        self.inexact_because = stored.get("inexact_because", None) or self.inexact_because
         began = str(stored.get("card", self._card))
         if began != self._card:
             note = (

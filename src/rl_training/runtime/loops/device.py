@@ -106,7 +106,8 @@ class WorldStatistics:
         }
 
     def _since_report(self) -> EpisodeTotals:
-        return EpisodeTotals(*(a - b for a, b in zip(self.now, self._reported, strict=True)))
+        count, *sums = (a - b for a, b in zip(self.now, self._reported, strict=True))
+        return EpisodeTotals(int(count), *sums)
 
     def __str__(self) -> str:
         """Summary for a progress bar; empty before the first episode."""

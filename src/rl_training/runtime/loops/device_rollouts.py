@@ -41,8 +41,8 @@ class DeviceRollout(OptionalComponent):
         seen = (column(obs.dtype, *spaces.obs_shape) for _ in range(2))
         self._raw, *columns = *seen, column(actions, *spaces.inner_action_shape)
         columns += [column(torch.float32) for _ in range(3)]
-        columns += [column(torch.bool) for _ in range(2)]
-        self._columns = RolloutSteps(*columns, column(torch.float32))
+        columns += [column(kind) for kind in (torch.bool, torch.bool, torch.float32)]
+        self._columns = RolloutSteps(*columns)
         self.position = torch.zeros(1, dtype=torch.int64, device=worlds.device)
         """Where the next step is stored."""
 

@@ -1,0 +1,146 @@
+"""Worlds on the GPU: steps per second, what minutes of training reach, and exact resume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gates
+from benchmarks.gates import Verdict
+from benchmarks.jobs import Job, Records
+from benchmarks.learning.shared import EVAL_SEED
+from benchmarks.markdown import number, table
+from benchmarks.speed.ratios import only
+from benchmarks.suites import Options, Section, Suite
+
+NAME, MODULE = "device_envs", "benchmarks.speed.device_envs_job"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A throughput: whole training included, and the least environment steps per second."""
+
+    config: str
+    steps: int
+    least: float | None = None
+
+
+RATES = {
+    "ppo-cartpole": Rate("ppo/cartpole_torch", 40_000_000),
+    "ppo-hopper": Rate("ppo/hopper_warp", 8_000_000, 300_000),
+    "ppo-halfcheetah": Rate("ppo/halfcheetah_warp", 16_000_000, 700_000),
+    "ppo-ant": Rate("ppo/ant_warp", 4_000_000),
+    "sac-halfcheetah": Rate("sac/halfcheetah_warp", 500_000),
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A return in Gymnasium's CPU environment, and the minutes of training that it may take."""
+
+    config: str
+    least: float
+    minutes: float
+
+
+GOALS = {
+    "ppo-halfcheetah": Goal("ppo/halfcheetah_warp", 5_000, 5),
+    "ppo-ant": Goal("ppo/ant_warp", 4_000, 5),
+    "sac-halfcheetah": Goal("sac/halfcheetah_warp", 9_000, 10),
+}
+RESUMED = ("ppo/hopper_warp", "ppo/ant_warp", "sac/halfcheetah_warp", "ppo/cartpole_torch")
+MODELS = ("InvertedPendulum", "Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")
+MOST_DIFFERENCE = 1e-4
+
+
+def device_envs_jobs(options: Options) -> list[Job]:
+    quick, jobs = options.quick, []
+    for name, rate in RATES.items():
+        spec = {"what": "rate", "config": rate.config, "steps": rate.steps, "quick": quick}
+        jobs.append(Job(NAME, f"rate-{name}", 0, MODULE, spec, cost=60, gpu=True))
+    for name, goal in GOALS.items():
+        for seed in options.seeds[:1]:
+            spec = {
+                "what": "goal",
+                "config": goal.config,
+                "minutes": 0.1 if quick else goal.minutes,
+                "episodes": 2 if quick else 20,
+                "eval_seed": EVAL_SEED,
+                "quick": quick,
+            }
+            cost = 60 * goal.minutes + 60
+            jobs.append(Job(NAME, f"goal-{name}", seed, MODULE, spec, cost=cost, gpu=True))
+    for config in RESUMED:
+        spec = {"what": "resume", "config": config, "quick": quick}
+        name = config.replace("/", "-")
+        jobs.append(Job(NAME, f"resume-{name}", 0, MODULE, spec, cost=60, gpu=True))
+    spec = {"what": "models", "models": list(MODELS), "worlds": 16, "steps": 10}
+    jobs.append(Job(NAME, "models", 0, MODULE, spec, cost=120, gpu=True))
+    return jobs
+
+
+def device_envs_report(records: Records, _: Path) -> Section:
+    verdicts: list[Verdict] = []
+
+    def found(name: str) -> dict[str, Any]:
+        record = only(records, name)
+        return record.result if record else {}
+
+    rates = []
+    for name, rate in RATES.items():
+        result = found(f"rate-{name}")
+        text = ""
+        if rate.least is not None:
+            values = [result["env_steps_per_second"]] if result else []
+            verdict = gates.at_least(f"{rate.config}, env steps/s", values, rate.least)
+            verdicts.append(verdict)
+            text = verdict.text
+        shown = [number(result.get(key)) for key in ("num_envs", "env_steps_per_second")]
+        alone = number(result.get("simulation_per_second"))
+        rates.append([rate.config, *shown, alone, number(rate.least), text])
+    goals = []
+    for name, goal in GOALS.items():
+        result = found(f"goal-{name}")
+        title = f"{goal.config} after {goal.minutes:g} minutes"
+        values = [result["return_mean"]] if result else []
+        verdict = gates.at_least(title, values, goal.least)
+        verdicts.append(verdict)
+        cells = [number(result.get("return_mean")), number(result.get("env_steps"))]
+        goals.append([title, *cells, number(goal.least), verdict.text])
+    resumed = []
+    for config in RESUMED:
+        result = found(f"resume-{config.replace('/', '-')}")
+        equal = [float(result["equal"])] if result else []
+        verdict = gates.at_least(f"{config}: equal parameters after a resume", equal, 1.0)
+        verdicts.append(verdict)
+        resumed.append([config, "yes" if equal == [1.0] else "", verdict.text])
+    models = []
+    differences = found("models")
+    for model in MODELS:
+        own = differences.get(model)
+        verdict = gates.at_most(
+            f"{model}: difference from CPU MuJoCo", [own["obs"]] if own else [], MOST_DIFFERENCE
+        )
+        verdicts.append(verdict)
+        sizes = [f"{own[key]:.1e}" if own else "" for key in ("obs", "reward")]
+        models.append([model, *sizes, verdict.text])
+    text = "\n\n".join(
+        (
+            "Worlds of MuJoCo Warp and of torch on one GPU; all of training is included in the "
+            "rates, compilation and evaluation are not. *Simulation alone* steps the worlds with "
+            "random actions.",
+            table(("config", "worlds", "env steps/s", "simulation alone", "gate", ""), rates),
+            "Mean return of the last policy over 20 episodes in Gymnasium's CPU environment:",
+            table(("run", "return", "env steps", "gate", ""), goals),
+            "A run that is killed half-way and resumed beside one that is not:",
+            table(("config", "equal parameters", ""), resumed),
+            "Largest difference from CPU MuJoCo, relative where numbers are above 1, over 10 steps "
+            "from the same states with the same random actions, in 16 worlds:",
+            table(("model", "observations", "rewards", ""), models),
+        )
+    )
+    return Section(text, tuple(verdicts))
+
+
+SUITE = Suite(NAME, "Worlds on the GPU", device_envs_jobs, device_envs_report, alone=True)
