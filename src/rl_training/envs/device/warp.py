@@ -120,6 +120,8 @@ def _modules(env_id: str) -> tuple[Any, Any]:
     try:
         warp = importlib.import_module("warp")
         warp.config.quiet = True
+        if hasattr(warp, "LOG_WARNING"):  # later versions read this instead
+            warp.config.log_level = warp.LOG_WARNING
         warp.init()
         return warp, importlib.import_module("mujoco_warp")
     except ImportError:
