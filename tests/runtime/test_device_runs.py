@@ -137,6 +137,7 @@ def test_a_step_waits_for_nothing_and_is_the_same_each_time(tmp_path: Path) -> N
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_step_agrees_with_an_eager_one(tmp_path: Path) -> None:
     for algo in ("ppo", "dqn"):
         found = []
