@@ -398,7 +398,7 @@ def test_the_verdict_may_be_that_nothing_was_gained() -> None:
     winner = best_of(trials)
     assert winner is trials[2]
     assert best_of([told(0, None)]) is None
-    scores = Summary.of([1.0, 2.0])
+    scores = Summary.of([1.0, 2.0, 3.0])
     for improvement, words in (
         (None, "no better than the defaults"),
         (Interval(0.7, 0.4, 0.9), "no better than the defaults"),
@@ -408,3 +408,5 @@ def test_the_verdict_may_be_that_nothing_was_gained() -> None:
         verdict = Verdict(winner, "eval/return_mean", scores, scores, improvement, 7)
         assert verdict.sentence.startswith(words)
         assert json.loads(json.dumps(verdict.to_dict()))["looks"] == 7
+    few = Verdict(winner, RETURN, Summary.of([2.0, 2.0]), scores, Interval(1.0, 1.0, 1.0), 7)
+    assert few.sentence.startswith("no better than the defaults: fewer than 3 test seeds")

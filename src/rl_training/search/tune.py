@@ -24,7 +24,7 @@ from rl_training.search.tuning import Claim, Told, TuningFolder
 RUNGS = (1 / 3, 2 / 3)
 """Shares of the budget after which a trial may be pruned; none is below 30 %."""
 FEWEST_SEEDS = 3
-"""Fewer seeds show no noise, so that nothing is pruned."""
+"""Fewer seeds show no noise, so that nothing is pruned, and no difference is claimed."""
 FEWEST_FINISHED = 5
 """Finished trials that one is compared with before it may be pruned."""
 MOST_RESTARTS = 3
@@ -101,6 +101,12 @@ class Verdict:
     def sentence(self) -> str:
         if self.improvement is None:
             return "no better than the defaults: no trial scored more than they do"
+        seeds = min(len(self.winner_scores.scores), len(self.defaults_scores.scores))
+        if seeds < FEWEST_SEEDS:
+            return (
+                f"no better than the defaults: fewer than {FEWEST_SEEDS} test seeds show no "
+                "difference; give more in a new study"
+            )
         if self.improvement.low > 0.5:
             return "better than the defaults"
         if self.improvement.high < 0.5:
