@@ -49,6 +49,8 @@ class Gate:
 
 GATES = {
     "dqn/cartpole": Gate(475, 50_000, 50),
+    "c51/cartpole": Gate(475, 50_000, 80),
+    "rainbow/cartpole": Gate(475, 50_000, 250),
     "qr_dqn/cartpole": Gate(475, 50_000, 60),
     "iqn/cartpole": Gate(475, 50_000, 190),
     "fqf/cartpole": Gate(475, 50_000, 270),

@@ -31,7 +31,7 @@ TAKERS = [
     for name in algorithm_names()
     if "discrete" in algorithm_class(name).action_kinds and algorithm_class(name).takes_masks
 ]
-CRITICS = ("dqn", "qr_dqn", "iqn", "fqf", "awac", "crr", "cql", "sac", "rlpd")
+CRITICS = ("dqn", "c51", "qr_dqn", "iqn", "fqf", "awac", "crr", "cql", "sac", "rlpd")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,7 +99,7 @@ def test_what_is_forbidden_reaches_no_target_and_no_loss() -> None:
     batch = masked_batch(forbidden=4)
     for algo in CRITICS:
         knobs = {"num_critics": 2} if algo == "rlpd" else {}
-        if algo in ("qr_dqn", "iqn", "fqf"):
+        if algo in ("c51", "qr_dqn", "iqn", "fqf"):
             continue
         for spaces, same in ((MASKED, True), (PLAIN, False)):
             learner = learner_of(algo, spaces, **knobs)

@@ -426,7 +426,7 @@ def test_adam_by_hand(eps):
     np.testing.assert_allclose(f64(parameter), expected, rtol=1e-5, atol=1e-6)
 
 
-@each("algo", ["dqn", "qr_dqn", "iqn", "fqf", "ppo"])
+@each("algo", ["dqn", "c51", "qr_dqn", "iqn", "fqf", "ppo"])
 def test_adam_eps_reaches_the_optimisers(algo):
     made = algorithm_class(algo)
     algorithm = made(Spaces(4, "discrete", 2), made.Params(adam_eps=0.5))

@@ -19,6 +19,7 @@ from ..contract.small_runs import small_config
 
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": {},
+    "c51": {"num_atoms": 4},
     "qr_dqn": {"num_quantiles": 4},
     "iqn": {"num_quantiles": 4, "num_target_quantiles": 4, "num_action_quantiles": 4},
     "fqf": {"num_fractions": 4},
@@ -85,7 +86,7 @@ def test_what_a_run_from_data_does_not_read_is_refused(tmp_path: Path) -> None:
     fields = algorithm_class("dqn").Params.model_fields
     assert {"n_step", "learning_starts", "epsilon_end", "prioritized"} <= set(EXPERIENCE_KNOBS)
     for name in EXPERIENCE_KNOBS:
-        special = {"prioritized": True, "memory": "gru"}
+        special = {"prioritized": True, "noisy": True, "memory": "gru"}
         value = special.get(name) or fields[name].default + 1
         value = 0.25 if isinstance(value, float) else value
         with pytest.raises(ConfigError, match=rf"^algo_kwargs.{name}: DQN .* remove dataset"):

@@ -17,13 +17,14 @@ from rl_training.runtime.build import build_loop
 from ..each import each
 from .small_runs import LOOP_KNOBS, SMALL_SAC, small_config, small_learner
 
-VALUE_BASED = ("dqn", "qr_dqn", "iqn", "fqf")
+VALUE_BASED = ("dqn", "c51", "qr_dqn", "iqn", "fqf")
 
 MEMORY = {"memory": "lstm", "memory_size": 4, "sequence_length": 4}
 
 # Values at which a knob must bite, and the other knobs it needs to be alive.
 PROBES: dict[tuple[str, str], Any] = {
     ("*", "grad_clip"): 1e-3,
+    ("c51", "value_range"): (-5.0, 5.0),
     ("*", "hidden_sizes"): [8, 4],
     ("*", "policy_hidden_sizes"): [4],
     ("*", "critic_hidden_sizes"): [4],
@@ -95,6 +96,7 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("crr", "temperature"): {"weight_type": "exp"},
     ("iqn", "num_action_quantiles"): {"lr": 0.05},
     **{(algo, "double"): {"lr": 0.05} for algo in VALUE_BASED},
+    **{(algo, "noise_scale"): {"noisy": True} for algo in VALUE_BASED},
     **{(algo, "priority_alpha"): {"prioritized": True} for algo in VALUE_BASED},
     **{(algo, "priority_beta"): {"prioritized": True} for algo in VALUE_BASED},
     **{(algo, "epsilon_start"): {"epsilon_fraction": 1.0} for algo in VALUE_BASED},

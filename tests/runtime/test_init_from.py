@@ -91,6 +91,7 @@ DISCRETE: dict[str, tuple[str, dict[str, Any]]] = {
     "gail": ("gail", {"ppo": {"hidden_sizes": [8]}}),
     "dqn": ("dqn", {}),
     "dqn dueling": ("dqn", {"dueling": True}),
+    "c51": ("c51", {"num_atoms": 4}),
     "qr_dqn": ("qr_dqn", {"num_quantiles": 4}),
     "iqn": ("iqn", {}),
     "fqf": ("fqf", {}),
@@ -119,7 +120,7 @@ def moved(algorithm: Algorithm, by: float) -> Algorithm:
 def allowed(kind: str, target: str, source: str) -> bool:
     if kind == "box":
         return target == source or not {target, source} & ALONE
-    by_value = {"dqn", "dqn dueling", "qr_dqn", "iqn", "fqf", "dreamer"}
+    by_value = {"dqn", "dqn dueling", "c51", "qr_dqn", "iqn", "fqf", "dreamer"}
     return target == source or not {target, source} & by_value
 
 

@@ -24,6 +24,7 @@ BUILT_IN = {
     "mbpo": "MBPO",
     "mopo": "MOPO",
     "dqn": "DQN",
+    "c51": "C51",
     "qr_dqn": "QRDQN",
     "iqn": "IQN",
     "fqf": "FQF",

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    HuberParams,
     ValueAlgorithm,
-    ValueParams,
     of_action,
     td_target,
     weighted_mean,
@@ -32,7 +32,7 @@ from rl_training.models.value_networks import QNetwork
 from rl_training.replay.batch import Batch
 
 
-class DQNParams(ValueParams):
+class DQNParams(HuberParams):
     pass
 
 
@@ -70,18 +70,22 @@ class DQNAlgorithm(ValueAlgorithm[DQNParams]):
 
     def make_network(self, observed: Observed) -> QNetwork:
         p = self.params
-        return QNetwork(observed, self.spaces.action_dim, self.layers("critic"), p.dueling)
+        layers = self.layers("critic")
+        return QNetwork(observed, self.spaces.action_dim, layers, p.dueling, p.sigma)
 
     def learn(self, batch: Batch) -> Metrics:
         p = self.params
         with torch.no_grad():
             following = self.next_states(self.target_network, batch)
-            next_q = self.target_network(following)
-            judge = self.network(self.next_states(self.network, batch)) if p.double else next_q
+            judge = next_q = self.target_network(following, self.noise())
+            if p.double:
+                judge = self.network(self.next_states(self.network, batch), self.noise())
             target = td_target(batch, of_action(next_q, self.network.best(judge, following)))
 
+        noise = self.noise()
+
         def loss() -> Loss:
-            q = of_action(self.network(self.states(self.network, batch)), batch.action)
+            q = of_action(self.network(self.states(self.network, batch), noise), batch.action)
             return dqn_loss(q, target, batch.weight, kappa=p.kappa)
 
         return self.minimize(loss, "q")

@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss, soft_update
-from rl_training.algorithms.params import DiscountedParams, LearningRate, TargetRate
+from rl_training.algorithms.params import (
+    DiscountedParams,
+    LearningRate,
+    TargetRate,
+    ValueRange,
+)
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import (
     Count,
-    Finite,
     Section,
     TrainConfig,
 )
@@ -99,7 +103,7 @@ class FQEParams(DiscountedParams):
     """Steps that are counted; without a horizon all of them, which needs gamma below 1."""
     stochastic: bool = False
     """Evaluate drawn actions of the policy instead of its likeliest ones."""
-    value_range: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = None
+    value_range: ValueRange | None = None
     """Smallest and largest possible return, where known; else from the rewards of the data."""
     bootstrap: bool = False
     """Learn from episodes drawn with replacement by the run's seed: one replicate per seed."""
@@ -114,13 +118,6 @@ class FQEParams(DiscountedParams):
                 "gamma below 1"
             )
         return self
-
-    @field_validator("value_range")
-    @classmethod
-    def _in_order(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
-        if value is not None and not value[0] < value[1]:
-            raise ValueError("the first number must be below the second")
-        return value
 
     def steps_worth(self, steps: Tensor) -> Tensor:
         """What a reward of 1 at each of so many steps adds up to."""

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    HuberParams,
     ValueAlgorithm,
-    ValueParams,
     of_action,
     quantile_huber_loss,
     td_target,
@@ -44,7 +44,7 @@ from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
 from rl_training.replay.batch import Batch
 
 
-class FQFParams(ValueParams):
+class FQFParams(HuberParams):
     renamed = {"n_fractions": Renamed("num_fractions")}
 
     num_fractions: Annotated[Whole, Field(ge=2)] = 32
@@ -121,6 +121,7 @@ class FQFAlgorithm(ValueAlgorithm[FQFParams]):
             p.num_cosines,
             self.layers("critic"),
             p.dueling,
+            p.sigma,
         )
 
     def learn(self, batch: Batch) -> Metrics:
@@ -128,18 +129,20 @@ class FQFAlgorithm(ValueAlgorithm[FQFParams]):
         network, n = self.network, p.num_fractions
         with torch.no_grad():
             next_obs = self.next_states(self.target_network, batch)
-            following: FQFOutput = self.target_network(next_obs)
+            following: FQFOutput = self.target_network(next_obs, self.noise())
             next_q = following.q_values
             if p.double:
-                next_q = network.q_values(self.next_states(network, batch))
+                next_q = network.q_values(self.next_states(network, batch), self.noise())
             best = network.best(next_q, next_obs)
             target = td_target(batch, of_action(following.quantiles_hat, best))
+
+        noise = self.noise()
 
         def loss() -> Loss:
             features = network.features(self.states(network, batch))
             taus, tau_hats = network.propose(features)
             at = torch.cat([tau_hats, taus[:, 1:-1].detach()], dim=-1)
-            quantiles = of_action(network.quantiles(features, at), batch.action)
+            quantiles = of_action(network.quantiles(features, at, noise), batch.action)
             quantiles_hat, quantiles_at_taus = quantiles[:, :n], quantiles[:, n:]
             quantile = quantile_huber_loss(
                 quantiles, target, at, batch.weight, following.widths, kappa=p.kappa

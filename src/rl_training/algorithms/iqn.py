@@ -19,8 +19,8 @@ import torch
 
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    HuberParams,
     ValueAlgorithm,
-    ValueParams,
     of_action,
     quantile_huber_loss,
     td_target,
@@ -33,7 +33,7 @@ from rl_training.models.value_networks import ImplicitQuantileNetwork
 from rl_training.replay.batch import Batch
 
 
-class IQNParams(ValueParams):
+class IQNParams(HuberParams):
     renamed = {
         f"n_{name}": Renamed(f"num_{name}")
         for name in ("quantiles", "target_quantiles", "action_quantiles")
@@ -75,6 +75,7 @@ class IQNAlgorithm(ValueAlgorithm[IQNParams]):
             p.num_cosines,
             self.layers("critic"),
             p.dueling,
+            p.sigma,
         )
 
     def learn(self, batch: Batch) -> Metrics:
@@ -84,17 +85,20 @@ class IQNAlgorithm(ValueAlgorithm[IQNParams]):
         next_taus = self.uniform(size, p.num_target_quantiles)
         with torch.no_grad():
             following = self.next_states(target_network, batch)
-            features = target_network.features(following)
+            features, noise = target_network.features(following), self.noise()
             if p.double:
-                next_q = network.q_values(self.next_states(network, batch))
+                next_q = network.q_values(self.next_states(network, batch), self.noise())
             else:
-                next_q = target_network.q_of(features)
-            next_quantiles = target_network.quantiles(features, next_taus)
+                next_q = target_network.q_of(features, noise)
+            next_quantiles = target_network.quantiles(features, next_taus, noise)
             best = network.best(next_q, following)
             target = td_target(batch, of_action(next_quantiles, best))
 
+        own_noise = self.noise()
+
         def loss() -> Loss:
-            quantiles = of_action(network(self.states(network, batch), taus), batch.action)
+            seen = self.states(network, batch)
+            quantiles = of_action(network(seen, taus, own_noise), batch.action)
             total, metrics = quantile_huber_loss(
                 quantiles, target, taus, batch.weight, kappa=p.kappa
             )

@@ -6,10 +6,18 @@ import math
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from rl_training.experiment.config import (
     Count,
+    Finite,
     Fraction,
     HiddenSizes,
     NonNegativeInt,
@@ -45,6 +53,7 @@ MOST = {
     "num_action_quantiles": 100_000,
     "num_target_quantiles": 100_000,
     "num_quantiles": 100_000,
+    "num_atoms": 100_000,
     "num_fractions": 100_000,
     "num_cosines": 100_000,
     "num_critics": 1_000,
@@ -58,6 +67,16 @@ MOST = {
 }
 """Ceilings of knobs that multiply the work of one step or update, far above any use of them:
 beyond, a run would look as if it hung, or die for want of memory."""
+
+
+def _in_order(value: tuple[float, float]) -> tuple[float, float]:
+    if not value[0] < value[1]:
+        raise ValueError("the first number must be below the second")
+    return value
+
+
+ValueRange = Annotated[tuple[Finite, Finite], Field(strict=False), AfterValidator(_in_order)]
+"""The smallest and the largest return."""
 
 
 def _factory_name(value: Any) -> Any:

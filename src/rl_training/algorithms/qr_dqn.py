@@ -16,8 +16,8 @@ import torch
 
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
+    HuberParams,
     ValueAlgorithm,
-    ValueParams,
     of_action,
     quantile_huber_loss,
     td_target,
@@ -30,7 +30,7 @@ from rl_training.models.value_networks import QuantileNetwork
 from rl_training.replay.batch import Batch
 
 
-class QRDQNParams(ValueParams):
+class QRDQNParams(HuberParams):
     renamed = {"n_quantiles": Renamed("num_quantiles")}
 
     num_quantiles: Count = 200
@@ -56,22 +56,24 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
 
     def make_network(self, observed: Observed) -> QuantileNetwork:
         p = self.params
-        return QuantileNetwork(
-            observed, self.spaces.action_dim, p.num_quantiles, self.layers("critic"), p.dueling
-        )
+        sizes = (self.spaces.action_dim, p.num_quantiles, self.layers("critic"))
+        return QuantileNetwork(observed, *sizes, p.dueling, p.sigma)
 
     def learn(self, batch: Batch) -> Metrics:
         p = self.params
         with torch.no_grad():
             following = self.next_states(self.target_network, batch)
-            judge = next_quantiles = self.target_network(following)
+            judge = next_quantiles = self.target_network(following, self.noise())
             if p.double:
-                judge = self.network(self.next_states(self.network, batch))
+                judge = self.network(self.next_states(self.network, batch), self.noise())
             best = self.network.best(judge.mean(-2), following)
             target = td_target(batch, of_action(next_quantiles, best))
 
+        noise = self.noise()
+
         def loss() -> Loss:
-            quantiles = of_action(self.network(self.states(self.network, batch)), batch.action)
+            seen = self.states(self.network, batch)
+            quantiles = of_action(self.network(seen, noise), batch.action)
             total, metrics = quantile_huber_loss(
                 quantiles, target, self.network.tau_hats, batch.weight, kappa=p.kappa
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -55,8 +55,6 @@ class ValueParams(OffPolicyParams, MemoryParams):
     """Learning rate of the value network."""
     adam_eps: Positive = 1e-8
     """Epsilon of Adam; larger values slow down weights with small gradients."""
-    kappa: Positive = 1.0
-    """Size of a TD error from which the Huber loss is linear."""
     target_update_interval: Annotated[Count, Log(20, 2_000)] = 100
     """Updates between two copies of the online network into the target network."""
     double: bool = False
@@ -77,8 +75,17 @@ class ValueParams(OffPolicyParams, MemoryParams):
     """Final fraction of random actions."""
     epsilon_fraction: Annotated[Rate, Linear(0.05, 0.5)] = 0.1
     """Fraction of the budget over which the fraction of random actions falls linearly."""
+    noisy: bool = False
+    """Explore by learned noise on the weights of the network's head instead of by epsilon."""
+    noise_scale: Positive = 0.5
+    """Initial scale of that noise."""
     burn_in: NonNegativeInt = 4
     """Steps before a sequence that bring a stored state of the recurrent layer up to date."""
+
+    @property
+    def sigma(self) -> float:
+        """Initial scale of the noise on weights; 0 for none."""
+        return self.noise_scale if self.noisy else 0.0
 
     @property
     def return_steps(self) -> int:
@@ -91,10 +98,19 @@ class ValueParams(OffPolicyParams, MemoryParams):
         return PriorityExponents(self.priority_alpha, self.priority_beta)
 
 
+class HuberParams(ValueParams):
+    """Knobs of algorithms with a Huber loss."""
+
+    kappa: Positive = 1.0
+    """Size of a TD error from which the Huber loss is linear."""
+
+
+EPSILON_KNOBS = ("epsilon_start", "epsilon_end", "epsilon_fraction")
 EXPERIENCE_KNOBS = (
     *sorted(ReplayParams.model_fields),
     *("n_step", "prioritized", "priority_alpha", "priority_beta"),
-    *("epsilon_start", "epsilon_end", "epsilon_fraction"),
+    *EPSILON_KNOBS,
+    *("noisy", "noise_scale"),
     *("memory", "memory_size", "sequence_length", "burn_in"),
 )
 """Knobs of acting and of what is kept of it: a run from a data set reads none of them."""
@@ -215,18 +231,25 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
         super().check_config(config)
-        params = config.params
+        params, fields = config.params, cls.Params.model_fields
+
+        def changed(names: Sequence[str]) -> Iterator[str]:
+            return (name for name in names if getattr(params, name) != fields[name].default)
+
         if config.dataset is None:
             if params.remembers:
                 cls._check_sequences(params)
-            return
-        fields = cls.Params.model_fields
-        for name in EXPERIENCE_KNOBS:
-            if getattr(params, name) != fields[name].default:
+            for name in changed(EPSILON_KNOBS if params.noisy else ()):
                 raise ConfigError(
-                    f"algo_kwargs.{name}: {cls.name()} reads this key only where it learns in the "
-                    "environment; remove this key, or remove dataset to learn there"
+                    f"algo_kwargs.{name}: noisy networks explore by their weights, without "
+                    "epsilon; remove this key, or set algo_kwargs.noisy=false"
                 )
+            return
+        for name in changed(EXPERIENCE_KNOBS):
+            raise ConfigError(
+                f"algo_kwargs.{name}: {cls.name()} reads this key only where it learns in the "
+                "environment; remove this key, or remove dataset to learn there"
+            )
 
     @classmethod
     def _check_sequences(cls, params: ValueParams) -> None:
@@ -245,6 +268,10 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     @abstractmethod
     def learn(self, batch: Batch) -> Metrics:
         """One step of the online network; the metrics include `td_errors`, (B,)."""
+
+    def noise(self) -> Tensor | None:
+        """New random numbers for one pass of a network; None if it has no noisy layers."""
+        return self.normal(self.network.noise_size) if self.params.noisy else None
 
     @property
     def policy(self) -> Policy:
@@ -271,12 +298,22 @@ class ValueAlgorithm(Algorithm[V, Batch]):
 
     @without_gradients
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
+<<<<<<< HEAD
         free = self.memory is None and not self.spaces.has_mask
         if explore and free and can_branch_on(obs) and not isinstance(self.fraction, Tensor):
             return Act(self._explored(obs, self.fraction))
+=======
+        noisy = self.params.noisy
+        free = self.memory is None and not (self.spaces.has_mask or noisy)
+        if explore and free and can_branch_on(obs):
+            return Act(self._explored(obs))
+>>>>>>> db19d48 (C51, noisy layers for value-based algorithms, Rainbow; Atari configs of IQN and FQF)
         seen, carry = self.remembered(self.network_input(obs), carry)
-        action = self.network.mode(seen)
-        if explore:
+        noise = None
+        if explore and noisy:  # the same for all rows of one step
+            noise = torch.randn(self.network.noise_size, device=obs.device)
+        action = self.network.mode(seen, noise)
+        if explore and not noisy:
             share = epsilon(self.fraction, self.params)
             if self.spaces.has_mask:
                 drawn = random_allowed(obs, self.spaces.action_dim)

@@ -21,7 +21,7 @@ from rl_training.experiment.run_sections import EarlyStoppingConfig
 from rl_training.experiment.run_sections import LoggerConfig
 from rl_training.experiment.run_sections import Schedule
 
-__all__ = ['BC', 'AWR', 'MARWIL', 'CRR', 'IQL', 'AWAC', 'CQL', 'TD3BC', 'ReBRAC', 'SAC', 'TD3', 'RLPD', 'MBPO', 'MOPO', 'DQN', 'QRDQN', 'IQN', 'FQF', 'PPO', 'Dreamer', 'GAIL', 'FQE', 'managed_class']
+__all__ = ['BC', 'AWR', 'MARWIL', 'CRR', 'IQL', 'AWAC', 'CQL', 'TD3BC', 'ReBRAC', 'SAC', 'TD3', 'RLPD', 'MBPO', 'MOPO', 'DQN', 'C51', 'QRDQN', 'IQN', 'FQF', 'PPO', 'Dreamer', 'GAIL', 'FQE', 'managed_class']
 
 def managed_class(algo: str) -> type[ManagedAlgorithm]: ...
 def described(learner: Any) -> str: ...
@@ -1389,8 +1389,6 @@ class DQN(ManagedAlgorithm):
             Learning rate of the value network.
         adam_eps = 1e-08
             Epsilon of Adam; larger values slow down weights with small gradients.
-        kappa = 1.0
-            Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
             Updates between two copies of the online network into the target network.
         double = False
@@ -1411,8 +1409,14 @@ class DQN(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        noisy = False
+            Explore by learned noise on the weights of the network's head instead of by epsilon.
+        noise_scale = 0.5
+            Initial scale of that noise.
         burn_in = 4
             Steps before a sequence that bring a stored state of the recurrent layer up to date.
+        kappa = 1.0
+            Size of a TD error from which the Huber loss is linear.
     """
 
     algo: ClassVar[str]
@@ -1438,7 +1442,6 @@ class DQN(ManagedAlgorithm):
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
-        kappa: float = 1.0,
         target_update_interval: int = 100,
         double: bool = False,
         dueling: bool = False,
@@ -1449,7 +1452,123 @@ class DQN(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        noisy: bool = False,
+        noise_scale: float = 0.5,
         burn_in: int = 4,
+        kappa: float = 1.0,
+        **run: Unpack[RunKeys],
+    ) -> None: ...
+
+class C51(ManagedAlgorithm):
+    """Categorical DQN.
+
+    In short: Q-learning of the return's distribution over fixed values; Rainbow.
+    Paper: Bellemare et al. 2017.
+
+    Knobs, beside the keys of the configuration:
+
+        memory = 'none'
+            Recurrent layer before the networks, for tasks where one observation says too little.
+        memory_size = 64
+            Units of the recurrent layer.
+        sequence_length = 16
+            Steps through which gradients of the recurrent layer flow back.
+        buffer_capacity = 1000000
+            Transitions the replay holds; the oldest are overwritten.
+        learning_starts = 1000
+            Environment steps with random actions before the first update.
+        train_frequency = 4
+            Environment steps between two rounds of updates.
+        gradient_updates_per_step = 0.5
+            Updates per environment step; fractions are exact over time.
+        networks = None
+            Function of your own that makes networks, as package.module:function.
+        batch_size = 64
+            Transitions per update.
+        hidden_sizes = (256, 256)
+            Widths of the hidden layers of every network.
+        grad_clip = None
+            Largest gradient norm per network; none by default.
+        activation = 'relu'
+            Function behind every hidden layer.
+        layer_norm = False
+            LayerNorm before the activations of the value network.
+        gamma = 0.99
+            Discount per step; 1 only for tasks that end, because returns without an end grow forever.
+        lr = 0.0005
+            Learning rate of the value network.
+        adam_eps = 1e-08
+            Epsilon of Adam; larger values slow down weights with small gradients.
+        target_update_interval = 100
+            Updates between two copies of the online network into the target network.
+        double = False
+            Choose the next action by the online network and rate it by the target network.
+        dueling = False
+            Sum a state value and advantages from two separate streams.
+        n_step = 1
+            Rewards that are summed before the target bootstraps.
+        prioritized = False
+            Replay transitions in proportion to their TD errors instead of uniformly.
+        priority_alpha = 0.6
+            Exponent of the priorities; 0 is uniform, 1 proportional to the TD error.
+        priority_beta = 0.4
+            Share of the sampling bias that is corrected at the start; it rises to 1 over the run.
+        epsilon_start = 1.0
+            Initial fraction of random actions.
+        epsilon_end = 0.05
+            Final fraction of random actions.
+        epsilon_fraction = 0.1
+            Fraction of the budget over which the fraction of random actions falls linearly.
+        noisy = False
+            Explore by learned noise on the weights of the network's head instead of by epsilon.
+        noise_scale = 0.5
+            Initial scale of that noise.
+        burn_in = 4
+            Steps before a sequence that bring a stored state of the recurrent layer up to date.
+        num_atoms = 51
+            Returns whose probabilities are learned, per action.
+        value_range = (-10.0, 10.0)
+            Smallest and largest of these returns; what lies outside counts as the nearer one.
+    """
+
+    algo: ClassVar[str]
+    def __init__(
+        self,
+        env_or_config: Environment | TrainConfig | None = None,
+        *,
+        dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
+        spaces: Mapping[str, Any] | None = None,
+        memory: Literal['none', 'gru', 'lstm'] = 'none',
+        memory_size: int = 64,
+        sequence_length: int = 16,
+        buffer_capacity: int = 1000000,
+        learning_starts: int = 1000,
+        train_frequency: int = 4,
+        gradient_updates_per_step: float = 0.5,
+        networks: str | NetworkFactory | None = None,
+        batch_size: int = 64,
+        hidden_sizes: Sequence[int] = ...,
+        grad_clip: float | None = None,
+        activation: Literal['relu', 'silu', 'gelu', 'elu', 'tanh'] = 'relu',
+        layer_norm: bool = False,
+        gamma: float = 0.99,
+        lr: float = 0.0005,
+        adam_eps: float = 1e-08,
+        target_update_interval: int = 100,
+        double: bool = False,
+        dueling: bool = False,
+        n_step: int = 1,
+        prioritized: bool = False,
+        priority_alpha: float = 0.6,
+        priority_beta: float = 0.4,
+        epsilon_start: float = 1.0,
+        epsilon_end: float = 0.05,
+        epsilon_fraction: float = 0.1,
+        noisy: bool = False,
+        noise_scale: float = 0.5,
+        burn_in: int = 4,
+        num_atoms: int = 51,
+        value_range: Sequence[float] = ...,
         **run: Unpack[RunKeys],
     ) -> None: ...
 
@@ -1493,8 +1612,6 @@ class QRDQN(ManagedAlgorithm):
             Learning rate of the value network.
         adam_eps = 1e-08
             Epsilon of Adam; larger values slow down weights with small gradients.
-        kappa = 1.0
-            Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
             Updates between two copies of the online network into the target network.
         double = False
@@ -1515,8 +1632,14 @@ class QRDQN(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        noisy = False
+            Explore by learned noise on the weights of the network's head instead of by epsilon.
+        noise_scale = 0.5
+            Initial scale of that noise.
         burn_in = 4
             Steps before a sequence that bring a stored state of the recurrent layer up to date.
+        kappa = 1.0
+            Size of a TD error from which the Huber loss is linear.
         num_quantiles = 200
             Quantiles of the return per action.
     """
@@ -1544,7 +1667,6 @@ class QRDQN(ManagedAlgorithm):
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
-        kappa: float = 1.0,
         target_update_interval: int = 100,
         double: bool = False,
         dueling: bool = False,
@@ -1555,7 +1677,10 @@ class QRDQN(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        noisy: bool = False,
+        noise_scale: float = 0.5,
         burn_in: int = 4,
+        kappa: float = 1.0,
         num_quantiles: int = 200,
         **run: Unpack[RunKeys],
     ) -> None: ...
@@ -1600,8 +1725,6 @@ class IQN(ManagedAlgorithm):
             Learning rate of the value network.
         adam_eps = 1e-08
             Epsilon of Adam; larger values slow down weights with small gradients.
-        kappa = 1.0
-            Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
             Updates between two copies of the online network into the target network.
         double = False
@@ -1622,8 +1745,14 @@ class IQN(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        noisy = False
+            Explore by learned noise on the weights of the network's head instead of by epsilon.
+        noise_scale = 0.5
+            Initial scale of that noise.
         burn_in = 4
             Steps before a sequence that bring a stored state of the recurrent layer up to date.
+        kappa = 1.0
+            Size of a TD error from which the Huber loss is linear.
         num_quantiles = 64
             Fractions sampled per state at which quantiles are learned.
         num_target_quantiles = 64
@@ -1657,7 +1786,6 @@ class IQN(ManagedAlgorithm):
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
-        kappa: float = 1.0,
         target_update_interval: int = 100,
         double: bool = False,
         dueling: bool = False,
@@ -1668,7 +1796,10 @@ class IQN(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        noisy: bool = False,
+        noise_scale: float = 0.5,
         burn_in: int = 4,
+        kappa: float = 1.0,
         num_quantiles: int = 64,
         num_target_quantiles: int = 64,
         num_action_quantiles: int = 32,
@@ -1716,8 +1847,6 @@ class FQF(ManagedAlgorithm):
             Learning rate of the value network.
         adam_eps = 1e-08
             Epsilon of Adam; larger values slow down weights with small gradients.
-        kappa = 1.0
-            Size of a TD error from which the Huber loss is linear.
         target_update_interval = 100
             Updates between two copies of the online network into the target network.
         double = False
@@ -1738,8 +1867,14 @@ class FQF(ManagedAlgorithm):
             Final fraction of random actions.
         epsilon_fraction = 0.1
             Fraction of the budget over which the fraction of random actions falls linearly.
+        noisy = False
+            Explore by learned noise on the weights of the network's head instead of by epsilon.
+        noise_scale = 0.5
+            Initial scale of that noise.
         burn_in = 4
             Steps before a sequence that bring a stored state of the recurrent layer up to date.
+        kappa = 1.0
+            Size of a TD error from which the Huber loss is linear.
         num_fractions = 32
             Fractions proposed per state.
         num_cosines = 64
@@ -1773,7 +1908,6 @@ class FQF(ManagedAlgorithm):
         gamma: float = 0.99,
         lr: float = 0.0005,
         adam_eps: float = 1e-08,
-        kappa: float = 1.0,
         target_update_interval: int = 100,
         double: bool = False,
         dueling: bool = False,
@@ -1784,7 +1918,10 @@ class FQF(ManagedAlgorithm):
         epsilon_start: float = 1.0,
         epsilon_end: float = 0.05,
         epsilon_fraction: float = 0.1,
+        noisy: bool = False,
+        noise_scale: float = 0.5,
         burn_in: int = 4,
+        kappa: float = 1.0,
         num_fractions: int = 32,
         num_cosines: int = 64,
         fraction_lr: float = 0.0001,

@@ -1,22 +1,26 @@
-"""Action values of Discrete tasks: plain, by fixed quantiles, and by quantiles at any fraction.
+"""Action values of Discrete tasks: plain, by probabilities of fixed returns, by fixed quantiles,
+and by quantiles at any fraction.
 
 Values of one state stand in the last axis, one per action; quantiles in the axis before it.
-Leading axes of the observations pass through.
+Leading axes of the observations pass through. `noise` is for networks with noisy layers.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.experiment.errors import ConfigError
 from rl_training.models.architecture import Architecture, Layers
 from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP, activated
+from rl_training.models.noisy import NoisyMLP
 from rl_training.models.policies import Policy
 from rl_training.models.recurrent import Past, RecurrentMemory
 
@@ -25,6 +29,7 @@ class GreedyPolicy(Policy):
     """Takes the action of the largest value; the base of the networks of this file."""
 
     has_density: ClassVar[bool] = False
+    head: ActionHead
     masked: bool = False
     """Whether observations say which actions are allowed."""
 
@@ -33,7 +38,12 @@ class GreedyPolicy(Policy):
         self.memory: RecurrentMemory | None = None
         """What it remembers: the network then gets what `RecurrentMemory.beside` returns."""
 
-    def q_values(self, obs: Tensor) -> Tensor:
+    @property
+    def noise_size(self) -> int:
+        """Random numbers that one pass takes; 0 without noisy layers."""
+        return self.head.noise_size
+
+    def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, A) expected returns."""
         raise NotImplementedError
 
@@ -42,8 +52,8 @@ class GreedyPolicy(Policy):
         assert self.memory is not None
         return self.memory.beside(past.obs[:, past.burn_in :], self.memory.scan(past))
 
-    def mode(self, obs: Tensor) -> Tensor:
-        return self.best(self.q_values(obs), obs)
+    def mode(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self.best(self.q_values(obs, noise), obs)
 
     def best(self, q: Tensor, obs: Tensor) -> Tensor:
         """(B,) the allowed action of the largest of (B, A) values, at the observations."""
@@ -75,25 +85,51 @@ class ActionHead(nn.Module):
     """(..., outputs, A) values from (..., in) features.
 
     Dueling (Wang et al. 2016, eq. 9): a state value plus advantages whose mean over the
-    actions is 0, each from a stream of its own.
+    actions is 0, each from a stream of its own. With `sigma` above 0 all its layers are noisy,
+    and `sigma` is the initial scale of the noise.
     """
 
     def __init__(
-        self, in_dim: int, hidden_sizes: Layers, num_actions: int, outputs: int, dueling: bool
+        self,
+        in_dim: int,
+        hidden_sizes: Layers,
+        num_actions: int,
+        outputs: int,
+        dueling: bool,
+        sigma: float = 0.0,
     ) -> None:
         super().__init__()
         self.shape = (outputs, num_actions)
         layers = Architecture.of(hidden_sizes)
-        self.actions = layers.net(in_dim, outputs * num_actions)
-        self.value = layers.net(in_dim, outputs) if dueling else None
+        make = layers.net if sigma == 0.0 else partial(_noisy, layers, sigma)
+        self.actions = make(in_dim, outputs * num_actions)
+        self.value = make(in_dim, outputs) if dueling else None
+        streams = (self.actions, self.value)
+        self.noise_size = sum(s.noise_size for s in streams if isinstance(s, NoisyMLP))
 
-    def forward(self, features: Tensor) -> Tensor:
-        out: Tensor = self.actions(features)
+    def forward(self, features: Tensor, noise: Tensor | None = None) -> Tensor:
+        out: Tensor
+        if noise is None:
+            out = self.actions(features)
+        else:
+            own = self.actions.noise_size
+            out = self.actions(features, noise[:own])
         per_action = out.reshape(out.shape[:-1] + self.shape)
         if self.value is None:
             return per_action
-        value: Tensor = self.value(features)
+        value: Tensor
+        value = self.value(features) if noise is None else self.value(features, noise[own:])
         return value.unsqueeze(-1) + per_action - per_action.mean(-1, keepdim=True)
+
+
+def _noisy(layers: Architecture, sigma: float, in_dim: int, out_dim: int) -> NoisyMLP:
+    if layers.own is not None or layers.kind != "mlp":
+        raise ConfigError(
+            "algo_kwargs.noisy: only the package's own layers can be noisy; remove this key, or "
+            "remove networks and architecture"
+        )
+    shape = (in_dim, layers.hidden_sizes, out_dim, layers.activation, layers.layer_norm)
+    return NoisyMLP(*shape, sigma=sigma)
 
 
 class CosineEmbedding(nn.Module):
@@ -130,19 +166,61 @@ class QNetwork(GreedyPolicy):
     """Q(s, a) for all actions, (B, A)."""
 
     def __init__(
-        self, observed: Observed, num_actions: int, hidden_sizes: Layers, dueling: bool
+        self,
+        observed: Observed,
+        num_actions: int,
+        hidden_sizes: Layers,
+        dueling: bool,
+        sigma: float = 0.0,
     ) -> None:
         super().__init__()
         self.features, above = features_and_head(observed, hidden_sizes)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling, sigma)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        values: Tensor = self.head(self.features(obs))
+    def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        values: Tensor = self.head(self.features(obs), noise)
         return values.squeeze(-2)
 
-    def q_values(self, obs: Tensor) -> Tensor:
-        q: Tensor = self(obs)
+    def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        q: Tensor = self(obs, noise)
         return q
+
+
+class CategoricalNetwork(GreedyPolicy):
+    """Logarithms of unnormalised probabilities of `num_atoms` returns, (B, N, A).
+
+    The returns lie at equal distances from `value_min` to `value_max`.
+    """
+
+    atoms: Tensor
+
+    def __init__(
+        self,
+        observed: Observed,
+        num_actions: int,
+        num_atoms: int,
+        value_min: float,
+        value_max: float,
+        hidden_sizes: Layers,
+        dueling: bool,
+        sigma: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.features, above = features_and_head(observed, hidden_sizes)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, num_atoms, dueling, sigma)
+        atoms = torch.linspace(value_min, value_max, num_atoms)
+        self.register_buffer("atoms", atoms, persistent=False)
+
+    def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.head(self.features(obs), noise)
+        return logits
+
+    def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self.q_of(self(obs, noise))
+
+    def q_of(self, logits: Tensor) -> Tensor:
+        """(B, A) expected returns from what `forward` returned."""
+        return (logits.softmax(-2) * self.atoms.unsqueeze(-1)).sum(-2)
 
 
 class QuantileNetwork(GreedyPolicy):
@@ -157,18 +235,20 @@ class QuantileNetwork(GreedyPolicy):
         n_quantiles: int,
         hidden_sizes: Layers,
         dueling: bool,
+        sigma: float = 0.0,
     ) -> None:
         super().__init__()
         self.features, above = features_and_head(observed, hidden_sizes)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, n_quantiles, dueling)
+        sizes = (self.features.out_dim, above, num_actions, n_quantiles)
+        self.head = ActionHead(*sizes, dueling, sigma)
         self.register_buffer("tau_hats", midpoints(n_quantiles), persistent=False)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        quantiles: Tensor = self.head(self.features(obs))
+    def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        quantiles: Tensor = self.head(self.features(obs), noise)
         return quantiles
 
-    def q_values(self, obs: Tensor) -> Tensor:
-        quantiles: Tensor = self(obs)
+    def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        quantiles: Tensor = self(obs, noise)
         return quantiles.mean(-2)
 
 
@@ -182,18 +262,19 @@ class QuantilesAtFractions(GreedyPolicy):
         num_cosines: int,
         hidden_sizes: Layers,
         dueling: bool,
+        sigma: float = 0.0,
     ) -> None:
         super().__init__()
         self.features, above = features_and_head(observed, hidden_sizes)
         self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling)
+        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling, sigma)
 
-    def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
+    def quantiles(self, features: Tensor, taus: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, N, A) quantiles at (B, N) fractions from what `features` returned.
 
         head(features * embedding(taus)): the state times the fraction, element by element.
         """
-        values: Tensor = self.head(features.unsqueeze(-2) * self.embedding(taus))
+        values: Tensor = self.head(features.unsqueeze(-2) * self.embedding(taus), noise)
         return values.squeeze(-2)
 
 
@@ -213,19 +294,20 @@ class ImplicitQuantileNetwork(QuantilesAtFractions):
         num_cosines: int,
         hidden_sizes: Layers,
         dueling: bool,
+        sigma: float = 0.0,
     ) -> None:
-        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling)
+        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling, sigma)
         self.register_buffer("action_taus", midpoints(n_action_quantiles), persistent=False)
 
-    def forward(self, obs: Tensor, taus: Tensor) -> Tensor:
-        return self.quantiles(self.features(obs), taus)
+    def forward(self, obs: Tensor, taus: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self.quantiles(self.features(obs), taus, noise)
 
-    def q_values(self, obs: Tensor) -> Tensor:
-        return self.q_of(self.features(obs))
+    def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self.q_of(self.features(obs), noise)
 
-    def q_of(self, features: Tensor) -> Tensor:
+    def q_of(self, features: Tensor, noise: Tensor | None = None) -> Tensor:
         """`q_values` from what `features` returned."""
-        return self.quantiles(features, self.action_taus).mean(-2)
+        return self.quantiles(features, self.action_taus, noise).mean(-2)
 
 
 class FQFOutput(NamedTuple):
@@ -257,17 +339,18 @@ class MLPFQFNetwork(QuantilesAtFractions):
         num_cosines: int,
         hidden_sizes: Layers,
         dueling: bool,
+        sigma: float = 0.0,
     ) -> None:
-        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling)
+        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling, sigma)
         self.fractions = nn.Linear(self.features.out_dim, n_fractions)
         # near 0, so that fractions start out equal
         nn.init.xavier_uniform_(self.fractions.weight, gain=0.01)
         nn.init.zeros_(self.fractions.bias)
 
-    def forward(self, obs: Tensor) -> FQFOutput:
+    def forward(self, obs: Tensor, noise: Tensor | None = None) -> FQFOutput:
         features = self.features(obs)
         taus, tau_hats = self.propose(features)
-        return FQFOutput(self.quantiles(features, tau_hats), taus, tau_hats)
+        return FQFOutput(self.quantiles(features, tau_hats, noise), taus, tau_hats)
 
     def propose(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Fractions (B, N + 1) and their midpoints (B, N); no gradient reaches the features."""
@@ -282,8 +365,8 @@ class MLPFQFNetwork(QuantilesAtFractions):
         fractions = set(self.fractions.parameters())
         return [parameter for parameter in self.parameters() if parameter not in fractions]
 
-    def q_values(self, obs: Tensor) -> Tensor:
-        output: FQFOutput = self(obs)
+    def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        output: FQFOutput = self(obs, noise)
         return output.q_values
 
 
