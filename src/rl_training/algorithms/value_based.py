@@ -298,16 +298,10 @@ class ValueAlgorithm(Algorithm[V, Batch]):
 
     @without_gradients
     def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
-<<<<<<< HEAD
-        free = self.memory is None and not self.spaces.has_mask
-        if explore and free and can_branch_on(obs) and not isinstance(self.fraction, Tensor):
-            return Act(self._explored(obs, self.fraction))
-=======
         noisy = self.params.noisy
         free = self.memory is None and not (self.spaces.has_mask or noisy)
-        if explore and free and can_branch_on(obs):
-            return Act(self._explored(obs))
->>>>>>> db19d48 (C51, noisy layers for value-based algorithms, Rainbow; Atari configs of IQN and FQF)
+        if explore and free and can_branch_on(obs) and not isinstance(self.fraction, Tensor):
+            return Act(self._explored(obs, self.fraction))
         seen, carry = self.remembered(self.network_input(obs), carry)
         noise = None
         if explore and noisy:  # the same for all rows of one step
