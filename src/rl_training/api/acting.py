@@ -11,6 +11,7 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.api import insight, worth
 from rl_training.data.dataset import TransitionDataset
+from rl_training.envs.contract import all_finite
 from rl_training.envs.global_random import refuse_beside_learning
 from rl_training.envs.masks import with_mask
 from rl_training.envs.spaces import Spaces
@@ -132,13 +133,24 @@ class Acting(Playable):
         observations end with them, or the masks are given apart, as `action_mask`. `with_support`
         adds what `support` says of the actions.
         """
+        policy = self._policy
+        if (
+            type(observation) is np.ndarray
+            and observation.shape == policy.plain_shape
+            and observation.dtype == policy.obs_dtype
+            and deterministic
+            and action_mask is None
+            and not with_support
+            and all_finite(observation)
+        ):  # most calls, at less than half the price of what follows
+            return policy(observation[None])[0][0], state
         if action_mask is not None:
             observation = with_mask(observation, action_mask, self.algorithm.spaces)
         obs, alone = insight.observation_rows(self.algorithm, observation, "predict")
         if not deterministic:
             refuse_beside_learning()
+            policy = ActingPolicy(self.algorithm, False)
         recurrent = self.algorithm.recurrent
-        policy = self._policy if deterministic else ActingPolicy(self.algorithm, False)
         carry = None
         if recurrent:
             carry = _state_before(self.algorithm, state, episode_start, len(obs))

@@ -194,7 +194,8 @@ class BoxPolicy(MeanPolicy):
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
     def mode(self, obs: Tensor) -> Tensor:
-        out: Tensor = self.net(obs)
+        net: Any = self._modules["net"]  # asking the module for it takes longer
+        out: Tensor = net(obs)
         if self.log_std is None:
             out = out.narrow(-1, 0, self.action_dim)
         return torch.tanh(out)

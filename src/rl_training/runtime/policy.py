@@ -32,7 +32,11 @@ class ActingPolicy:
         self.algorithm, self.explore = algorithm, not deterministic
         self.device = algorithm.update_count.device
         self.on_host = self.device.type == "cpu"
-        self.obs_dtype = algorithm.spaces.obs_dtype
+        spaces = algorithm.spaces
+        self.obs_dtype = spaces.obs_dtype
+        # The shape of single observations that are taken, and give actions, as they are.
+        as_it_is = not (algorithm.recurrent or spaces.layout or spaces.action_labels)
+        self.plain_shape = spaces.obs_shape if as_it_is and spaces.action_shape is None else None
 
     def __call__(self, obs: Array, carry: Carry | None = None) -> tuple[Array, Carry]:
         with torch._C._InferenceMode(True):  # `torch.inference_mode` without its wrapper
