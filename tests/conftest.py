@@ -61,6 +61,7 @@ def _one_cache_and_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_CACHE", str(folder / "scripted-data"))
+        patch.setattr(os, "fsync", lambda descriptor: None)  # see tests/preload.py
         # on a busy machine even a quick environment is tried for longer than two seconds
         patch.setattr(repeatability, "SECONDS", PATIENCE_S)
         torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """Imported once by the server that the processes of all tests are forked from."""
 
 import gc
+import os
 from importlib import import_module
 
 from rl_training.experiment.registry import algorithm_class, algorithm_names
@@ -19,4 +20,5 @@ for _module in (
     import_module(_module)
 for _name in algorithm_names():
     algorithm_class(_name)
+os.fsync = lambda fd: None  # no test cuts the power, and it is a tenth of a small run's time
 gc.freeze()  # what is imported is shared by all processes, and none of it is rubbish

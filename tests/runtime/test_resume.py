@@ -77,6 +77,7 @@ def config_for(algo: str, folder: Path, loop: str | None = None, **changes: Any)
         "device": "cpu",
         "eval_interval": 20,
         "eval_episodes": 1,
+        "eval_max_steps": 40,
         "checkpoint_interval": 13,
         "log_interval": 7,
         "lr_schedule": {"kind": "cosine", "warmup": 0.1},

@@ -84,15 +84,9 @@ class Looks:
         return result
 
 
-@pytest.fixture
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the disk: no process is killed here."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.mark.parametrize("algo", SOME)
 def test_a_run_may_end_anywhere_and_goes_on_exactly(
-    algo: str, tmp_path: Path, no_waiting: None, monkeypatch: pytest.MonkeyPatch
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         looks = Looks(patch)
