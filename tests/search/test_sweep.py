@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,10 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import is_in_use
 from rl_training.reports.runs import find_runs
 from rl_training.search.grid import configs_of, parse_seeds, plan_of
-from rl_training.search.local import LocalLauncher, LocalProcesses, Slots
-from rl_training.search.study import Study, Trial
+from rl_training.search.launch import Job
+from rl_training.search.local import LocalProcesses, Process, Slots
+from rl_training.search.runner import StudyRunner
+from rl_training.search.study import Study
 from tests.conftest import Command
 
 KNOBS = (
@@ -134,39 +136,26 @@ def test_a_killed_sweep_leaves_no_process_and_ends_as_if_it_had_not_been(
 
     said: list[str] = []
     study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", keys, None)))
-    outcome = LocalLauncher(study, Slots(1, 1), said.append).run()
+    outcome = StudyRunner(study, LocalProcesses(Slots(1, 1)), said.append).run()
     assert outcome.finished == ["default"]
     assert said[-1].startswith("1/1 default: eval/return_mean")
-
-    from rl_training import ManagedAlgorithm
-    from rl_training.experiment.config import load_config
-
-    whole = ManagedAlgorithm(load_config("bc/pendulum", [*keys, f"output_dir={tmp_path}/whole"]))
-    whole.learn(progress=False)
-    assert whole.run_dir is not None
-    states = [
-        torch.load(path / "checkpoints" / "000000000100" / "algorithm.pt", weights_only=True)
-        for path in (run, whole.run_dir)
-    ]
-    assert json.dumps(states[0], default=_plain) == json.dumps(states[1], default=_plain)
+    assert same_weights(run, trained_whole(keys, tmp_path))
     assert find_runs([tmp_path / "study"])[0].status == "finished"
 
 
 def test_a_second_ctrl_c_ends_runs_that_do_not_save_in_time(tmp_path: Path) -> None:
-    class Impatient(subprocess.Popen[bytes]):
-        def wait(self, timeout: float | None = None) -> int:
-            if timeout is not None:  # as the process is given time to save
-                raise KeyboardInterrupt
-            return super().wait()
-
     class Deaf(LocalProcesses):
-        def _process(self, trial: Trial, slot: int) -> subprocess.Popen[bytes]:
-            return Impatient(["sh", "-c", "trap '' TERM; sleep 600"], start_new_session=True)
+        def _begin(self, job: Job) -> Process:
+            command = ["sh", "-c", "trap '' TERM; sleep 600"]
+            return Process(subprocess.Popen(command, start_new_session=True), 0)
+
+        def _outcome(self, handle: Process) -> tuple[int, str] | None:
+            raise KeyboardInterrupt  # while the process is given time to save
 
     study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", KNOBS, None)))
     processes = Deaf(Slots(1, 1))
     processes.start(study.trials[0])
-    _, process, _ = processes._running[0]
+    process = processes._started["default"].handle.popen
     with pytest.raises(KeyboardInterrupt):
         processes.stop()
     assert process.poll() is not None
@@ -177,10 +166,29 @@ def test_a_run_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", KNOBS, None)))
     study.trials[0].config_file.write_text("algo: nothing\n")
     said: list[str] = []
-    outcome = LocalLauncher(study, Slots(1, 1), said.append).run()
+    outcome = StudyRunner(study, LocalProcesses(Slots(1, 1)), said.append).run()
     assert outcome.finished == []
     assert "unknown algorithm" in outcome.failed["default"]
     assert "default.log" in said[-1]
+
+
+def trained_whole(keys: Sequence[str], folder: Path) -> Path:
+    """The run folder of the same training without an interruption."""
+    from rl_training import ManagedAlgorithm
+    from rl_training.experiment.config import load_config
+
+    whole = ManagedAlgorithm(load_config("bc/pendulum", [*keys, f"output_dir={folder}/whole"]))
+    whole.learn(progress=False)
+    assert whole.run_dir is not None
+    return whole.run_dir
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether two runs ended with the same state, bit for bit."""
+    last = [max((run / "checkpoints").iterdir()) for run in (one, other)]
+    assert last[0].name == last[1].name
+    states = [torch.load(path / "algorithm.pt", weights_only=True) for path in last]
+    return json.dumps(states[0], default=_plain) == json.dumps(states[1], default=_plain)
 
 
 def _plain(value: object) -> object:

@@ -230,7 +230,7 @@ def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others
     tmp_path: Path,
 ) -> None:
     study = TuningFolder(tmp_path / "study", plan_for(seeds=3, prune=True))
-    tuner = Tuner(study, Slots(1, 1), 9, lambda line: None)
+    tuner = Tuner(study, LocalProcesses(Slots(1, 1)), 9, lambda line: None)
     for number, value in enumerate((1.0, 2.0, 3.0, 4.0, 5.0)):
         assert not tuner._is_hopeless(Interval(-9.0, -9.0, -9.0), 10)  # too few to compare with
         claim = study.claim(9)
@@ -251,7 +251,7 @@ def test_a_trial_that_looks_bad_is_stopped_and_saved(
     config = [*KNOBS, "total_updates=200000000", "eval_interval=200"]
     study = TuningFolder(tmp_path / "study", plan_for(config, seeds=3, prune=True))
     said: list[str] = []
-    tuner = Tuner(study, Slots(1, 1), 6, said.append)
+    tuner = Tuner(study, LocalProcesses(Slots(1, 1)), 6, said.append)
     for _ in range(5):
         claim = study.claim(6)
         assert claim is not None
@@ -367,7 +367,7 @@ def test_a_killed_tuning_is_gone_on_with_exactly_and_tested(
     assert "000000000100" not in kept
 
     said: list[str] = []
-    tuner = Tuner(TuningFolder(folder, plan_for(keys)), Slots(1, 1), 1, said.append)
+    tuner = Tuner(TuningFolder(folder, plan_for(keys)), LocalProcesses(Slots(1, 1)), 1, said.append)
     trials = tuner.run()
     assert "taken over" in said[0]
     assert [(one.number, one.state, len(one.scores)) for one in trials] == [(0, "finished", 1)]

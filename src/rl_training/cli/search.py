@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rl_training.cli.compare import comparison_table
+from rl_training.cli.launchers import (
+    AddressOption,
+    GpusOption,
+    GpusPerRunOption,
+    LauncherName,
+    LauncherOption,
+    SlurmOption,
+    ThreadsOption,
+    Wanted,
+    WorkersOption,
+    resumable,
+)
 from rl_training.cli.options import (
     ConfigArgument,
     DeviceOption,
@@ -23,50 +31,14 @@ from rl_training.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rl_training.search.local import Slots
     from rl_training.search.tune import Tuner, Verdict
     from rl_training.search.tuning import Told
 
 app = typer.Typer()
 
 
-class _Terminated(BaseException):
-    """SIGTERM."""
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise _Terminated
-
-
-@contextmanager
-def _saved_when_stopped() -> Iterator[None]:
-    """End with a sentence and the usual exit code on Ctrl-C and SIGTERM."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    except (KeyboardInterrupt, _Terminated) as stop:
-        out.print("stopped; the same command goes on with what is saved")
-        raise typer.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-_resumable = _saved_when_stopped()
-
-
-WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time; by default one for each core.")
-]
-ThreadsOption = Annotated[
-    int | None, typer.Option(min=1, help="Threads of each run; by default a fair share.")
-]
-GpusOption = Annotated[
-    str | None, typer.Option(help="GPUs that the runs take in turn, such as 0,1.")
-]
-
-
 @app.command()
-@_resumable
+@resumable
 def sweep(
     config: Annotated[
         str,
@@ -85,6 +57,10 @@ def sweep(
     workers: WorkersOption = None,
     threads: ThreadsOption = None,
     gpus: GpusOption = None,
+    launcher: LauncherOption = LauncherName.LOCAL,
+    address: AddressOption = None,
+    gpus_per_run: GpusPerRunOption = None,
+    slurm: SlurmOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Train every combination of values, in parallel, and compare them.
@@ -101,7 +77,7 @@ def sweep(
     from rl_training.reports.comparison import compare
     from rl_training.reports.runs import find_runs
     from rl_training.search.grid import configs_of, parse_seeds, plan_of
-    from rl_training.search.local import LocalLauncher
+    from rl_training.search.runner import StudyRunner
     from rl_training.search.study import Study
 
     chosen = None if seeds is None else parse_seeds(seeds)
@@ -109,10 +85,12 @@ def sweep(
     plan = plan_of(config, overrides or [], chosen, flags)
     configs = configs_of(plan)
     find_modules_here(any(modules_named(each.to_dict()) for _, each in configs))
-    slots = _slots(workers, threads, gpus, len(configs))
-    study = Study(folder or _place("sweeps", config), configs)
-    out.print(f"{len(study.trials)} runs in {study.folder}, {_in_words(slots)}", soft_wrap=True)
-    outcome = LocalLauncher(study, slots, _say).run()
+    place = folder or _place("sweeps", config)
+    wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
+    runs = wanted.launcher(place, len(configs))
+    study = Study(place, configs)
+    out.print(f"{len(study.trials)} runs in {study.folder}, {runs.words}", soft_wrap=True)
+    outcome = StudyRunner(study, runs, _say).run()
     done = [trial.run_dir for trial in study.trials if trial.name in set(outcome.finished)]
     if done:
         try:
@@ -133,7 +111,7 @@ def sweep(
 
 
 @app.command()
-@_resumable
+@resumable
 def tune(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
@@ -164,6 +142,10 @@ def tune(
     workers: WorkersOption = None,
     threads: ThreadsOption = None,
     gpus: GpusOption = None,
+    launcher: LauncherOption = LauncherName.LOCAL,
+    address: AddressOption = None,
+    gpus_per_run: GpusPerRunOption = None,
+    slurm: SlurmOption = None,
     device: DeviceOption = None,
 ) -> None:
     """Search for better knobs, and test what was found on seeds of its own.
@@ -204,12 +186,14 @@ def tune(
         prune,
         sampler_seed,
     )
+    place = folder or _place("tunings", config)
     runs = 1 if base.total_timesteps is None else seeds
-    slots = _slots(workers, threads, gpus, trials * runs)
-    study = TuningFolder(folder or _place("tunings", config), plan)
-    tuner = Tuner(study, slots, trials, _say)
+    wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
+    jobs = wanted.launcher(place, trials * runs)
+    study = TuningFolder(place, plan)
+    tuner = Tuner(study, jobs, trials, _say)
     out.print(
-        f"{trials} trials in {study.folder}, seeds of each: {seeds}, {_in_words(slots)}; "
+        f"{trials} trials in {study.folder}, seeds of each: {seeds}, {jobs.words}; "
         f"objective: {chosen}, the {tuner.worse_end} of the interval over seeds",
         soft_wrap=True,
     )
@@ -266,18 +250,6 @@ def _place(parent: str, config: str) -> Path:
     """The folder of a study of this config."""
     name = Path(config).stem if Path(config).is_file() else config
     return Path(parent) / re.sub(r"[^\w.-]+", "_", name)
-
-
-def _slots(workers: int | None, threads: int | None, gpus: str | None, runs: int) -> Slots:
-    from rl_training.search.local import Slots
-
-    named = [gpu.strip() for gpu in gpus.split(",") if gpu.strip()] if gpus else []
-    return Slots.of(workers, threads, named, runs)
-
-
-def _in_words(slots: Slots) -> str:
-    plural = "s" if slots.threads > 1 else ""
-    return f"{slots.workers} at a time, {slots.threads} thread{plural} each"
 
 
 def _say(line: str) -> None:

@@ -10,11 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rl_training.experiment.checkpoint import MANIFEST
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.lock import is_in_use
-from rl_training.experiment.tracking import CONFIG_FILE, RESULT_FILE, reraise_os_error, versions
+from rl_training.experiment.tracking import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    RESULT_FILE,
+    reraise_os_error,
+    versions,
+)
+from rl_training.search.launch import Job
 
 STUDY_FILE, TABLE_FILE = "study.json", "table.csv"
 SAME_COMMAND = "the same command"
@@ -22,13 +30,22 @@ SAME_COMMAND = "the same command"
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Job):
     """One run of a study."""
 
-    name: str
     run_dir: Path
     config_file: Path
-    log_file: Path
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        config = str(self.config_file.absolute())
+        return ("-m", "rl_training", "train", config, "--resume", "--quiet")
+
+    @property
+    def progress(self) -> str:
+        """The newest checkpoint of every seed."""
+        saved = self.run_dir.rglob(f"{CHECKPOINT_FOLDER}/*/{MANIFEST}")
+        return max((str(path) for path in saved), default="")
 
     @property
     def status(self) -> str:
@@ -78,13 +95,14 @@ class StudyFolder:
     def trial(self, name: str) -> Trial:
         return Trial(
             name,
+            self.folder / "logs" / f"{name}.log",
             self.folder / "runs" / name,
             self.folder / "configs" / f"{name}.yaml",
-            self.folder / "logs" / f"{name}.log",
         )
 
     def write_config(self, trial: Trial, config: TrainConfig) -> None:
-        settled = config.replace(output_dir=str(trial.run_dir.parent), run_name=trial.name)
+        place = str(trial.run_dir.parent.absolute())  # also for a node with another folder
+        settled = config.replace(output_dir=place, run_name=trial.name)
         replace_text(trial.config_file, settled.to_yaml())
 
     def _stored(self) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,8 @@ from rl_training.reports.comparison import probability_of_improvement
 from rl_training.reports.runs import SeedRun, read_run
 from rl_training.runtime.statistics import Interval, Summary
 from rl_training.search.grid import with_seeds
-from rl_training.search.local import POLL_SECONDS, Ended, LocalLauncher, LocalProcesses, Slots
+from rl_training.search.launch import PAUSED, POLL_SECONDS, Ended, Launcher, Restarts
+from rl_training.search.runner import StudyRunner
 from rl_training.search.space import configured, value_of
 from rl_training.search.study import Study, Trial
 from rl_training.search.tuning import Claim, Told, TuningFolder
@@ -27,8 +27,6 @@ FEWEST_SEEDS = 3
 """Fewer seeds show no noise, so that nothing is pruned, and no difference is claimed."""
 FEWEST_FINISHED = 5
 """Finished trials that one is compared with before it may be pruned."""
-MOST_RESTARTS = 3
-"""Of a run whose process was killed, before the tuning stops."""
 LOOK_SECONDS = 1.0
 """Between two looks at the files of a run, and at the trials of other processes."""
 
@@ -78,7 +76,6 @@ class Work:
     over: str = ""
     """Why it ends early: pruned or failed, once that is so."""
     why: str = ""
-    restarts: int = 0
     looked: float = -math.inf
     waiting: bool = True
     """Whether it needs another look before this process has places for other trials."""
@@ -131,12 +128,13 @@ class Tuner:
     """Works on the trials of a tuning, together with other processes that have its folder open."""
 
     folder: TuningFolder
-    slots: Slots
+    launcher: Launcher[Any]
     trials: int
     say: Callable[[str], None]
     _work: list[Work] = field(default_factory=list)
     _began: float = field(default_factory=time.monotonic)
     _own: int = 0
+    _restarts: Restarts = field(default_factory=Restarts)
 
     @property
     def sign(self) -> float:
@@ -152,7 +150,7 @@ class Tuner:
     def run(self) -> list[Told]:
         """Work until all trials have ended, here and elsewhere."""
         looked = -math.inf
-        with LocalProcesses(self.slots) as processes:
+        with self.launcher as processes:
             try:
                 while True:
                     for end in processes.ended():
@@ -170,7 +168,7 @@ class Tuner:
                 for work in self._work:
                     work.claim.lock.close()
 
-    def _claim_more(self, processes: LocalProcesses) -> None:
+    def _claim_more(self, processes: Launcher[Any]) -> None:
         """Take further trials while there are places that no run of this process waits for."""
         while processes.free and not any(work.waiting for work in self._work):
             claim = self.folder.claim(self.trials)
@@ -192,11 +190,10 @@ class Tuner:
             return
         runs = [self.folder.trial(run) for run, _ in configs]
         for run, (_, config) in zip(runs, configs, strict=True):
-            if not run.config_file.exists():
-                self.folder.write_config(run, config)
+            self.folder.write_config(run, config)
         self._work.append(Work(claim, runs))
 
-    def _go_on(self, work: Work, processes: LocalProcesses) -> None:
+    def _go_on(self, work: Work, processes: Launcher[Any]) -> None:
         """Decide what can be decided about a trial, and start or pause its runs accordingly."""
         running = processes.running & {run.name for run in work.runs}
         if not work.over and time.monotonic() - work.looked < LOOK_SECONDS:
@@ -288,21 +285,23 @@ class Tuner:
         return [score[0] for score in known if score is not None]
 
     def _process_ended(self, end: Ended) -> None:
-        work = next(work for work in self._work if end.trial in work.runs)
+        work = next(work for work in self._work if end.job in work.runs)
+        trial = self.folder.trial(end.job.name)
         work.looked = -math.inf
-        if end.code in (0, 128 + signal.SIGTERM) or work.over:
+        if end.code in (0, PAUSED) or work.over:
             return
-        in_use = end.trial.status == "running"  # by a process that has not ended yet
-        if (end.code < 0 or in_use) and work.restarts < MOST_RESTARTS:
-            work.restarts += 1  # killed: it goes on from its last checkpoint
+        in_use = trial.status == "running"  # by a process that has not ended yet
+        if (end.code < 0 or in_use) and self._restarts.allowed(trial):
+            if end.message:  # a lost node; it goes on from its last checkpoint elsewhere
+                self.say(f"{trial.name} was stopped ({end.why}); it goes on from what it saved")
             return
-        refused = end.trial.status == "waiting" and work.claim.number > 0
-        if refused or any(_diverged(seed) for seed in _seeds(end.trial)):
+        refused = trial.status == "waiting" and work.claim.number > 0
+        if refused or any(_diverged(seed) for seed in _seeds(trial)):
             work.over, work.why = "failed", end.why
             return
         raise RLTrainingError(
             f"trial {work.claim.number} cannot go on: {end.why.removeprefix('error: ')} (log: "
-            f"{end.trial.log_file}); correct that, and the same command goes on with the study"
+            f"{trial.log_file}); correct that, and the same command goes on with the study"
         )
 
     def _tell(
@@ -341,7 +340,7 @@ class Tuner:
         if not is_default:
             configs += with_seeds("winner", configured(base, winner.values), plan.test_seeds)
         study = Study(self.folder.folder / f"test-{winner.number:04d}", configs)
-        outcome = LocalLauncher(study, self.slots, self.say).run()
+        outcome = StudyRunner(study, self.launcher, self.say).run()
         if outcome.failed:
             name, why = next(iter(outcome.failed.items()))
             raise RLTrainingError(
