@@ -46,7 +46,7 @@ class Deadly(PendulumEnv):
 
 @pytest.fixture
 def light_fuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], str]:
-    """Sets the evaluation that kills "study", "both" or "node", and returns the override of env_id."""
+    """Sets the evaluation that kills "study", "both" or "node"; returns the override of env_id."""
     (tmp_path / "deadly.py").write_text(ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -197,7 +197,7 @@ def test_a_run_whose_ray_node_is_lost_goes_on_elsewhere_bit_for_bit(
     keys += [light_fuse(3, "node")]
     study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", keys, None)))
     outcome = StudyRunner(study, launcher, said.append).run()
-    assert outcome.finished == ["default"]
+    assert outcome.finished == ["default"], said
     assert "lost by the Ray cluster" in said[0]
     assert launcher.workers == 1  # of two nodes one is left
     assert same_weights(study.trials[0].run_dir, trained_whole(keys, tmp_path))

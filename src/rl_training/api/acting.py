@@ -65,13 +65,15 @@ class Acting(Playable):
         epsilon: float = 0.0,
         deterministic: bool = True,
         seed: int = 0,
+        first_episode: int = 0,
         on_step: StepWatcher | None = None,
     ) -> TransitionDataset:
         """Transitions of whole `episodes`, or of exactly `steps` steps, in the task's environment.
 
         Box actions get Gaussian `noise` of that standard deviation in [-1, 1] and are clipped; with
         probability `epsilon` an action is uniformly random instead. Episode i is decided by
-        (seed, i) alone. `on_step` gets each reward, and whether the episode ended with it.
+        (seed, i) alone, counted from `first_episode`. `on_step` gets each reward, and whether the
+        episode ended with it.
         """
         c = self.config
         behaviour = Behaviour(deterministic, noise, epsilon)
@@ -88,6 +90,7 @@ class Acting(Playable):
             steps=steps,
             max_steps=c.eval_max_steps,
             seed=seed,
+            first_episode=first_episode,
             on_step=on_step,
         )
 

@@ -7,6 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from rl_training.cli.launchers import (
+    AddressOption,
+    LauncherName,
+    LauncherOption,
+    SlurmOption,
+    Wanted,
+    WorkersOption,
+    resumable,
+)
 from rl_training.cli.options import (
     EnvOption,
     OverwriteOption,
@@ -146,20 +155,63 @@ def collect(
         typer.Option(metavar="P", min=0.0, max=1.0, help="Probability of a random action."),
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the data.")] = 0,
+    shard: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Write a folder of Parquet files of so many episodes or steps, in parallel.",
+        ),
+    ] = None,
+    workers: WorkersOption = None,
+    launcher: LauncherOption = LauncherName.LOCAL,
+    address: AddressOption = None,
+    slurm: SlurmOption = None,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     trust: TrustOption = False,
 ) -> None:
     """Collect a data set with a trained policy in its environment.
 
+    With --shard it is collected in parallel, the same bytes whatever the number of workers, and
+    the same command goes on where it was stopped.
+
     Example: rl-training data collect runs/sac-... --episodes 100 --epsilon 0.3 --out mixed.npz
+
+    In shards: rl-training data collect runs/sac-... --steps 1000000 --shard 100000 --out a.parquet
     """
     from rl_training.api.managed import load
     from rl_training.api.support import find_checkpoint
     from rl_training.data.convert import check_target, save_dataset
+    from rl_training.experiment.errors import ConfigError
     from rl_training.runtime.collection import CollectionProgress, check_amount
 
     check_amount(episodes, steps, seed)
+    if shard is not None:
+        from rl_training.cli.shards import collect_shards
+        from rl_training.search.shards import CollectionPlan, fingerprint
+
+        if overwrite:
+            raise ConfigError("--overwrite: shards are never replaced; remove the folder yourself")
+        chosen = find_checkpoint(path, checkpoint)
+        plan = CollectionPlan(
+            checkpoint=str(chosen.absolute()),
+            fingerprint=fingerprint(chosen),
+            unit="episodes" if steps is None else "steps",
+            amount=steps or episodes or 0,
+            shard=shard,
+            noise=noise,
+            epsilon=epsilon,
+            deterministic=not stochastic,
+            seed=seed,
+            trust=trust,
+        )
+        wanted = Wanted(launcher, workers, 1, address=address, slurm=slurm)
+        resumable(collect_shards)(Path(target), plan, wanted, shown=not quiet)
+        return
+    if (workers, address, slurm) != (None, None, None) or launcher is not LauncherName.LOCAL:
+        raise ConfigError(
+            "--workers, --launcher: only shards are collected in parallel; add --shard"
+        )
     check_target(target, overwrite)
     _check_writable(target)
     agent = load(find_checkpoint(path, checkpoint), trust=trust)

@@ -66,6 +66,24 @@ def save_dataset(
     return text
 
 
+def save_shard(
+    dataset: TransitionDataset, path: Path, first_episode: int, metadata: dict[bytes, bytes]
+) -> None:
+    """Write a part of a data set as Parquet, with its number of the first episode."""
+    try:
+        _save_file(
+            dataset,
+            path,
+            lambda data, draft: _write_table(data, draft, True, first_episode, metadata),
+            overwrite=False,
+        )
+    except OSError as error:
+        raise DataError(
+            f"'{path}' cannot be written ({error.strerror or error}); make room, and the same "
+            "command goes on"
+        ) from None
+
+
 def check_target(target: str | Path, overwrite: bool) -> None:
     """Refuse a target that could not be written, before anything is made for it."""
     if target_format(target) == "minari":
@@ -113,9 +131,9 @@ def _save_file(
         write(dataset, draft)
 
 
-def _stored_arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
+def _stored_arrays(dataset: TransitionDataset, whole: bool = True) -> dict[str, NDArray[Any]]:
     arrays = split_observations(dataset.spaces, split_masks(dataset.spaces, dataset.known_arrays()))
-    if not dataset.has_whole_episode and dataset.num_episodes == 1:
+    if whole and not dataset.has_whole_episode and dataset.num_episodes == 1:
         # The only flag was set by the loader; without it a reader learns the truth again.
         arrays["truncations"] = np.zeros_like(dataset.truncations)
     return arrays
@@ -135,17 +153,23 @@ def _write_hdf5(dataset: TransitionDataset, draft: Path) -> None:
             file.create_dataset(D4RL_KEYS.get(name, name), data=array, compression="gzip")
 
 
-def _write_table(dataset: TransitionDataset, draft: Path, lists: bool) -> None:
+def _write_table(
+    dataset: TransitionDataset,
+    draft: Path,
+    lists: bool,
+    first_episode: int | None = None,
+    metadata: dict[bytes, bytes] | None = None,
+) -> None:
+    """With `first_episode` as a part of a data set, in which every episode has its end."""
     if dataset.spaces.is_image:
         raise DataError(
             f"data set '{dataset.name}' has {dataset.spaces.named_observations()}, which tables do "
             "not hold; end the target in .npz, .h5 or .hdf5"
         )
     pa = optional_module("pyarrow", "tables", "writing a table")
-    columns: dict[str, Any] = {
-        "episode": np.repeat(np.arange(dataset.num_episodes), dataset.episode_lengths())
-    }
-    for name, array in _stored_arrays(dataset).items():
+    numbers = np.arange(dataset.num_episodes) + (first_episode or 0)
+    columns: dict[str, Any] = {"episode": np.repeat(numbers, dataset.episode_lengths())}
+    for name, array in _stored_arrays(dataset, whole=first_episode is None).items():
         if array.ndim == 1:
             columns[name] = array
         elif lists:
@@ -153,7 +177,7 @@ def _write_table(dataset: TransitionDataset, draft: Path, lists: bool) -> None:
             columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
         else:
             columns |= {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
-    table = pa.table(columns)
+    table = pa.table(columns).replace_schema_metadata(metadata)
     if lists:
         optional_module("pyarrow.parquet", "tables", "writing a table").write_table(table, draft)
     else:

@@ -90,9 +90,9 @@ class ProgressConsole(Console):
             )
         elif now - self._last_line >= self.PLAIN_LINE_SECONDS:
             self._last_line = now
-            left = (self._total - done) / max(rate, 1e-9)
+            left = f", {(self._total - done) / rate:,.0f} s left" if rate > 0 else ""
             self.say(
-                f"{done:,}/{self._total:,} {self._unit}, {rate:,.0f}/s, {left:,.0f} s left"
+                f"{done:,}/{self._total:,} {self._unit}, {rate:,.0f}/s{left}"
                 + (f", {self._state}" if self._state else "")
             )
 

@@ -111,12 +111,13 @@ def collect(
     steps: int | None,
     max_steps: int,
     seed: int,
+    first_episode: int = 0,
     on_step: StepWatcher | None = None,
 ) -> TransitionDataset:
     """Collect whole `episodes`, or exactly `steps` steps with the last episode truncated.
 
-    An episode is truncated after `max_steps` steps. Episode i depends on (seed, i) only. The
-    global generators keep their state.
+    An episode is truncated after `max_steps` steps. Episode i, counted from `first_episode`,
+    depends on (seed, i) only. The global generators keep their state.
     """
     check_amount(episodes, steps, seed)
     episodes, steps, seed = (whole_number(value) for value in (episodes, steps, seed))
@@ -129,6 +130,7 @@ def collect(
             env,
             controller,
             seed=seed,
+            first_episode=first_episode,
             episodes=episodes,
             steps=steps,
             max_steps=max_steps,

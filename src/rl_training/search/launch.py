@@ -56,6 +56,11 @@ class Ended:
     """Why, if the launcher can tell."""
 
     @property
+    def stopped(self) -> bool:
+        """Whether it was killed, or asked to save by a scheduler, rather than failed."""
+        return self.code < 0 or self.code == PAUSED
+
+    @property
     def why(self) -> str:
         """The launcher's reason or the last line of the log."""
         return self.message or last_line(self.job.log_file) or f"exit code {self.code}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl_training.search.launch import PAUSED, POLL_SECONDS, Ended, Launcher, Restarts
+from rl_training.search.launch import POLL_SECONDS, Launcher, Restarts
 from rl_training.search.study import Study, Trial
 
 
@@ -75,7 +75,7 @@ class StudyRunner:
             if end.code == 0:
                 self._spent.append(end.seconds)
                 self._ended(trial, outcome, f"{end.seconds:,.0f} s")
-            elif _was_stopped(end) and self._restarts.allowed(trial):
+            elif end.stopped and self._restarts.allowed(trial):
                 self._say(f"{trial.name} was stopped ({end.why}); it goes on from what it saved")
                 again.append(trial)
             else:
@@ -92,11 +92,6 @@ class StudyRunner:
             mean = sum(self._spent) / len(self._spent)
             eta = f", about {mean * left / self._launcher.workers:,.0f} s left"
         self._say(f"{done}/{len(self.study.trials)} {trial.name}: {_score(trial)} ({how}){eta}")
-
-
-def _was_stopped(end: Ended) -> bool:
-    """Killed, or asked to save by a scheduler."""
-    return end.code < 0 or end.code == PAUSED
 
 
 def _score(trial: Trial) -> str:

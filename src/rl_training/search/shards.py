@@ -1,0 +1,225 @@
+"""Collects a data set in shards, which do not depend on who writes them or in which order.
+
+As a module it is the job that writes some of them: python -m rl_training.search.shards FOLDER A B
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rl_training.data.files import optional_module
+from rl_training.experiment.checkpoint import MANIFEST
+from rl_training.experiment.errors import DataError, RLTrainingError
+from rl_training.experiment.files import replace_text
+from rl_training.experiment.tracking import reraise_os_error, versions
+from rl_training.search.launch import Job
+
+PLAN_FILE, LOG_FOLDER = "collection.json", "logs"
+GROUPS_PER_WORKER = 4
+"""Jobs of each worker, so that all of them end at about the same time."""
+FOOTER = b"rl_training"
+"""Key of a shard's counts in the metadata of its file."""
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """What decides the bytes of all shards."""
+
+    checkpoint: str
+    fingerprint: str
+    """Of the checkpoint's manifest, which has the checksums of its files."""
+    unit: str
+    """steps or episodes."""
+    amount: int
+    shard: int
+    """So many of them in each shard; the last may have fewer."""
+    noise: float
+    epsilon: float
+    deterministic: bool
+    seed: int
+    trust: bool
+
+    @property
+    def shards(self) -> int:
+        return math.ceil(self.amount / self.shard)
+
+    def size(self, index: int) -> int:
+        """Steps or episodes of a shard."""
+        return min(self.shard, self.amount - index * self.shard)
+
+    def first_episode(self, index: int) -> int:
+        """No two shards have an episode in common, since each has at least one step."""
+        return index * self.shard
+
+
+def fingerprint(checkpoint: Path) -> str:
+    return hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class ShardJob(Job):
+    """Writes some shards that are next to each other."""
+
+    folder: Path
+    first: int
+    last: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        bounds = (str(self.first), str(self.last))
+        return ("-m", "rl_training.search.shards", str(self.folder.absolute()), *bounds)
+
+    @property
+    def progress(self) -> str:
+        done = (shard_file(self.folder, index).exists() for index in range(self.first, self.last))
+        return str(sum(done))
+
+
+class ShardFolder:
+    """The folder of a data set that is collected in shards."""
+
+    def __init__(self, folder: Path, plan: CollectionPlan) -> None:
+        optional_module("pyarrow.parquet", "tables", "writing a table")
+        self.folder, self.plan = folder, plan
+        self._refuse_other_contents()
+        with reraise_os_error(folder, "the same command"):
+            (folder / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
+            if not (folder / PLAN_FILE).exists():
+                whole = {"format": 1, "version": versions()["rl-training"], **asdict(plan)}
+                replace_text(folder / PLAN_FILE, json.dumps(whole, indent=1) + "\n")
+
+    def missing(self) -> list[int]:
+        """Shards that are not written yet."""
+        there = {path.name for path in self.folder.iterdir()}
+        every = range(self.plan.shards)
+        return [index for index in every if shard_file(self.folder, index).name not in there]
+
+    def jobs(self, workers: int) -> list[ShardJob]:
+        """The missing shards, in groups."""
+        missing = self.missing()
+        size = max(1, math.ceil(len(missing) / (workers * GROUPS_PER_WORKER)))
+        groups: list[list[int]] = []
+        for index in missing:
+            if groups and groups[-1][-1] == index - 1 and len(groups[-1]) < size:
+                groups[-1].append(index)
+            else:
+                groups.append([index])
+        return [self._job(group[0], group[-1] + 1) for group in groups]
+
+    def _job(self, first: int, last: int) -> ShardJob:
+        name = f"shards-{first:05d}-{last - 1:05d}"
+        return ShardJob(name, self.folder / LOG_FOLDER / f"{name}.log", self.folder, first, last)
+
+    def _refuse_other_contents(self) -> None:
+        if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir())):
+            stored = read_plan(self.folder)
+            for key, value in asdict(self.plan).items():
+                if getattr(stored, key) != value:
+                    raise DataError(
+                        f"'{self.folder}' was begun with another {key}, {getattr(stored, key)!r} "
+                        f"instead of {value!r}; repeat the command that began it, or choose "
+                        "another target with --out"
+                    )
+
+
+def read_plan(folder: Path) -> CollectionPlan:
+    path = folder / PLAN_FILE
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        values = {key: stored[key] for key in CollectionPlan.__dataclass_fields__}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise DataError(
+            f"'{folder}' exists, and its {PLAN_FILE} cannot be read; choose another target with "
+            "--out, or remove it"
+        ) from None
+    if stored.get("version") != versions()["rl-training"]:
+        raise DataError(
+            f"'{folder}' was begun with rl-training {stored.get('version')}, whose shards may "
+            "differ; install that version, or choose another target with --out"
+        )
+    return CollectionPlan(**values)
+
+
+def shard_file(folder: Path, index: int) -> Path:
+    return folder / f"part-{index:05d}.parquet"
+
+
+def counts(path: Path) -> dict[str, float]:
+    """Steps and episodes of a shard, and the sums of the returns and of their squares."""
+    parquet = optional_module("pyarrow.parquet", "tables", "reading a table")
+    return cast(dict[str, float], json.loads(parquet.read_schema(path).metadata[FOOTER]))
+
+
+# --- the job --------------------------------------------------------------------------------------
+
+
+def write_shards(folder: Path, first: int, last: int) -> None:
+    """Write the shards from `first` to before `last` that are not there yet."""
+    import torch
+
+    from rl_training.api.managed import load
+
+    torch.set_num_threads(1)  # the number of threads may change the last bit of an action
+    plan = read_plan(folder)
+    checkpoint = Path(plan.checkpoint)
+    if fingerprint(checkpoint) != plan.fingerprint:
+        raise DataError(
+            f"checkpoint '{checkpoint}' has changed since the collection began; choose another "
+            "target with --out"
+        )
+    agent: Any = None
+    for index in range(first, last):
+        if shard_file(folder, index).exists():
+            continue
+        # one kind of device for all shards, wherever they are collected
+        agent = agent or load(checkpoint, device="cpu", trust=plan.trust)
+        write_shard(agent, plan, folder, index)
+        print(f"shard {index}", flush=True)
+
+
+def write_shard(agent: Any, plan: CollectionPlan, folder: Path, index: int) -> None:
+    from rl_training.data.convert import save_shard
+
+    dataset = agent.collect(
+        **{plan.unit: plan.size(index)},
+        noise=plan.noise,
+        epsilon=plan.epsilon,
+        deterministic=plan.deterministic,
+        seed=plan.seed,
+        first_episode=plan.first_episode(index),
+    )
+    returns = dataset.episode_returns()
+    if plan.unit == "steps":
+        returns = returns[:-1]  # the last episode is cut where the shard is full
+    found = {
+        "steps": len(dataset),
+        "episodes": len(returns),
+        "returns": float(returns.sum()),
+        "squares": float((returns**2).sum()),
+    }
+    metadata = {FOOTER: json.dumps(found).encode()}
+    save_shard(dataset, shard_file(folder, index), plan.first_episode(index), metadata)
+
+
+def main(arguments: Sequence[str]) -> int:
+    # so that a draft is removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    folder, first, last = arguments
+    try:
+        write_shards(Path(folder), int(first), int(last))
+    except RLTrainingError as error:
+        print(f"error: {error}", flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
