@@ -17,9 +17,10 @@ from rl_training.experiment.config import load_config
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Log
 from rl_training.runtime.statistics import Interval, Summary
-from rl_training.search.local import LocalProcesses, Slots
+from rl_training.search.launch import Job
+from rl_training.search.local import LocalProcesses, Process, Slots
 from rl_training.search.space import configured, space_of, value_of
-from rl_training.search.study import Study, Trial
+from rl_training.search.study import Study
 from rl_training.search.tune import (
     Tuner,
     Verdict,
@@ -269,18 +270,18 @@ def test_a_trial_that_looks_bad_is_stopped_and_saved(
 class SleepingRuns(LocalProcesses):
     """Processes that do nothing; the test writes what their runs would."""
 
-    def _process(self, trial: Trial, slot: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(["sleep", "600"])
+    def _begin(self, job: Job) -> Process:
+        return Process(subprocess.Popen(["sleep", "600"]), 0)
 
     def end(self, *names: str) -> None:
-        for trial, process, _ in self._running.values():
-            if trial.name in names:
-                process.kill()
-                process.wait()
+        for name in names:
+            process = self._started[name].handle.popen
+            process.kill()
+            process.wait()
 
     @property
     def paused(self) -> set[str]:
-        return {t.name for t, process, _ in self._running.values() if process.pid in self._paused}
+        return {name for name, one in self._started.items() if one.paused}
 
 
 def test_seeds_wait_only_where_a_trial_may_be_pruned_and_free_places_take_the_next_trial(
@@ -295,7 +296,8 @@ def test_seeds_wait_only_where_a_trial_may_be_pruned_and_free_places_take_the_ne
     space = space_of(config, ["algo_kwargs.tau"], [], "eval/return_mean")
     plan = TuningPlan(config, space, (0, 1, 2), (3,), "eval/return_mean", True)
     study = TuningFolder(tmp_path / "study", plan)
-    tuner = Tuner(study, Slots(2, 1), 9, lambda line: None)
+    runs = SleepingRuns(Slots(2, 1))
+    tuner = Tuner(study, runs, 9, lambda line: None)
 
     def score(name: str, *ticks: int, finished: bool = False) -> None:
         run = study.trial(name)
@@ -315,7 +317,7 @@ def test_seeds_wait_only_where_a_trial_may_be_pruned_and_free_places_take_the_ne
             tuner._go_on(work, processes)
         tuner._claim_more(processes)
 
-    with SleepingRuns(tuner.slots) as processes:
+    with runs as processes:
         look(processes)
         assert processes.running == {"trial-0000-s0", "trial-0000-s1"}
         score("trial-0000-s0", 300)

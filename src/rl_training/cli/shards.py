@@ -23,6 +23,11 @@ def collect_shards(folder: Path, plan: CollectionPlan, wanted: Wanted, *, shown:
         )
     agent = load(plan.checkpoint, device="cpu", trust=plan.trust)
     Behaviour(plan.deterministic, plan.noise, plan.epsilon).check(agent.algorithm)
+    if agent.algorithm.spaces.is_image:
+        raise DataError(
+            f"--shard: '{agent.config.env_id}' has image observations, which tables do not hold; "
+            "collect one file that ends in .npz or .hdf5 instead"
+        )
     launcher = wanted.launcher(folder, plan.shards)
     target = ShardFolder(folder, plan)
     progress = ShardProgress(target, shown)
