@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint generated bench test-versions fuzz kills soak clean
+.PHONY: demo test docs lint generated bench test-versions fuzz kills soak clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -18,14 +18,18 @@ demo: $(STAMP)  ## train AWR on scripted data beside behaviour cloning (about 2 
 test: $(STAMP)  ## run every test; four processes keep two cores busy, because many tests wait
 	$(BIN)/python -m pytest -n 4
 
+docs: $(STAMP)  ## the documentation as a site in build/site, every link and anchor checked
+	$(BIN)/python -m docs.build_site
+
 lint: $(STAMP)  ## ruff and the strict type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-generated: $(STAMP)  ## types of all knobs for editors, tables of algorithms: after a change of an algorithm
+generated: $(STAMP)  ## types of all knobs for editors, tables of algorithms, the README's figure: after a change of an algorithm
 	$(BIN)/python -m rl_training.api.stubs
 	$(BIN)/python docs/write_tables.py
+	$(BIN)/python docs/write_figures.py
 
 bench: $(STAMP)  ## every benchmark behind benchmarks/RESULTS.md (about two hours)
 	$(BIN)/python -m benchmarks.run

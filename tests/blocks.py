@@ -8,8 +8,8 @@ The line above a block says what happens to it:
 - `<!-- runs, in tests with total_updates=20 hidden_sizes=[8] -->`: likewise, with these values in
   the place of the ones in the block, so that it takes little time.
 - `<!-- not run: reason -->`: it does not run.
-- `<!-- prints -->`: it is what the block above prints, with `...` for what may vary. Numbers of a
-  block that ran with other values may be any numbers.
+- `<!-- prints -->`: it is what the block above prints, with `...` for what may vary. Numbers may be
+  any numbers once a block of the page has run with other values.
 - `<!-- prints, numbers within 80 -->`: numbers may differ by as much, from machine to machine.
 
 A comment `# prints: text` in a Python block is a line of what that block prints.
@@ -80,9 +80,8 @@ class Block:
         """The code as tests run it."""
         code = self.code
         for name, value in self.values.items():
-            code, count = re.subn(
-                rf"\b{name}=(\[[^\]]*\]|[\w.]+)", lambda _, n=name, v=value: f"{n}={v}", code
-            )
+            pattern = rf"\b{re.escape(name)}( ?= ?)(?:\[[^\]]*\]|[\w.]+)"
+            code, count = re.subn(pattern, lambda m, to=value, of=name: f"{of}{m[1]}{to}", code)
             assert count, f"{self.where}: '{name}' has no value in the block"
         return code
 
@@ -107,19 +106,19 @@ def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, cli: Com
     """Run a page's blocks and compare what they print."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    shown, last = "", None
+    shown, last, shortened = "", None, False
     for block in blocks(page):
         if PRINTS.fullmatch(block.mark):
             assert last is not None, f"{block.where}: no block that runs above it"
-            check_output(block, block.code, shown, any_number=bool(last.values))
+            check_output(block, block.code, shown, any_number=shortened)
         if not block.runs:
             continue
-        last = block
+        last, shortened = block, shortened or bool(block.values)
         if block.language == "python":
             shown = run_python(block, folder, monkeypatch)
             lines = re.findall(r"# prints: (.+)$", block.code, re.M)
             if lines:
-                check_output(block, "\n".join(lines), shown, any_number=bool(block.values))
+                check_output(block, "\n".join(lines), shown, any_number=shortened)
         else:
             shown = "".join(run_commands(block, cli))
 

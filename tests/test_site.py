@@ -1,0 +1,81 @@
+"""The documentation as a site: it is built without a network, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from docs import build_site
+from docs.check_site import problems
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built once for all tests."""
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_site, "SOURCE", folder / "docs")
+        patch.setattr(build_site, "SITE", folder / "site")
+        build_site.main()
+    return folder / "site"
+
+
+def test_every_page_is_there_and_can_be_found(site: Path) -> None:
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    wanted = {build_site.address(p.relative_to(ROOT).as_posix()) for p in ROOT.glob("docs/**/*.md")}
+    wanted |= {"index.md", "changelog.md", "results/online-learning.md", "examples.md"}
+    assert {place.replace(".md", ".html") for place in wanted} <= pages
+    assert "Implicit" in (site / "search.json").read_text(encoding="utf-8")
+
+
+def test_the_reference_comes_from_docstrings_and_formulas_need_no_script(site: Path) -> None:
+    from rl_training import ManagedAlgorithm
+
+    python = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    assert (ManagedAlgorithm.predict.__doc__ or "?").split("\n")[0].split("`")[0] in python
+    assert "soft_update" in (site / "reference" / "extend.html").read_text(encoding="utf-8")
+    assert "--checkpoint" in (site / "reference" / "command_line.html").read_text(encoding="utf-8")
+    assert "target_entropy" in (site / "reference" / "algorithms.html").read_text(encoding="utf-8")
+    page = (site / "algorithms" / "sac.html").read_text(encoding="utf-8")
+    assert page.count("<math") > 4
+    assert "```" not in page
+    assert not re.search(r"\$[^$<]*\\[^$<]*\$", page)
+
+
+def test_broken_links_anchors_and_requests_are_found(site: Path, tmp_path: Path) -> None:
+    pages, found = problems(site)
+    assert pages > 90
+    assert not found
+    shutil.copytree(site, tmp_path / "copy")
+    page = tmp_path / "copy" / "data.html"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(
+        text.replace("runs.html", "gone.html", 1)
+        + '<a href="#nowhere">x</a><img src="none.png"><script src="https://example.org/a.js">',
+        encoding="utf-8",
+    )
+    _, found = problems(tmp_path / "copy")
+    for words in ("gone.html", "#nowhere", "none.png", "example.org"):
+        assert any(words in line and line.startswith("data.html") for line in found), words
+
+
+def test_a_link_to_nothing_in_a_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    staging = build_site.Staging()
+    monkeypatch.setattr(staging, "write", lambda place, text: None)
+    staging.page("docs/data.md", text="[a](gone.md) [b](../benchmarks/RESULTS.md#nothing) [c](x:y)")
+    assert len(staging.failures) == 2
+
+
+def test_the_images_for_training_and_serving_copy_files_that_exist() -> None:
+    for name in ("Dockerfile", "Dockerfile.train"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        copied = [
+            word for line in re.findall(r"^COPY (.+) \S+$", text, re.M) for word in line.split()
+        ]
+        missing = [p for p in copied if "$" not in p and not (ROOT / p).exists()]
+        assert copied, name
+        assert not missing, name
