@@ -50,14 +50,10 @@ def packed_rows(
             image = flat
     if len(counts) > 1:
         raise DataError(f"{asked}: the parts have different numbers of rows; give one per row each")
-    rows = np.zeros((len(image), packing.size), np.uint8)
-    start = 4 * packing.numbers
-    if numbers:
-        found = np.ascontiguousarray(np.concatenate(numbers, 1))
-        if not all_finite(found):
-            raise DataError(f"{asked}: the observation holds NaN, infinity or a number too large")
-        rows[:, :start] = found.view(np.uint8)
-    rows[:, start : start + math.prod(packing.pixels)] = image.reshape(len(image), -1)
+    found = np.concatenate([np.zeros((len(image), 0), np.float32), *numbers], 1)
+    if not all_finite(found):
+        raise DataError(f"{asked}: the observation holds NaN, infinity or a number too large")
+    rows = packed(packing, found, image)
     (count,) = counts
     return rows.reshape((1 if count is None else count, *leading, packing.size)), count is None
 
@@ -70,6 +66,15 @@ def unpacked_rows(
     numbers = np.ascontiguousarray(rows[..., :end]).view(np.float32)
     image = rows[..., end : end + math.prod(packing.pixels)].reshape(*leading, *packing.pixels)
     return numbers, image
+
+
+def packed(packing: Packing, numbers: NDArray[Any], image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(B, bytes) of (B, numbers) and (B, *pixels)."""
+    rows = np.zeros((len(image), packing.size), np.uint8)
+    start = 4 * packing.numbers
+    rows[:, :start] = np.ascontiguousarray(numbers, np.float32).view(np.uint8)
+    rows[:, start : start + math.prod(packing.pixels)] = image.reshape(len(image), -1)
+    return rows
 
 
 def frame_space(env: gym.Env[Any, Any], stack: int) -> gym.Space[Any]:
@@ -91,10 +96,17 @@ class PackedObservation(gym.ObservationWrapper[NDArray[np.uint8], Any, Any]):
     """Observations of one image and other parts, as bytes."""
 
     def __init__(
-        self, env: gym.Env[Any, Any], env_id: str, parts: tuple[Part, ...], stack: int
+        self,
+        env: gym.Env[Any, Any],
+        env_id: str,
+        parts: tuple[Part, ...],
+        number_bounds: tuple[NDArray[Any], NDArray[Any]],
+        stack: int,
     ) -> None:
+        """`number_bounds` are those of the numbers beside the image."""
         super().__init__(env)
         self.observation_layout, self.stack = Layout(parts), stack
+        self.number_bounds = number_bounds
         packing = packing_of(self.observation_layout)
         assert packing is not None
         shape = (stack, packing.size) if stack > 1 else (packing.size,)

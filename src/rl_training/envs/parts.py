@@ -60,7 +60,8 @@ def _with_parts_as_vector(env: gym.Env[Any, Any], env_id: str) -> gym.Env[Any, A
         return env
     try:
         frame = frame_space(env, stack)
-        parts = tuple(part for part, _, _ in _parts(frame, ()))
+        found = list(_parts(frame, ()))
+        parts = tuple(part for part, _, _ in found)
         images = [part.name for part in parts if part.pixels]
         if len(images) > 1:
             raise EnvironmentSetupError(
@@ -70,7 +71,7 @@ def _with_parts_as_vector(env: gym.Env[Any, Any], env_id: str) -> gym.Env[Any, A
     except EnvironmentSetupError as error:
         raise EnvironmentSetupError(f"env_id: '{env_id}': {error}") from None
     if images:
-        return PackedObservation(env, env_id, parts, stack)
+        return PackedObservation(env, env_id, parts, _bounds(found), stack)
     return VectorObservation(env, env_id)
 
 
@@ -118,6 +119,13 @@ def _parts(space: gym.Space[Any], path: Path) -> Iterator[tuple[Part, Any, Any]]
         )
 
 
+def _bounds(found: list[tuple[Part, Any, Any]]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Of all numbers of what `_parts` gave, in their order."""
+    low, high = (np.concatenate([part[side] for part in found]) for side in (1, 2))
+    with np.errstate(over="ignore"):
+        return low.astype(np.float32), high.astype(np.float32)
+
+
 class VectorObservation(gym.ObservationWrapper[NDArray[np.float32], Any, Any]):
     """Observations as vectors; choices are one-hot."""
 
@@ -125,10 +133,7 @@ class VectorObservation(gym.ObservationWrapper[NDArray[np.float32], Any, Any]):
         super().__init__(env)
         found = list(_parts(env.observation_space, ()))
         self.observation_layout = Layout(tuple(part for part, _, _ in found))
-        low, high = (np.concatenate([part[side] for part in found]) for side in (1, 2))
-        with np.errstate(over="ignore"):
-            bounds = low.astype(np.float32), high.astype(np.float32)
-        self.observation_space = kinds.Box(*bounds, dtype=np.float32)
+        self.observation_space = kinds.Box(*_bounds(found), dtype=np.float32)
         self.asked = f"env_id: environment '{env_id}'"
 
     def observation(self, observation: Any) -> NDArray[np.float32]:

@@ -104,6 +104,9 @@ def _check_part(port: Mapping[str, Any]) -> None:
     name, path, choices = port["name"], port.get("path", []), port.get("choices")
     if not isinstance(path, list) or not all(isinstance(step, (str, int)) for step in path):
         raise ValueError(f"'inputs.{name}.path' should hold names and positions")
+    frames = port.get("frame_stack", 1)
+    if type(frames) is not int or frames < 1 or (frames > 1 and port["shape"][1:2] != [frames]):
+        raise ValueError(f"'inputs.{name}.frame_stack' should be the first axis of its frames")
     categories = port.get("categories")
     if categories is not None and not _are_names(categories):
         raise ValueError(f"'inputs.{name}.categories' should hold names")

@@ -12,7 +12,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.tracking import versions
 from rl_training.export.contract import EPISODE_START, FORMAT, MODEL, VERSION
-from rl_training.export.graph import MASK, OPSET, PolicyGraph, Port
+from rl_training.export.graph import MASK, OPSET, PolicyGraph, Port, packed_frames
 from rl_training.export.observations import Seen, Task
 
 
@@ -78,27 +78,31 @@ def _port(port: Port) -> dict[str, Any]:
 def _seen(graph: PolicyGraph, seen: Seen) -> list[dict[str, Any]]:
     """The observation, or each of its parts, and the mask."""
     spaces, found, at = graph.algorithm.spaces, [], 0
+    frames = packed_frames(spaces)
+    stacked = "" if frames == 1 else _stacked(frames)
     for port in graph.seen:
         entry = _port(port)
         if port.name == MASK:
             entry |= {"role": "mask", "meaning": "true for every action that is allowed now"}
-        elif spaces.is_image:
+        elif port.dtype == "uint8":
             entry |= _image(spaces)
         elif port.part is not None and port.part.choices:
-            entry |= {"role": "observation", **_choice(port.part)}
+            entry |= {"role": "observation", **_choice(port.part, frames)}
+            entry["meaning"] += stacked
         else:
-            numbers = slice(at, at + math.prod(port.shape))
+            numbers = slice(at, at + math.prod(port.shape) // frames)
             low, high = (
-                _bounds(None if bound is None else np.ravel(bound)[numbers])
+                _bounds(None if bound is None else np.tile(np.ravel(bound)[numbers], frames))
                 for bound in (seen.low, seen.high)
             )
             what = "the observation" if port.part is None else f"'{port.part.name}'"
+            inside = "; it is normalised inside" if graph.algorithm.normalizer.active else ""
             entry |= {
                 "role": "observation",
                 "units": "the environment's",
                 "low": low,
                 "high": high,
-                "meaning": f"{what} as the environment gives it; it is normalised inside",
+                "meaning": f"{what} as the environment gives it{inside}{stacked}",
             }
         if port.part is not None and port.part.path:
             entry["path"] = list(port.part.path)
@@ -108,12 +112,7 @@ def _seen(graph: PolicyGraph, seen: Seen) -> list[dict[str, Any]]:
 
 
 def _image(spaces: Spaces) -> dict[str, Any]:
-    frames = ""
-    if spaces.frame_stack > 1:
-        frames = (
-            f"; its first axis holds the newest {spaces.frame_stack} frames, the oldest first, "
-            "which the caller keeps"
-        )
+    frames = _stacked(spaces.frame_stack) if spaces.frame_stack > 1 else ""
     return {
         "role": "observation",
         "units": "the environment's",
@@ -124,11 +123,19 @@ def _image(spaces: Spaces) -> dict[str, Any]:
     }
 
 
-def _choice(part: Part) -> dict[str, Any]:
+def _stacked(frames: int) -> str:
+    return (
+        f"; its first axis holds the newest {frames} frames, the oldest first, which the caller "
+        "keeps"
+    )
+
+
+def _choice(part: Part, frames: int) -> dict[str, Any]:
     """Whole numbers that the graph writes one-hot."""
-    starts = part.starts or (0,) * len(part.choices)
-    ends = [start + count - 1 for start, count in zip(starts, part.choices, strict=True)]
-    entry: dict[str, Any] = {"choices": list(part.choices), "low": list(starts), "high": ends}
+    choices = part.choices * frames
+    starts = (part.starts or (0,) * len(part.choices)) * frames
+    ends = [start + count - 1 for start, count in zip(starts, choices, strict=True)]
+    entry: dict[str, Any] = {"choices": list(choices), "low": list(starts), "high": ends}
     if len(ends) == 1:
         entry |= {"low": starts[0], "high": ends[0]}
     if part.labels:

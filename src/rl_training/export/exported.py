@@ -208,10 +208,11 @@ class ExportedPolicy(Playable):
         from rl_training.export.vectors import as_vectors, feeds_of
 
         try:
-            rows = None if action_mask is not None else as_vectors(self.policy, observation)
-            if rows is None:
+            given = None if action_mask is not None else as_vectors(self.policy, observation)
+            if given is None:
                 return self.policy.feeds(observation, action_mask)
-            return feeds_of(self.policy, rows.reshape(-1, rows.shape[-1])), rows.ndim == 1
+            rows, alone = given
+            return feeds_of(self.policy, rows), alone
         except ValueError as error:
             raise DataError(f"predict: {error}") from None
 

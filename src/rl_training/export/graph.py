@@ -102,30 +102,36 @@ class SeenPort(Port):
     """An input that is read from what the caller observes: a part of it, or the mask."""
 
     part: Part | None = None
-    """None for images, vectors without parts and masks."""
+    """None for images alone, vectors without parts and masks."""
 
 
 def seen_ports(spaces: Spaces) -> list[SeenPort]:
     """What the graph takes of an observation; together they are the networks' vector or image."""
     rest = spaces.obs_dim - (spaces.action_dim if spaces.has_mask else 0)
-    if spaces.is_image:
-        ports = [SeenPort("observation", "uint8", spaces.obs_shape)]
-    elif spaces.layout is None:
-        ports = [SeenPort("observation", "float32", (rest,))]
-    else:
+    if spaces.layout is not None:
+        frames = (spaces.frame_stack,) if packed_frames(spaces) > 1 else ()
         ports = []
         for part in spaces.layout.parts:
             name = f"observation.{part.name}" if part.path else "observation"
             if any(port.name == name for port in ports):  # a name with a dot and a nested one
                 name = f"{name}.{len(ports)}"
-            kind = "int64" if part.choices else "float32"
-            ports.append(SeenPort(name, kind, part.shape, part))
+            kind = "uint8" if part.pixels else "int64" if part.choices else "float32"
+            ports.append(SeenPort(name, kind, (*frames, *(part.pixels or part.shape)), part))
+    elif spaces.is_image:
+        ports = [SeenPort("observation", "uint8", spaces.obs_shape)]
+    else:
+        ports = [SeenPort("observation", "float32", (rest,))]
     if spaces.has_mask:
         ports.append(SeenPort(MASK, "bool", (spaces.action_dim,)))
     return ports
 
 
 MASK = "action_mask"
+
+
+def packed_frames(spaces: Spaces) -> int:
+    """Frames of which each part of an observation holds all, where an image is among them."""
+    return spaces.frame_stack if spaces.packing is not None else 1
 
 
 class PolicyGraph(nn.Module):
@@ -148,11 +154,6 @@ class PolicyGraph(nn.Module):
         if draws:
             refuse_sampling(algorithm, "leave out --stochastic")
         spaces = algorithm.spaces
-        if spaces.packing is not None:
-            raise ExportError(
-                f"the task has {spaces.describe()}, and exports hold vectors or images alone; load "
-                "the checkpoint with rl_training.load instead"
-            )
         self.seen = seen_ports(spaces)
         low, high = (
             torch.tensor(values, dtype=torch.float32)
@@ -224,20 +225,23 @@ class PolicyGraph(nn.Module):
         return (self.in_env_units(action), *tree_flatten(after)[0], *further)
 
     def observation(self, seen: Sequence[Tensor]) -> Tensor:
-        """`Layout.named_rows` and the mask behind it, as operations of the graph."""
+        """`Layout.named_rows` and the mask or the image behind it, as operations of the graph."""
         if len(seen) == 1 and self.seen[0].part is None:
             return seen[0]
+        frames = packed_frames(self.algorithm.spaces)
         pieces: list[Tensor] = []
+        images: list[Tensor] = []
         for port, values in zip(self.seen, seen, strict=True):
-            part, flat = port.part, values.flatten(1) if values.ndim > 1 else values.unsqueeze(1)
+            part, flat = port.part, values.reshape(values.shape[0], frames, -1)
             if part is None or not part.choices:
-                pieces.append(flat.float())
+                (images if port.dtype == "uint8" else pieces).append(flat.float())
                 continue
             starts = part.starts or (0,) * len(part.choices)
             for i, (count, start) in enumerate(zip(part.choices, starts, strict=True)):
                 known = torch.arange(start, start + count, device=flat.device)
-                pieces.append((flat[:, i : i + 1] == known).float())
-        return torch.cat(pieces, 1)
+                pieces.append((flat[..., i : i + 1] == known).float())
+        whole = torch.cat([*pieces, *images], -1)
+        return whole if frames > 1 else whole.squeeze(1)
 
     def in_env_units(self, action: Tensor) -> Tensor:
         """`Spaces.to_env` and `Spaces.outside`, operation by operation; that both agree is a part

@@ -11,6 +11,7 @@ import numpy as np
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.contract import close_env
 from rl_training.envs.make import make_env
+from rl_training.envs.packed import packed
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import RLTrainingError
@@ -39,6 +40,7 @@ class Seen:
     """What is known of the observations of a task."""
 
     low: Array | None
+    """Of an image beside other parts, the bounds of the numbers in those parts."""
     high: Array | None
     by_kind: dict[str, Array]
     returns: EvalResult | None
@@ -58,6 +60,8 @@ def observe(
             env = make_env(task.env_id, task.env_kwargs)
             space: Any = env.observation_space
             low, high = np.asarray(space.low), np.asarray(space.high)
+            if algorithm.spaces.packing is not None:
+                low, high = env.get_wrapper_attr("number_bounds")
             close_env(env)
             if episodes:
                 recorder = _Recorder(ActingPolicy(algorithm))
@@ -69,7 +73,7 @@ def observe(
     if not len(observed) and logged is not None:
         observed, kind = _spread(logged), "data"
     by_kind = {kind: observed} if len(observed) else {}
-    by_kind["random"] = _possible(_random(algorithm, observed, low, high), algorithm.spaces)
+    by_kind["random"] = _random(algorithm, observed, low, high)
     dtype = algorithm.spaces.obs_dtype
     by_kind = {name: np.ascontiguousarray(rows, dtype) for name, rows in by_kind.items()}
     return Seen(low, high, by_kind, returns, problem)
@@ -115,14 +119,31 @@ def _spread(rows: Array) -> Array:
 
 def _random(algorithm: Algorithm, seen: Array, low: Array | None, high: Array | None) -> Array:
     """Uniform between bounds; where there are none, around what was seen or normalised by."""
-    rng, spaces = np.random.default_rng(0), algorithm.spaces
+    rng, spaces, packing = np.random.default_rng(0), algorithm.spaces, algorithm.spaces.packing
+    if packing is not None:
+        frames = KEPT * spaces.frame_stack
+        centre, spread = np.zeros(packing.numbers), np.ones(packing.numbers)
+        numbers = _possible(_uniform(rng, frames, centre, spread, low, high), spaces)
+        image = rng.integers(0, 256, (frames, *packing.pixels), dtype=np.uint8)
+        return packed(packing, numbers, image).reshape(KEPT, *spaces.obs_shape)
     if spaces.is_image:
         return rng.integers(0, 256, (KEPT, *spaces.image_shape), dtype=np.uint8)
     normalizer = algorithm.normalizer
     centre, spread = normalizer.mean.cpu().numpy(), normalizer.std.cpu().numpy()
     if len(seen) and not normalizer.active:
         centre, spread = seen.mean(0), np.maximum(seen.std(0), 1e-3)
-    drawn = centre + 3.0 * spread * rng.uniform(-1.0, 1.0, (KEPT, spaces.obs_dim))
+    return _possible(_uniform(rng, KEPT, centre, spread, low, high), spaces)
+
+
+def _uniform(
+    rng: np.random.Generator,
+    rows: int,
+    centre: Array,
+    spread: Array,
+    low: Array | None,
+    high: Array | None,
+) -> Array:
+    drawn = centre + 3.0 * spread * rng.uniform(-1.0, 1.0, (rows, len(centre)))
     if low is not None and high is not None:
         bounded = np.isfinite(low) & np.isfinite(high) & (np.abs(low) < 1e6) & (np.abs(high) < 1e6)
         inside = rng.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), drawn.shape)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.spaces import Spaces
@@ -29,7 +29,9 @@ STEPS = 20
 TOLERANCE = 1e-5
 HALF_TOLERANCE = 1e-2
 """Largest difference of Box actions, in units of half their range where that is above 1."""
-NUDGES = 24
+NUDGES, ROUNDINGS = 24, 4.0
+"""Times that the agent's weights are moved by their rounding, and how often as far as that moves
+the agent's state the export's may be from it."""
 
 
 @dataclass
@@ -42,17 +44,11 @@ class Parity:
     batches: tuple[int, ...] = BATCHES
     steps: int = 1
     largest_error: float = 0.0
-    differing_actions: int = 0
     ties: int = 0
     """Rows in which the agent itself, with weights moved by their rounding, acts as the export."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-class Answer(NamedTuple):
-    action: Array
-    state: Any
 
 
 def check(
@@ -99,87 +95,112 @@ class _Comparison:
     def run(self, episode: Array, where: str) -> None:
         """One piece, step by step; both keep their own state."""
         mine: Any = None
-        theirs: dict[str, Array] | None = None
+        theirs: dict[str, Array] = {}
         for obs in episode:
             noise = self.policy.drawn(len(obs), self.rng)
-            if self.graph.draws:
-                before, (expected, mine) = mine, self._drawn(obs, mine, noise)
-            else:
-                before, (expected, mine) = mine, self.predict(obs, mine)
-            got, theirs = self.exported(obs, theirs, noise)
+            expected, mine = self._agent(obs, mine, noise)
+            before, (got, theirs) = theirs, self.exported(obs, theirs, noise)
             unlike = self._unlike(expected, got)
-            if self.graph.algorithm.recurrent:
-                wanted = self._as_arrays(mine)
-                for name, value in theirs.items():
-                    unlike |= self._far(wanted[name], value, 1.0)
+            wanted = self._as_arrays(mine)
+            for name, value in wanted.items():
+                unlike |= self._strayed(value, theirs[name])
             if unlike.any():
-                self._explain(
-                    Answer(expected, mine), got, theirs, obs, before, noise, unlike, where
-                )
-                if theirs:
-                    for name, value in self._as_arrays(mine).items():
-                        theirs[name] = np.where(_column(unlike, value), value, theirs[name])
+                step = _Step(where, obs, noise, before, expected, got, theirs)
+                self._explain(step, unlike)
+                for name, value in wanted.items():
+                    theirs[name] = np.where(_column(unlike, value), value, theirs[name])
             same = ~unlike
             if same.any() and self.graph.algorithm.spaces.is_box:
                 error = float((np.abs(got - expected) / self.scale)[same].max())
                 self.parity.largest_error = max(self.parity.largest_error, error)
 
-    def _drawn(self, obs: Array, state: Any, noise: Mapping[str, Array]) -> tuple[Array, Any]:
-        """The agent's action for given random numbers."""
+    def _agent(self, obs: Array, state: Any, noise: Mapping[str, Array]) -> tuple[Array, Any]:
+        """The agent's action, for given random numbers where actions are drawn."""
+        if not self.graph.draws:
+            return self.predict(obs, state)
         with GivenNoise([torch.from_numpy(value) for value in noise.values()]):
             return self.acting(obs, state)
 
     def _as_arrays(self, state: Any) -> dict[str, Array]:
-        leaves = tree_leaves(state)
+        if not self.graph.states:
+            return {}
         names = (port.name for port in self.graph.states)
+        leaves = tree_leaves(state)
         return {name: leaf.cpu().numpy() for name, leaf in zip(names, leaves, strict=True)}
 
+    def _as_carry(self, state: Mapping[str, Array]) -> Any:
+        """A state of the export as the agent's."""
+        parts = [torch.from_numpy(state[port.name]) for port in self.graph.states if state]
+        return tree_unflatten(parts, self.graph.carry_form) if parts else None
+
     def _unlike(self, expected: Array, got: Array) -> Array:
+        """Rows in which actions differ."""
         if not self.graph.algorithm.spaces.is_box:
             unlike: Array = (expected != got).reshape(len(got), -1).any(1)
             return unlike
-        return self._far(expected, got, self.scale)
+        error = np.abs(got.astype(np.float64) - expected) / self.scale
+        return np.asarray(~(error <= self.parity.tolerance).all(1))  # NaN is far
 
-    def _far(self, expected: Array, got: Array, scale: Any) -> Array:
-        size = np.maximum(scale, 1.0) if np.isscalar(scale) else scale
-        error = np.abs(got.astype(np.float64) - expected) / size
-        far: Array = ~(error <= self.parity.tolerance)  # NaN is far
-        return np.asarray(far.reshape(len(far), -1).any(1))
+    def _strayed(self, expected: Array, got: Array, rounding: Array | float = 0.0) -> Array:
+        """Rows in which a part of the state differs by more than the tolerance, in units of its
+        largest number where that is above 1, and by more than a `rounding`."""
+        flat = expected.reshape(len(expected), -1)
+        error = np.abs(got.reshape(flat.shape).astype(np.float64) - flat)
+        scale = np.maximum(np.abs(flat).max(1, initial=1.0, keepdims=True), 1.0)
+        return np.asarray(~(error <= np.maximum(self.parity.tolerance * scale, rounding)).all(1))
 
-    def _explain(
-        self,
-        answer: Answer,
-        got: Array,
-        theirs: Mapping[str, Array],
-        obs: Array,
-        before: Any,
-        noise: Mapping[str, Array],
-        unlike: Array,
-        where: str,
-    ) -> None:
-        """Count rows that are ties, and refuse the others."""
-        tied = np.zeros_like(unlike)
+    def _explain(self, step: _Step, unlike: Array) -> None:
+        """Count rows that are ties, and refuse the others.
+
+        The agent goes on from the state that the export had, with weights moved by their rounding.
+        In a tie it takes the export's action with some of them; and the export's state is no
+        further from the agent's than `ROUNDINGS` times what that moves.
+        """
+        start = self._as_carry(step.before)
+        action, state = self._agent(step.obs, start, step.noise)
+        wanted = self._as_arrays(state)
+        tied = ~self._unlike(action, step.got)
+        rounding = {name: np.zeros_like(flat) for name, flat in _flat(wanted).items()}
         for draw in range(NUDGES):
             with nudged(self.graph.algorithm, self.nudge, draw):
-                if self.graph.draws:
-                    action, state = self._drawn(obs, before, noise)
-                else:
-                    action, state = self.predict(obs, before)
-            like = ~self._unlike(action, got)
-            if self.graph.algorithm.recurrent:
-                for name, value in self._as_arrays(state).items():
-                    like &= ~self._far(value, theirs[name], 1.0)
-            tied |= like & unlike
+                action, state = self._agent(step.obs, start, step.noise)
+            tied |= ~self._unlike(action, step.got)
+            for name, flat in _flat(self._as_arrays(state)).items():
+                moved = np.abs(flat - wanted[name].reshape(flat.shape))
+                rounding[name] = np.maximum(rounding[name], moved)
         wrong = unlike & ~tied
-        self.parity.ties += int(tied.sum())
         if wrong.any():
-            self.parity.differing_actions += int(wrong.sum())
             row = int(np.flatnonzero(wrong)[0])
-            raise ExportError(
-                f"the exported policy does not act as the agent: for {where} it does "
-                f"{np.asarray(got[row]).tolist()} where the agent does "
-                f"{np.asarray(answer.action[row]).tolist()}; nothing was written"
-            )
+            did, should = (np.asarray(x[row]).tolist() for x in (step.got, step.expected))
+            raise _difference(step.where, f"it does {did} where the agent does {should}")
+        for name, value in wanted.items():
+            far = self._strayed(value, step.theirs[name], ROUNDINGS * rounding[name])
+            if (far & unlike).any():
+                raise _difference(step.where, f"its output 'next_{name}' is not the agent's state")
+        self.parity.ties += int(unlike.sum())
+
+
+class _Step(NamedTuple):
+    """One step in which the two differ."""
+
+    where: str
+    obs: Array
+    noise: Mapping[str, Array]
+    before: Mapping[str, Array]
+    """The state of the export."""
+    expected: Array
+    got: Array
+    theirs: Mapping[str, Array]
+
+
+def _difference(where: str, what: str) -> ExportError:
+    return ExportError(
+        f"the exported policy does not act as the agent: for {where} {what}; nothing was written"
+    )
+
+
+def _flat(state: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: value.reshape(len(value), -1) for name, value in state.items()}
 
 
 def _column(mask: Array, like: Array) -> Array:

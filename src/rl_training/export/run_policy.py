@@ -171,9 +171,9 @@ class Part:
         except (ValueError, TypeError, OverflowError):  # such as lists of several lengths
             values = np.asarray("")
         values = self._coded(values) if self.codes else values
-        if values.dtype.kind not in "fiub" or (self.dtype == np.uint8 and values.dtype != np.uint8):
-            kind = "numbers" if self.chosen else f"{self.dtype} numbers"
-            raise ValueError(f"'{self.name}' must hold {kind}, got {values.dtype}")
+        kinds, wanted = ("iu", BYTES) if self.dtype == np.uint8 else ("fiub", "numbers")
+        if values.dtype.kind not in kinds:
+            raise ValueError(f"'{self.name}' must hold {wanted}, got {values.dtype}")
         alone = values.shape == self.shape
         if not alone and values.shape[1:] != self.shape:
             shape = list(self.shape)
@@ -189,7 +189,10 @@ class Part:
             self._refuse_other_choices(values)
         elif self.role == "mask" and not np.asarray(values, bool).any(-1).all():
             raise ValueError(f"'{self.name}' must allow an action in every row")
-        elif self.dtype != np.uint8 and not np.abs(values).max(initial=0) <= LARGEST:
+        elif self.dtype == np.uint8:
+            if values.dtype != np.uint8 and not ((values >= 0) & (values <= 255)).all():
+                raise ValueError(f"'{self.name}' must hold {BYTES}")
+        elif not np.abs(values).max(initial=0) <= LARGEST:
             raise ValueError(f"'{self.name}' holds NaN, infinity or a number beyond float32")
         return np.ascontiguousarray(values, self.dtype)
 
@@ -216,7 +219,7 @@ class Part:
             )
 
 
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST, BYTES = float(np.finfo(np.float32).max), "whole numbers from 0 to 255"
 
 
 def refuse_foreign_parts(model: bytes) -> None:
@@ -298,10 +301,7 @@ if __name__ == "__main__":
     here = Path(__file__).parent
     if len(sys.argv) > 1:
         acting = Policy(here)
-        asked = json.loads(sys.argv[1])
-        if acting.seen[0].dtype == np.uint8:
-            asked = np.asarray(asked, np.uint8)
-        action = acting(asked)[0]
+        action = acting(json.loads(sys.argv[1]))[0]
         print(
             json.dumps((action if acting.label(action) is None else acting.label(action)).tolist())
         )

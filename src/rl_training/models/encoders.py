@@ -70,9 +70,17 @@ class ImageEncoder(Encoder):
 
 
 def unpacked(obs: Tensor, pixels: Sequence[int], numbers: int) -> tuple[Tensor, Tensor]:
-    """(..., numbers) float32 and (..., *pixels) uint8 from (..., bytes) that hold both."""
-    leading, end = obs.shape[:-1], 4 * numbers
-    found = obs[..., :end].contiguous().view(torch.float32)
+    """(..., numbers) float32 and (..., *pixels) from (..., bytes) that hold both.
+
+    Exported graphs, which cannot read bytes as numbers, give float32 numbers with the pixels
+    behind them instead.
+    """
+    leading = obs.shape[:-1]
+    if obs.dtype == torch.uint8:
+        end = 4 * numbers
+        found = obs[..., :end].contiguous().view(torch.float32)
+    else:
+        end, found = numbers, obs[..., :numbers]
     image = obs[..., end : end + math.prod(pixels)].reshape(*leading, *pixels)
     return found, image
 
