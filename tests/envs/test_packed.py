@@ -22,7 +22,6 @@ from rl_training.experiment.errors import (
     DataError,
     EnvironmentFailure,
     EnvironmentSetupError,
-    ExportError,
 )
 from rl_training.models.encoders import EncodedMLP, PartsEncoder, unpacked
 
@@ -163,8 +162,6 @@ def test_runs_resume_bit_for_bit_and_predict_what_the_environment_gives(tmp_path
         ):
             with pytest.raises(DataError, match=message):
                 again.predict(wrong)
-        with pytest.raises(ExportError, match="exports hold vectors or images alone"):
-            again.export(tmp_path / "export")
 
 
 def test_dreamer_predicts_both_parts() -> None:

@@ -18,25 +18,31 @@ from rl_training.export.write import ExportResult
 from rl_training.runtime.evaluation import EvalResult
 
 from ..contract.small_runs import small_config
+from ..envs.test_packed import Lamps
 from ..envs.test_parts import Wards
 from ..runtime.test_policy import Lopsided as Lopsided  # registers the environment
 
 LOPSIDED = "tests/Lopsided-v0"
 PARTS = {"box": "tests/Doses-v0", "discrete": "tests/Wards-v0"}
 """Tasks whose observations are many parts."""
+LAMPS = {"box": "tests/Dials-v0", "discrete": "tests/Lamps-v0"}
+"""Tasks whose observations are an image beside other parts."""
 
 
-class Doses(Wards):
-    """The same with actions between bounds that are not symmetric."""
+class LopsidedActions(gym.Wrapper[Any, Any, Any, Any]):
+    """Actions between bounds that are not symmetric, which are paid for what they add to 0."""
 
-    action_space: Any = Lopsided.action_space
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = Lopsided.action_space
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        obs, _, *rest = super().step(0)
-        return obs, float(np.sum(action) * self.ward), *rest
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(0)
+        return obs, float(np.sum(action) * (1.0 + float(reward))), *rest
 
 
-gym.register("tests/Doses-v0", Doses)  # type: ignore[arg-type]
+gym.register("tests/Doses-v0", lambda: LopsidedActions(Wards()))  # type: ignore[arg-type]
+gym.register("tests/Dials-v0", lambda: LopsidedActions(Lamps()))  # type: ignore[arg-type]
 
 
 def agent_of(
@@ -54,7 +60,8 @@ def disturb(agent: ManagedAlgorithm) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in algorithm.parameters():
-            weight += 0.3 * torch.randn(weight.shape, generator=generator)
+            inputs = weight[0].numel() if weight.ndim > 1 else 10
+            weight += torch.randn(weight.shape, generator=generator) / inputs**0.5
     if not algorithm.spaces.is_image:
         algorithm.normalizer.active = True
         width = algorithm.spaces.obs_dim

@@ -2,151 +2,190 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.experiment.registry import algorithm_class, algorithm_names
-from rl_training.export import write
 from rl_training.export.contract import read_contract
 from rl_training.export.exported import load_policy
-from rl_training.export.graph import PolicyGraph, traced
+from rl_training.export.graph import PolicyGraph
 from rl_training.export.parity import STEPS, TOLERANCE
+from rl_training.export.run_policy import repeat_sample
 
-from .exporting import LOPSIDED, PARTS, agent_of, export, same_returns
+from ..envs.choices import ENV_ID as CHOICES
+from ..envs.masked import register_masked
+from .exporting import LAMPS, LOPSIDED, PARTS, agent_of, export, same_returns
 
-VECTORS = {"box": LOPSIDED, "discrete": "CartPole-v1"}
-CATCH = "rl_training/Catch-v0"
-
-
-class Programs:
-    """Traces every policy and exports one of each program: the model is made from the program
-    and the weights alone, so an algorithm that acts by the same operations as another one is
-    compared with its agent in PyTorch."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.monkeypatch, self.known = folder, monkeypatch, set[str]()
-
-    def compare(self, agent: ManagedAlgorithm) -> None:
-        name, recurrent = agent.algorithm.name(), agent.algorithm.recurrent
-        graph = PolicyGraph(agent.algorithm, draws=False).eval()
-        program = traced(graph)
-        text = operations(program)
-        if text not in self.known:
-            self.known.add(text)
-            self.monkeypatch.setattr(write, "traced", lambda _: program)  # once is enough
-            result = export(agent, self.folder / f"{len(self.known)}")
-            assert result.parity.largest_error <= TOLERANCE, name
-            assert set(result.parity.observations) == {"environment", "random"}, name
-            assert result.parity.steps == (STEPS if recurrent else 1), name
-            assert same_returns(result.returns, result.exported_returns), name
-        same_action(agent, graph, program.module())
+TASKS = {
+    "vector": {"box": LOPSIDED, "discrete": "CartPole-v1", "multi_discrete": CHOICES},
+    "vector with a mask": {"discrete": "masked/Task-v0"},
+    "vector of parts": PARTS,
+    "image": {"discrete": "rl_training/Catch-v0"},
+    "image beside parts": LAMPS,
+}
+"""Of each kind of observation and of actions."""
+LARGEST_AXIS = 1
+"""Whole numbers above it are sizes of what is computed, and no part of how."""
 
 
-def operations(program: torch.export.ExportedProgram) -> str:
-    """What a program does, with the shapes of what it is done to and without names."""
-    nodes = [node for node in program.graph.nodes if node.users or node.op == "output"]
-    number = {node: str(i) for i, node in enumerate(nodes)}
-    kept = []
-    for node in nodes:
-        given = torch.fx.node.map_arg((node.args, node.kwargs), number.__getitem__)
-        target = str(node.target) if node.op == "call_function" else ""
-        kept.append((node.op, target, str(given), str(getattr(node.meta.get("val"), "shape", ""))))
-    return str(kept)
+class Case(NamedTuple):
+    algo: str
+    kind: str
+    env_id: str
+    memory: str
+    draws: bool
+
+    def agent(self) -> ManagedAlgorithm:
+        knobs = {"memory": self.memory, "memory_size": 8, "sequence_length": 4}
+        return agent_of(
+            self.algo, self.kind, self.env_id, **(knobs if self.memory != "none" else {})
+        )
 
 
-def same_action(agent: ManagedAlgorithm, graph: PolicyGraph, acting: Any) -> None:
-    """What the graph does for five random observations is what the agent does."""
-    rng, feeds = np.random.default_rng(0), list[Any]()
+def cases() -> Iterator[tuple[Case, ManagedAlgorithm]]:
+    for algo in algorithm_names():
+        cls = algorithm_class(algo)
+        memories = ("none", "gru", "lstm") if "memory" in cls.Params.model_fields else ("none",)
+        for observed, tasks in TASKS.items():
+            taken = observed.partition(" ")[0] in cls.observation_kinds
+            if not taken or ("mask" in observed and not cls.takes_masks):
+                continue
+            for kind in sorted(cls.action_kinds & set(tasks)):
+                for memory in memories:
+                    case = Case(algo, kind, tasks[kind], memory, draws=False)
+                    agent = case.agent()
+                    yield case, agent
+                    if agent.algorithm.policy.has_density:
+                        yield case._replace(draws=True), agent
+
+
+class Operations(TorchDispatchMode):
+    """Keeps what is computed: each operation with its options and the kinds of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [_form(value) for value in tree_leaves((args, kwargs))]
+        self.found.add(f"{func} of {given}")
+        return func(*args, **(kwargs or {}))
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} of {value.ndim} axes"
+    size = isinstance(value, float) or (isinstance(value, int) and value > LARGEST_AXIS)
+    return type(value).__name__ if size else str(value)
+
+
+def random_feeds(graph: PolicyGraph, rng: np.random.Generator, rows: int) -> list[Any]:
+    feeds = list[Any]()
     for port in graph.seen:
-        shape = (5, *port.shape)
+        shape = (rows, *port.shape)
         if port.dtype == "uint8":
             feeds.append(rng.integers(0, 256, shape, dtype=np.uint8))
+        elif port.dtype == "bool":
+            feeds.append(rng.random(shape) < 0.5)
+            feeds[-1][:, 1] = True
         elif port.part is not None and port.part.choices:
             starts = port.part.starts
-            feeds.append(rng.integers(starts, np.add(starts, port.part.choices), (5, len(starts))))
-            feeds[-1] = feeds[-1].reshape(shape)
+            ends = np.add(starts, port.part.choices)
+            feeds.append(rng.integers(starts, ends, (rows, len(starts))).reshape(shape))
         else:
             feeds.append(rng.normal(size=shape).astype(np.float32))
-    expected, _ = agent.predict(graph.observation([torch.from_numpy(x) for x in feeds]).numpy())
-    states = [
-        torch.zeros(5, *port.shape, dtype=getattr(torch, port.dtype)) for port in graph.states
+    return feeds
+
+
+def as_given(graph: PolicyGraph, feeds: list[Any]) -> dict[str, Any]:
+    """What `predict` takes for the inputs of the graph: parts lie where their paths say."""
+    asked: dict[Any, Any] = {}
+    for port, values in zip(graph.seen, feeds, strict=True):
+        path = ("action_mask",) if port.dtype == "bool" else ("observation",)
+        path += () if port.part is None else port.part.path
+        place = asked
+        for step in path[:-1]:
+            place = place.setdefault(step, {})
+        place[path[-1]] = values
+    return {key: _with_tuples(value) for key, value in asked.items()}
+
+
+def _with_tuples(tree: Any) -> Any:
+    if not isinstance(tree, Mapping):
+        return tree
+    inner = {key: _with_tuples(value) for key, value in tree.items()}
+    return tuple(inner.values()) if 0 in inner else inner
+
+
+def operations(case: Case, agent: ManagedAlgorithm) -> set[str]:
+    """What the graph of an agent computes, which has to do what the agent does for three steps."""
+    graph = PolicyGraph(agent.algorithm, case.draws).eval()
+    assert agent.algorithm.normalizer.active or agent.algorithm.spaces.is_image
+    rng, rows, state = np.random.default_rng(0), 5, None
+    extra = [torch.rand(rows, *port.shape) for port in graph.noises]
+    states: Any = [
+        torch.zeros(rows, *port.shape, dtype=getattr(torch, port.dtype)) for port in graph.states
     ]
-    with torch.no_grad():
-        found = acting(*map(torch.from_numpy, feeds), *states)[0].numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=agent.algorithm.name())
+    for _ in range(3 if graph.states else 1):
+        feeds = random_feeds(graph, rng, rows)
+        with Operations() as recorded, torch.no_grad():
+            found, *states = graph(*map(torch.from_numpy, feeds), *states, *extra)
+        if not case.draws:
+            expected, state = agent.predict(**as_given(graph, feeds), state=state)
+            np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, err_msg=str(case))
+    return recorded.found
 
 
-@pytest.mark.parametrize("kind", sorted(PARTS))
-def test_parts_and_vectors_with_normalised_observations_and_lopsided_bounds(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = Programs(tmp_path, monkeypatch)
-    for algo in algorithm_names():
-        if kind in algorithm_class(algo).action_kinds:
-            agent = agent_of(algo, kind, PARTS[kind])
-            assert agent.algorithm.normalizer.active
-            programs.compare(agent)
-            plain = agent_of(algo, kind, VECTORS[kind])
-            graph = PolicyGraph(plain.algorithm, draws=False).eval()
-            same_action(plain, graph, graph)
-    assert programs.known
-    for folder in tmp_path.iterdir():
-        contract = read_contract(folder)
-        names = [port["name"] for port in contract["inputs"] if port["role"] == "observation"]
-        assert sorted(names) == [
-            *("observation.flags", "observation.pair.0", "observation.pair.1"),
-            *("observation.table", "observation.ward"),
-        ]
-        action = contract["outputs"][0]
-        assert action["kind"] == kind
-        if kind == "box":
-            assert action["low"] == pytest.approx([-2.1, 0.8])
-            assert action["high"] == pytest.approx([2.7, 2.1])
+def test_every_policy_is_exported_as_it_acts(tmp_path: Path) -> None:
+    """A model is made operation by operation, so models are made until every operation of every
+    policy is in one of them that acts as its agent."""
+    register_masked()
+    left = {case: operations(case, agent) for case, agent in cases()}
+    assert {case.algo for case in left} == set(algorithm_names())
+    for number in range(len(left)):
+        case = max(left, key=lambda one: len(left[one]))
+        covered = left[case]
+        if not covered:
+            break
+        check(case, tmp_path / f"{number}")
+        left = {one: missing - covered for one, missing in left.items()}
 
 
-def test_policies_with_memory_carry_their_state(tmp_path: Path) -> None:
-    for algo, kind, memory, env_id in (
-        ("ppo", "box", "gru", LOPSIDED),
-        ("dqn", "discrete", "lstm", "CartPole-v1"),
-    ):
-        agent = agent_of(algo, kind, env_id, memory=memory, memory_size=8, sequence_length=4)
-        result = export(agent, tmp_path / f"{algo}-{kind}-{memory}")
-        assert result.parity.largest_error <= TOLERANCE, algo
-        assert result.parity.steps == STEPS
-        assert same_returns(result.returns, result.exported_returns), algo
-        states = [p["name"] for p in read_contract(result.folder)["inputs"] if p["role"] == "state"]
-        parts = ("state_hidden", "state_cell") if memory == "lstm" else ("state_hidden",)
-        assert states == list(parts)
+def check(case: Case, folder: Path) -> None:
+    agent = case.agent()
+    result = export(agent, folder, stochastic=case.draws)
+    recurrent = agent.algorithm.recurrent
+    assert result.parity.largest_error <= TOLERANCE, case
+    assert set(result.parity.observations) == {"environment", "random"}, case
+    assert result.parity.steps == (STEPS if recurrent else 1), case
+    assert case.draws or same_returns(result.returns, result.exported_returns), case
+    assert repeat_sample(folder) <= TOLERANCE, case
+    contract = read_contract(folder)
+    states = [port["name"] for port in contract["inputs"] if port["role"] == "state"]
+    if case.memory != "none":
+        cell = ["state_cell"] if case.memory == "lstm" else []
+        assert states == ["state_hidden", *cell]
+    assert contract["recurrent"] == recurrent == bool(states)
+    assert any(port["role"] == "noise" for port in contract["inputs"]) == case.draws
+    assert contract["normalization"]["active"] != agent.algorithm.spaces.is_image
+    action = contract["outputs"][0]
+    assert action["kind"] == case.kind
+    if case.kind == "box":
+        assert action["low"] == pytest.approx([-2.1, 0.8])
+        assert action["high"] == pytest.approx([2.7, 2.1])
 
 
-def test_images_enter_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = Programs(tmp_path, monkeypatch)
-    for algo in algorithm_names():
-        if algorithm_class(algo).loop != "offline" and (
-            "image" in algorithm_class(algo).observation_kinds
-        ):
-            programs.compare(agent_of(algo, "discrete", CATCH))
-    for folder in tmp_path.iterdir():
-        seen = read_contract(folder)["inputs"][0]
-        assert (seen["dtype"], seen["low"], seen["high"]) == ("uint8", 0, 255)
-
-
-def test_drawn_actions_are_those_of_the_agent_for_the_same_noise(tmp_path: Path) -> None:
-    cases = (("sac", "box"), ("ppo", "discrete"), ("dreamer", "box"))
-    for algo, kind in cases:
-        agent = agent_of(algo, kind, VECTORS[kind])
-        result = export(agent, tmp_path / algo, stochastic=True)
-        contract = read_contract(result.folder)
-        noises = [port for port in contract["inputs"] if port["role"] == "noise"]
-        assert noises, algo
-        assert result.parity.largest_error <= TOLERANCE, algo
-    policy = load_policy(tmp_path / "ppo")
-    agent = agent_of("ppo", "discrete", VECTORS["discrete"])
+def test_drawn_actions_have_the_probabilities_of_the_policy(tmp_path: Path) -> None:
+    agent = agent_of("ppo", "discrete", "CartPole-v1")
+    policy = load_policy(export(agent, tmp_path / "ppo", stochastic=True).folder)
     obs = np.tile(np.array([0.3, -0.2, 0.1, 0.4], np.float32), (20_000, 1))
     actions, _ = policy(obs, rng=np.random.default_rng(0))
     mine = agent.predict(obs, deterministic=False)[0]

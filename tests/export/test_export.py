@@ -184,6 +184,30 @@ def test_ties_are_no_difference_and_differences_are_no_ties(tmp_path: Path) -> N
         )
 
 
+def test_a_state_that_is_not_the_agents_is_refused_also_where_actions_agree(
+    dreamer_export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = np.array([[20.0, 0.5], [0.1, 0.2]], np.float32)
+    for error, rounding, far in ((2e-5, 0.0, [False, True]), (2e-5, 1e-4, [False, False])):
+        assert parity.strayed(cell, cell + error, 1e-5, rounding).tolist() == far
+    assert parity.strayed(cell, cell * np.nan, 1e-5).all()
+
+    agent, policy = agent_of("dreamer"), load_policy(dreamer_export)
+    graph = PolicyGraph(agent.algorithm, draws=False)
+    width = agent.algorithm.spaces.obs_dim
+    sources = {"random": np.random.default_rng(0).normal(size=(64, width)).astype(np.float32)}
+    parity.check(graph, agent.predict, policy, sources, half=False)
+    name, exact = policy.states[0]["name"], policy.next_state
+    for slip in (1.0001, 1.1):
+        monkeypatch.setattr(
+            policy,
+            "next_state",
+            lambda found, slip=slip: {**exact(found), name: exact(found)[name] * np.float32(slip)},
+        )
+        with pytest.raises(ExportError, match=f"'next_{name}' is not the agent's state"):
+            parity.check(graph, agent.predict, policy, sources, half=False)
+
+
 def test_what_cannot_be_exported_is_said_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

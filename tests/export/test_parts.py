@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 from rl_training import AWR, PPO
-from rl_training.experiment.errors import DataError
+from rl_training.envs.make import make_env
+from rl_training.experiment.errors import DataError, ExportError
 from rl_training.export.contract import read_contract
 from rl_training.export.exported import ExportedPolicy, load_policy
 from rl_training.export.graph import PolicyGraph
@@ -201,6 +203,59 @@ def test_a_mask_is_an_input_of_its_own(tmp_path: Path) -> None:
     ):
         status, said = ask(server, wrong)
         assert (status, sentence in said["error"]) == (400, True), said
+
+
+def test_an_image_beside_other_parts(tmp_path: Path) -> None:
+    env_id = "tests/StackedLamps-v0"
+    env, stored = gym.make(env_id), make_env(env_id)
+    seen: Any = [env.reset(seed=i)[0] for i in range(8)]
+    rows = np.stack([stored.reset(seed=i)[0] for i in range(8)])
+    agent = agent_of("dqn", "discrete", env_id)
+    network: Any = agent.algorithm.policy
+    with torch.no_grad():  # either action is the best for a half
+        q = network.q_values(torch.from_numpy(rows))
+        network.head.actions.layers[-1].bias[0] -= (q[:, 0] - q[:, 1]).quantile(0.5)
+    folder = export(agent, tmp_path / "dqn").folder
+    inputs = {port["name"]: port for port in read_contract(folder)["inputs"]}
+    camera, hour, rule = (inputs[f"observation.{name}"] for name in ("camera", "hour", "rule"))
+    assert (camera["dtype"], camera["shape"]) == ("uint8", ["batch", 3, 16, 16])
+    assert (hour["choices"], hour["low"], hour["high"]) == ([3] * 3, [0] * 3, [2] * 3)
+    assert (rule["shape"], rule["low"], rule["high"]) == (["batch", 3, 1], -1.0, 1.0)
+    assert repeat_sample(folder) == 0
+    policy, exported = load_policy(folder), ExportedPolicy(folder)
+    expected = np.array([agent.predict(one)[0] for one in seen])
+    assert len(set(expected.tolist())) > 1
+    columns: Any = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
+    assert [policy(one)[0] for one in seen] == expected.tolist()
+    assert [exported.predict(row)[0] for row in rows] == expected.tolist()
+    for given in (seen[:], columns, rows):
+        np.testing.assert_array_equal(exported.predict(given)[0], expected)
+    assert exported.evaluate(2).returns == agent.evaluate(2).returns
+
+    server = PolicyServer(policy)
+    as_json: Any = json.loads(json.dumps(seen, default=lambda x: x.tolist()))
+    assert ask(server, {"observation": as_json[0]}) == (200, {"action": expected[0]})
+    together = (200, {"actions": expected.tolist()})
+    assert ask(server, {"observations": as_json}) == together
+    packed = np.zeros(8, server.reader.packed)
+    for name, values in policy.feeds(columns)[0].items():
+        packed[name] = values
+    assert ask(server, packed.tobytes(), binary=True) == together
+    bright, dim = np.full((3, 16, 16), 256).tolist(), np.full((3, 16, 16), 0.5).tolist()
+    for wrong, sentence in (
+        ({"camera": bright}, "'observation.camera' must hold whole numbers from 0 to 255"),
+        ({"camera": dim}, "'observation.camera' must hold whole numbers from 0 to 255"),
+        ({"camera": [[0]]}, "must have the shape [3, 16, 16]"),
+        ({"rule": [[0], [0], [7]]}, "'observation.rule': component 2 of row 0 is 7"),
+        ({"hour": [0, 3, 0]}, "'observation.hour' holds 3, expected a whole number from 0 to 2"),
+    ):
+        status, said = ask(server, {"observation": {**as_json[0], **wrong}})
+        assert (status, sentence in said["error"]) == (400, True), said
+    contract = json.loads((folder / "contract.json").read_text())
+    contract["inputs"][0]["frame_stack"] = 7
+    (folder / "contract.json").write_text(json.dumps(contract))
+    with pytest.raises(ExportError, match="frame_stack' should be the first axis"):
+        load_policy(folder)
 
 
 def test_actions_of_several_choices_and_of_any_shape(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class _Comparison:
             unlike = self._unlike(expected, got)
             wanted = self._as_arrays(mine)
             for name, value in wanted.items():
-                unlike |= self._strayed(value, theirs[name])
+                unlike |= strayed(value, theirs[name], self.parity.tolerance)
             if unlike.any():
                 step = _Step(where, obs, noise, before, expected, got, theirs)
                 self._explain(step, unlike)
@@ -141,14 +141,6 @@ class _Comparison:
         error = np.abs(got.astype(np.float64) - expected) / self.scale
         return np.asarray(~(error <= self.parity.tolerance).all(1))  # NaN is far
 
-    def _strayed(self, expected: Array, got: Array, rounding: Array | float = 0.0) -> Array:
-        """Rows in which a part of the state differs by more than the tolerance, in units of its
-        largest number where that is above 1, and by more than a `rounding`."""
-        flat = expected.reshape(len(expected), -1)
-        error = np.abs(got.reshape(flat.shape).astype(np.float64) - flat)
-        scale = np.maximum(np.abs(flat).max(1, initial=1.0, keepdims=True), 1.0)
-        return np.asarray(~(error <= np.maximum(self.parity.tolerance * scale, rounding)).all(1))
-
     def _explain(self, step: _Step, unlike: Array) -> None:
         """Count rows that are ties, and refuse the others.
 
@@ -174,7 +166,8 @@ class _Comparison:
             did, should = (np.asarray(x[row]).tolist() for x in (step.got, step.expected))
             raise _difference(step.where, f"it does {did} where the agent does {should}")
         for name, value in wanted.items():
-            far = self._strayed(value, step.theirs[name], ROUNDINGS * rounding[name])
+            allowed = ROUNDINGS * rounding[name]
+            far = strayed(value, step.theirs[name], self.parity.tolerance, allowed)
             if (far & unlike).any():
                 raise _difference(step.where, f"its output 'next_{name}' is not the agent's state")
         self.parity.ties += int(unlike.sum())
@@ -201,6 +194,15 @@ def _difference(where: str, what: str) -> ExportError:
 
 def _flat(state: Mapping[str, Array]) -> dict[str, Array]:
     return {name: value.reshape(len(value), -1) for name, value in state.items()}
+
+
+def strayed(expected: Array, got: Array, tolerance: float, rounding: Array | float = 0.0) -> Array:
+    """Rows in which a part of the state differs by more than the tolerance, in units of its largest
+    number where that is above 1, and by more than a `rounding`."""
+    flat = expected.reshape(len(expected), -1)
+    error = np.abs(got.reshape(flat.shape).astype(np.float64) - flat)
+    scale = np.abs(flat).max(1, initial=1.0, keepdims=True)
+    return np.asarray(~(error <= np.maximum(tolerance * scale, rounding)).all(1))  # NaN is far
 
 
 def _column(mask: Array, like: Array) -> Array:
