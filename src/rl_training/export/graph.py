@@ -110,7 +110,7 @@ def seen_ports(spaces: Spaces) -> list[SeenPort]:
     rest = spaces.obs_dim - (spaces.action_dim if spaces.has_mask else 0)
     if spaces.layout is not None:
         frames = (spaces.frame_stack,) if packed_frames(spaces) > 1 else ()
-        ports = []
+        ports = list[SeenPort]()
         for part in spaces.layout.parts:
             name = f"observation.{part.name}" if part.path else "observation"
             if any(port.name == name for port in ports):  # a name with a dot and a nested one
