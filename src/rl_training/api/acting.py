@@ -15,7 +15,7 @@ from rl_training.envs.contract import all_finite
 from rl_training.envs.global_random import refuse_beside_learning
 from rl_training.envs.masks import with_mask
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import TrainConfig, with_wrappers
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.models.carry import Carry, num_rows, reset_rows
@@ -48,7 +48,13 @@ class Acting(Playable):
 
     def _own_task(self) -> tuple[str, Mapping[str, Any]]:
         self._check_modules()
-        return self.config.environment, self.config.env_kwargs
+        return self.config.environment, self.config.task_kwargs
+
+    def _own_wrappers(self) -> Mapping[str, Any]:
+        if self._source is not None:
+            named = {"wrappers": self.config.to_dict()["wrappers"]}
+            refuse_unknown_modules(named, self._source)
+        return with_wrappers({}, self.config.wrappers)
 
     def _task_spaces(self) -> Spaces:
         return self.algorithm.spaces
@@ -84,7 +90,7 @@ class Acting(Playable):
             behaviour,
             self.algorithm,
             c.environment,
-            c.env_kwargs,
+            c.task_kwargs,
             name=c.algo,
             episodes=episodes,
             steps=steps,

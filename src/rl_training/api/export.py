@@ -75,7 +75,7 @@ def _on_cpu(agent: ManagedAlgorithm) -> ManagedAlgorithm:
 
 
 def _task(agent: ManagedAlgorithm) -> Task:
-    env_id, env_kwargs = agent.config.env_id, dict(agent.config.env_kwargs)
+    env_id, env_kwargs = agent.config.env_id, dict(agent.config.task_kwargs)
     if not env_id:
         return Task(None, {}, "the run has no environment")
     try:

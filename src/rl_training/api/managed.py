@@ -35,6 +35,8 @@ from rl_training.experiment.config import (
     SpacesConfig,
     TrainConfig,
     load_config,
+    parsed_wrappers,
+    with_wrappers,
 )
 from rl_training.experiment.errors import (
     CheckpointError,
@@ -48,7 +50,7 @@ from rl_training.experiment.tracking import (
     read_run_config,
     resume_command,
 )
-from rl_training.experiment.trust import refuse_unknown_modules
+from rl_training.experiment.trust import WRAPPERS, refuse_unknown_modules
 from rl_training.runtime.build import (
     build_algorithm,
     spaces_in_full,
@@ -86,7 +88,10 @@ class ManagedAlgorithm(Training):
         refuse_misplaced(type(self).__name__, env_or_config, misplaced)
         if not isinstance(env_or_config, (str, TrainConfig, type(None))):
             env_or_config, own = name_of(env_or_config)
+            around = own.pop(WRAPPERS, [])
             options["env_kwargs"] = {**own, **options.get("env_kwargs", {})}
+            if around:
+                options[WRAPPERS] = [*around, *options.get(WRAPPERS, ())]
         base: TrainConfig | dict[str, Any]
         if isinstance(env_or_config, TrainConfig):
             base, values = env_or_config, dict(env_or_config)
@@ -97,7 +102,9 @@ class ManagedAlgorithm(Training):
         env_kwargs = options.get("env_kwargs", values.get("env_kwargs"))
         if not isinstance(env_kwargs, Mapping):
             env_kwargs = None  # refused with the rest of the configuration, below
-        made_for = None if env_id is None else env_spaces(str(env_id), env_kwargs)
+        wrappers = parsed_wrappers(options.get(WRAPPERS, values.get(WRAPPERS, ())))
+        making = with_wrappers(env_kwargs or {}, wrappers)
+        made_for = None if env_id is None else env_spaces(str(env_id), making)
         if dataset is not None:
             algo = str(options.get("algo", values["algo"]))
             needs_rewards = algorithm_class(algo).needs_rewards

@@ -115,7 +115,7 @@ class Training(Acting):
                 "give it when making the agent"
             )
         if self._loaded and config.env_id is not None:  # its spaces come from the checkpoint
-            found = env_spaces(config.env_id, config.env_kwargs)
+            found = env_spaces(config.env_id, config.task_kwargs)
             self.algorithm.spaces.refuse_other(found, f"environment '{config.env_id}'")
         console = ProgressConsole() if progress else Console()
         with run_scope(config, self.algorithm.spaces):

@@ -10,9 +10,11 @@ from functools import cache
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
+from rl_training.envs.wrapping import wrapped
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.trust import WRAPPERS
 
 Environment = str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """An id, an instance that Gymnasium made, a class, or a function that makes one."""
@@ -23,11 +25,12 @@ STEPS = "max_episode_steps"
 
 
 def made(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """The environment as Gymnasium makes it, without anything of this package around it."""
+    """The environment as Gymnasium makes it, inside the wrappers that the arguments name, without
+    anything of this package around it."""
+    own = {key: value for key, value in env_kwargs.items() if key != WRAPPERS}
     maker = _maker(env_id)
-    if maker is None:
-        return gym.make(env_id, **env_kwargs)
-    return gym.make(EnvSpec(env_id, entry_point=maker), **env_kwargs)
+    made_of = env_id if maker is None else EnvSpec(env_id, entry_point=maker)
+    return wrapped(gym.make(made_of, **own), env_kwargs.get(WRAPPERS) or ())
 
 
 def _maker(env_id: str) -> Callable[..., Any] | None:
@@ -76,16 +79,11 @@ def name_of(env: Any) -> tuple[str, dict[str, Any]]:
     )
     spec = getattr(env, "spec", None)
     if isinstance(env, gym.Env) and spec is not None:
-        if spec.additional_wrappers:
-            wrapper = spec.additional_wrappers[-1].name
-            raise ConfigError(
-                f"env_id: the environment '{spec.id}' is wrapped in {wrapper}, and the agent makes "
-                "environments of its own; write a function that makes it, and give the function"
-            )
         known = gym.registry.get(spec.id)
         steps = spec.max_episode_steps
         longer = {} if known is None or known.max_episode_steps == steps else {STEPS: steps}
-        return spec.id, {**spec.kwargs, **longer}
+        around = [_recorded(wrapper, spec.id) for wrapper in spec.additional_wrappers]
+        return spec.id, {**spec.kwargs, **longer, **({WRAPPERS: around} if around else {})}
     if isinstance(env, gym.Env):
         raise ConfigError(
             f"{prefix}not a {type(env).__name__}, which the agent cannot make again; give its "
@@ -100,3 +98,14 @@ def name_of(env: Any) -> tuple[str, dict[str, Any]]:
             "cannot find it; write it at the top of a module"
         )
     return f"{module}:{name}", {}
+
+
+def _recorded(wrapper: WrapperSpec, env_id: str) -> dict[str, Any]:
+    """A wrapper of an instance as the configuration writes it."""
+    if wrapper.kwargs is None:
+        raise ConfigError(
+            f"env_id: the environment '{env_id}' is wrapped in {wrapper.name}, which does not "
+            "record its arguments, and the agent makes environments of its own; give the "
+            "environment without it, and the wrapper in wrappers=[...]"
+        )
+    return {"kind": wrapper.entry_point, "options": dict(wrapper.kwargs)}

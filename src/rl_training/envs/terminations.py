@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_training.experiment.errors import ConfigError, describe_exception, did_you_mean
+from rl_training.experiment.trust import WRAPPERS
 
 Termination = Callable[[Tensor], Tensor]
 """Maps (B, O) raw next observations to (B,) booleans."""
@@ -153,6 +154,11 @@ def _known_for(
     known = TASKS.get(task)
     if known is None:
         raise ConfigError(f"{KEY}: no termination function is known for '{env_id}'; {instead}")
+    if env_kwargs.get(WRAPPERS):
+        raise ConfigError(
+            f"{KEY}: wrappers may change what '{env_id}' shows, so that the known function may no "
+            f"longer hold; {instead}"
+        )
     given = {"train_env_kwargs": train_env_kwargs, "env_kwargs": env_kwargs}
     changed = [f"{name}.{key}" for name in given for key in CHANGING if key in given[name]]
     if changed:

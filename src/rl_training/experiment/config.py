@@ -51,8 +51,11 @@ from rl_training.experiment.run_sections import (
     EarlyStoppingConfig,
     LoggerConfig,
     Schedule,
+    WrapperConfig,
     folder_name,
     known_metric,
+    parsed_wrappers,
+    with_wrappers,
 )
 from rl_training.experiment.section import (
     LARGEST,
@@ -109,9 +112,12 @@ __all__ = [
     "Text",
     "TrainConfig",
     "Whole",
+    "WrapperConfig",
     "known_metric",
     "load_config",
+    "parsed_wrappers",
     "whole_number",
+    "with_wrappers",
 ]
 
 
@@ -124,6 +130,8 @@ class TrainConfig(Section):
     """Gymnasium environment of the policy; learning from data alone needs none."""
     env_kwargs: dict[str, Any] = {}
     """Keyword arguments for gymnasium.make."""
+    wrappers: Annotated[tuple[WrapperConfig, ...], Field(strict=False)] = ()
+    """Wrappers of every environment, the first innermost: package.module:Class, or with options."""
     train_env_kwargs: dict[str, Any] = {}
     """Keyword arguments of the training environments only; they override env_kwargs (online)."""
     seed: NonNegativeInt = 0
@@ -261,6 +269,11 @@ class TrainConfig(Section):
                 "env_id: Pendulum-v1"
             )
         return self.env_id
+
+    @property
+    def task_kwargs(self) -> dict[str, Any]:
+        """All that makes the task's environments of its id: arguments and wrappers."""
+        return with_wrappers(self.env_kwargs, self.wrappers)
 
     @property
     def logs_media(self) -> bool:

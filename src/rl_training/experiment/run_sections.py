@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +17,7 @@ from rl_training.experiment.section import (
     NonNegative,
     Section,
 )
+from rl_training.experiment.trust import WRAPPERS
 
 
 class Schedule(Section):
@@ -130,6 +133,63 @@ class EarlyStoppingConfig(Section):
 LOGGERS = ("tensorboard", "csv", "wandb", "mlflow")
 
 
+def names_a_class(kind: str) -> bool:
+    """Whether a text is like package.module:Class."""
+    module, colon, name = kind.partition(":")
+    parts = (*module.split("."), *name.split("."))
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+class WrapperConfig(Section):
+    """A wrapper around every environment of a run."""
+
+    kind: str
+    """The class, or a function of an environment that returns one, as package.module:Class."""
+    options: dict[str, Any] = {}
+    """Keyword arguments of the wrapper."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: Any) -> Any:
+        if hasattr(values, "__qualname__"):  # in Python the class itself may stand for its name
+            values = f"{values.__module__}:{values.__qualname__}"
+        return {"kind": values} if isinstance(values, str) else values
+
+    @model_validator(mode="after")
+    def _is_a_name(self) -> Self:
+        if not names_a_class(self.kind):
+            raise ValueError(
+                f"'{self.kind}' names no wrapper; write it as package.module:Class, such as "
+                "gymnasium.wrappers:ClipReward"
+            )
+        try:
+            json.dumps(self.options)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"the options of '{self.kind}' cannot be written to a file; give plain values, or "
+                "write a wrapper of your own that needs none"
+            ) from None
+        return self
+
+
+class _Wrapping(Section):
+    wrappers: Annotated[tuple[WrapperConfig, ...], Field(strict=False)] = ()
+
+
+def parsed_wrappers(values: Any) -> tuple[WrapperConfig, ...]:
+    """The wrappers that a list of names, classes and sections gives."""
+    return _Wrapping.parse({WRAPPERS: values}).wrappers
+
+
+def with_wrappers(
+    env_kwargs: Mapping[str, Any], wrappers: Sequence[WrapperConfig]
+) -> dict[str, Any]:
+    """Arguments of an environment with the wrappers around it."""
+    if not wrappers:
+        return dict(env_kwargs)
+    return {**env_kwargs, WRAPPERS: [wrapper.model_dump(mode="json") for wrapper in wrappers]}
+
+
 class LoggerConfig(Section):
     """A further place where metrics are written."""
 
@@ -145,9 +205,7 @@ class LoggerConfig(Section):
 
     @model_validator(mode="after")
     def _is_known(self) -> Self:
-        module, colon, name = self.kind.partition(":")
-        own = colon and all(part.isidentifier() for part in (*module.split("."), name))
-        if not own and self.kind not in LOGGERS:
+        if not names_a_class(self.kind) and self.kind not in LOGGERS:
             raise ValueError(
                 f"unknown logger '{self.kind}'{did_you_mean(self.kind, LOGGERS)}; known are "
                 f"{', '.join(LOGGERS)}, and your own class as package.module:Class"

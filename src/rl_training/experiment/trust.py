@@ -34,11 +34,24 @@ KNOWN_PACKAGES = frozenset(
 _NAMES_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):(?![/\\])")
 
 
+WRAPPERS = "wrappers"
+"""Key of the wrappers of environments; beside their arguments, too, where both are passed on."""
+MAY_NAME_MODULES = (
+    "env_id",
+    "env_kwargs",
+    "train_env_kwargs",
+    WRAPPERS,
+    "algo_kwargs",
+    "loggers",
+)
+"""Keys of a configuration whose values a run imports."""
+
+
 def modules_named(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return (key, module) for every "module:name" that a run would import."""
     return [
         (key, module)
-        for section in ("env_id", "env_kwargs", "train_env_kwargs", "algo_kwargs", "loggers")
+        for section in MAY_NAME_MODULES
         for key, module in _named_in(section, config.get(section))
     ]
 

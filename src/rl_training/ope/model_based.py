@@ -114,7 +114,7 @@ def _known_ends(
     if not dataset.terminations.any():
         return never
     try:
-        return termination_for("auto", config.env_id, config.env_kwargs, config.train_env_kwargs)
+        return termination_for("auto", config.env_id, config.task_kwargs, config.train_env_kwargs)
     except ConfigError:  # no task whose ends are known
         return None
 

@@ -84,7 +84,7 @@ def build_loop(
 def task_spaces(config: TrainConfig) -> Spaces:
     """The spaces of a run, from its environment or its data."""
     if config.env_id is not None:
-        return env_spaces(config.env_id, config.env_kwargs)
+        return env_spaces(config.env_id, config.task_kwargs)
     return spaces_in_full(config) or read_data(config, None).spaces
 
 

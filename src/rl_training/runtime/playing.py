@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.trust import WRAPPERS
 
 if TYPE_CHECKING:  # an exported policy acts without PyTorch, so nothing is imported before its use
     from rl_training.envs.spaces import Spaces
@@ -95,13 +96,20 @@ class Playable(ABC):
     def _task(
         self, env_id: str | None, env_kwargs: Mapping[str, Any] | None
     ) -> tuple[str, dict[str, Any]]:
-        """The policy's environment, or another one, which has no arguments but those given."""
+        """The policy's environment, or another one, which has no arguments but those given; the
+        policy's wrappers are around either, unless the arguments name others."""
         if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
             raise ConfigError(f"env_kwargs: expected keyword arguments by name, got {env_kwargs!r}")
         own: Mapping[str, Any] = {}
         if env_id is None:  # another environment is named by the caller and needs no check
             env_id, own = self._own_task()
-        return env_id, dict(own if env_kwargs is None else env_kwargs)
+        given = dict(own if env_kwargs is None else env_kwargs)
+        wrappers = {} if WRAPPERS in given else self._own_wrappers()
+        return env_id, {**given, **wrappers}
+
+    def _own_wrappers(self) -> Mapping[str, Any]:
+        """The wrappers through which the policy sees any environment, beside its arguments."""
+        return {}
 
 
 def _numbered(episode: Any) -> int:

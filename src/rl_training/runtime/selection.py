@@ -158,7 +158,7 @@ class Selection:
         c = self.config
         if c.env_id is None:
             return None
-        return Evaluator(c.env_id, c.env_kwargs, self._spaces, [start_states], c.eval_max_steps)
+        return Evaluator(c.env_id, c.task_kwargs, self._spaces, [start_states], c.eval_max_steps)
 
     def close(self) -> None:
         if self.evaluator is not None:

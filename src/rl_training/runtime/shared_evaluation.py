@@ -26,7 +26,7 @@ class SharedEvaluations:
         self.stack, self.wanted = stack, wanted
         self.evaluator = Evaluator(
             config.environment,
-            config.env_kwargs,
+            config.task_kwargs,
             stack.template.spaces,
             [SELECTION_STATES] * len(stack.agents),
             config.eval_max_steps,

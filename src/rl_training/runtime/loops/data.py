@@ -50,7 +50,7 @@ def read_data(config: TrainConfig, spaces: Spaces | None) -> TransitionDataset:
     return load_transition_dataset(
         require_dataset(config, "data").model_copy(update=as_they_are),
         env_id=config.env_id,
-        env_kwargs=config.env_kwargs,
+        env_kwargs=config.task_kwargs,
         spaces=spaces,
         needs_rewards=algorithm_class(config.algo).needs_rewards,
         widen_constants=False,

@@ -102,7 +102,7 @@ class Imagination(Extra):
         choice = self.params.termination
         if choice == "learned":
             return self.learner.dynamics.ends
-        known = termination_for(choice, config.env_id, config.env_kwargs, config.train_env_kwargs)
+        known = termination_for(choice, config.env_id, config.task_kwargs, config.train_env_kwargs)
         normalizer = self.algorithm.normalizer
         if not normalizer.active or self.algorithm.runs_statistics:
             return known

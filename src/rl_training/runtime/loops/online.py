@@ -236,7 +236,7 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
         collector = Collector(
             config.environment,
             {
-                **config.env_kwargs,
+                **config.task_kwargs,
                 **for_training(config.environment, config.env_kwargs),
                 **config.train_env_kwargs,
             },
@@ -248,7 +248,7 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
         if not config.train_env_kwargs:
             raise
         # raises if train_env_kwargs are not the cause
-        env_spaces(config.environment, config.env_kwargs)
+        env_spaces(config.environment, config.task_kwargs)
         _, _, what = str(error).partition(": ")
         raise EnvironmentSetupError(f"train_env_kwargs: {what}") from None
     try:
