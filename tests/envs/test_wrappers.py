@@ -15,7 +15,7 @@ import yaml
 from gymnasium.wrappers import ClipReward, TimeLimit, TransformReward
 from typer.testing import CliRunner
 
-from rl_training import BC, PPO, load
+from rl_training import BC, PPO, TrainConfig, load
 from rl_training.cli.main import app
 from rl_training.envs.terminations import termination_for
 from rl_training.experiment.errors import ConfigError, RLTrainingError
@@ -99,6 +99,12 @@ def test_wrong_wrappers_are_refused_in_one_sentence() -> None:
         with pytest.raises(RLTrainingError, match=message) as caught:
             PPO(CART, wrappers=wrappers, **SMALL)
         assert "\n" not in str(caught.value)
+    log = {"kind": "npz", "path": "log.npz"}
+    with pytest.raises(ConfigError, match=r"^wrappers: there is no environment to make"):
+        TrainConfig(algo="bc", dataset=log, total_updates=1, wrappers=[NUMBERED])
+    worlds = PPO("torch/CartPole-v1", wrappers=[SHORT], **SMALL, **ROLLOUT)
+    with pytest.raises(ConfigError, match=r"^wrappers: the worlds of 'torch/CartPole-v1'"):
+        worlds.learn(total_timesteps=16, progress=False)
     with pytest.raises(ConfigError, match="wrappers may change what 'Pendulum-v1' shows"):
         termination_for("auto", "Pendulum-v1", {"wrappers": [NUMBERED]}, {})
 

@@ -89,11 +89,12 @@ class LoopFamily:
             raise ConfigError(
                 f"env_id: {name} {self.how}; give the id of an environment, such as Pendulum-v1"
             )
-        if config.env_kwargs:
-            raise ConfigError(
-                "env_kwargs: there is no environment to make with them; give env_id, or remove "
-                "this key"
-            )
+        for key in ("env_kwargs", "wrappers"):
+            if getattr(config, key):
+                raise ConfigError(
+                    f"{key}: there is no environment to make with them; give env_id, or remove "
+                    "this key"
+                )
         if config.dataset is not None and config.dataset.kind == "random":
             raise ConfigError(
                 "dataset.kind: random data are made in an environment; give env_id, such as "

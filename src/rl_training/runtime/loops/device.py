@@ -40,6 +40,11 @@ def training_worlds(config: TrainConfig, algorithm: Algorithm) -> Worlds:
             f"vectorization: the worlds of '{task.id}' are simulated together on {device.type}; "
             "remove this key"
         )
+    if config.wrappers:
+        raise ConfigError(
+            f"wrappers: the worlds of '{task.id}' are simulated together on {device.type}, where "
+            "there is no environment to wrap; remove this key"
+        )
     if algorithm.recurrent:
         raise ConfigError(
             f"algo_kwargs.memory: policies with memory do not learn in the worlds of '{task.id}' "
