@@ -20,6 +20,7 @@ from rl_training.experiment.data_config import DatasetConfig
 from rl_training.experiment.run_sections import EarlyStoppingConfig
 from rl_training.experiment.run_sections import LoggerConfig
 from rl_training.experiment.run_sections import Schedule
+from rl_training.experiment.run_sections import WrapperConfig
 
 __all__ = ['BC', 'AWR', 'MARWIL', 'CRR', 'IQL', 'AWAC', 'CQL', 'TD3BC', 'ReBRAC', 'SAC', 'TD3', 'RLPD', 'MBPO', 'MOPO', 'DQN', 'C51', 'QRDQN', 'IQN', 'FQF', 'PPO', 'Dreamer', 'GAIL', 'FQE', 'managed_class']
 
@@ -32,6 +33,8 @@ class RunKeys(TypedDict, total=False):
     """Gymnasium environment of the policy; learning from data alone needs none."""
     env_kwargs: Mapping[str, Any]
     """Keyword arguments for gymnasium.make."""
+    wrappers: Sequence[WrapperConfig | Mapping[str, Any]]
+    """Wrappers of every environment, the first innermost: package.module:Class, or with options."""
     train_env_kwargs: Mapping[str, Any]
     """Keyword arguments of the training environments only; they override env_kwargs (online)."""
     seed: int
