@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rl_training.cli.launchers import LauncherName, Wanted
+from rl_training.experiment.cores import usable_cores
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import is_in_use
 from rl_training.reports.runs import find_runs
@@ -193,3 +195,24 @@ def same_weights(one: Path, other: Path) -> bool:
 
 def _plain(value: object) -> object:
     return value.tolist() if isinstance(value, torch.Tensor) else str(value)
+
+
+def test_runs_get_a_gpu_each_unless_their_config_names_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gpus(*devices: str, named: str | None = None) -> tuple[int, tuple[str, ...]]:
+        made = Wanted(LauncherName.LOCAL, gpus=named).launcher(tmp_path, 99, devices)
+        assert isinstance(made, LocalProcesses)
+        return made.slots.workers, made.slots.gpus
+
+    cores = usable_cores()
+    for visible, count, known in ((None, 2, ("0", "1")), ("3,5,7", 3, ("3", "5", "7"))):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+        assert gpus("auto") == (count, known)
+        assert gpus("cpu", "cuda:1") == (cores, ())
+        assert gpus("auto", named=known[1]) == (1, (known[1],))
+        with pytest.raises(ConfigError, match="GPU 9 was not found, those there are"):
+            gpus("auto", named="9")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert gpus("auto") == (cores, ())

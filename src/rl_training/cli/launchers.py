@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +30,8 @@ SLURM_WORKERS = 100
 """Jobs that are submitted at a time, unless asked otherwise; Slurm decides when they run."""
 
 WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time; by default one for each core.")
+    int | None,
+    typer.Option(min=1, help="Runs at a time; by default one for each GPU, else for each core."),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -38,7 +39,7 @@ ThreadsOption = Annotated[
 ]
 GpusOption = Annotated[
     str | None,
-    typer.Option(help="GPUs of this machine that the runs take in turn, such as 0,1."),
+    typer.Option(help="GPUs that the runs here take in turn, such as 0,1; by default all."),
 ]
 LauncherOption = Annotated[
     LauncherName, typer.Option(help="Where runs are trained: in processes here, by Ray or Slurm.")
@@ -73,8 +74,11 @@ class Wanted:
     gpus_per_run: float | None = None
     slurm: list[str] | None = None
 
-    def launcher(self, folder: Path, jobs: int) -> Launcher[Any]:
-        """Made for so many jobs at most, whose files are in this folder."""
+    def launcher(self, folder: Path, jobs: int, devices: Iterable[str] = ()) -> Launcher[Any]:
+        """Made for so many jobs at most, whose files are in this folder.
+
+        Jobs whose `devices` leave the choice of a GPU open get one each, if there are any.
+        """
         self._refuse_options_of_others()
         if self.name is LauncherName.RAY:
             from rl_training.search.ray_tasks import RayTasks
@@ -90,9 +94,12 @@ class Wanted:
                 self.gpus_per_run or 0.0,
                 slurm_settings(self.slurm or []),
             )
-        from rl_training.search.local import LocalProcesses, Slots
+        from rl_training.search.local import LocalProcesses, Slots, visible_gpus
 
-        named = [gpu.strip() for gpu in self.gpus.split(",") if gpu.strip()] if self.gpus else []
+        if self.gpus:
+            named = [gpu.strip() for gpu in self.gpus.split(",") if gpu.strip()]
+        else:
+            named = visible_gpus() if {"auto", "cuda"} & {*devices} else []
         return LocalProcesses(Slots.of(self.workers, self.threads, named, jobs))
 
     def _refuse_options_of_others(self) -> None:

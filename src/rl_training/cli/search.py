@@ -87,7 +87,7 @@ def sweep(
     find_modules_here(any(modules_named(each.to_dict()) for _, each in configs))
     place = folder or _place("sweeps", config)
     wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
-    runs = wanted.launcher(place, len(configs))
+    runs = wanted.launcher(place, len(configs), [each.device for _, each in configs])
     study = Study(place, configs)
     out.print(f"{len(study.trials)} runs in {study.folder}, {runs.words}", soft_wrap=True)
     outcome = StudyRunner(study, runs, _say).run()
@@ -189,7 +189,7 @@ def tune(
     place = folder or _place("tunings", config)
     runs = 1 if base.total_timesteps is None else seeds
     wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
-    jobs = wanted.launcher(place, trials * runs)
+    jobs = wanted.launcher(place, trials * runs, [base.device])
     study = TuningFolder(place, plan)
     tuner = Tuner(study, jobs, trials, _say)
     out.print(

@@ -33,18 +33,21 @@ class Slots:
         return cls(wanted, threads or max(1, cores // wanted), tuple(gpus))
 
 
-def _refuse_missing_gpus(named: Sequence[str]) -> None:
-    """GPUs are named by their number, or as `CUDA_VISIBLE_DEVICES` has them."""
-    if not named:
-        return
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
     import torch
 
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     count = torch.cuda.device_count()
-    known = [*filter(None, visible)] or [str(number) for number in range(count)]
+    known = [name.strip() for name in named if name.strip()]
+    return known[:count] if known else [str(number) for number in range(count)]
+
+
+def _refuse_missing_gpus(named: Sequence[str]) -> None:
+    known = visible_gpus() if named else []
     for gpu in named:
-        if count == 0 or (gpu not in known and not gpu.startswith(("GPU-", "MIG-"))):
-            found = f"those there are: {', '.join(known)}" if count else "there is none"
+        if not known or (gpu not in known and not gpu.startswith(("GPU-", "MIG-"))):
+            found = f"those there are: {', '.join(known)}" if known else "there is none"
             raise ConfigError(
                 f"--gpus: GPU {gpu} was not found, {found}; name others, or leave --gpus out"
             )
