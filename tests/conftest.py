@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -66,6 +68,14 @@ def _one_cache_and_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setattr(repeatability, "SECONDS", PATIENCE_S)
         torch.set_num_threads(1)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """What a test draws depends neither on the tests before it nor on chance."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,8 @@ import pytest
 from rl_training.envs.spaces import Spaces
 
 
-@pytest.fixture(scope="session")
-def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def _private_folders(monkeypatch: pytest.MonkeyPatch, session_cache: Path, tmp_path: Path) -> None:
-    monkeypatch.setenv("RL_TRAINING_CACHE", str(session_cache))
+def _private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
 

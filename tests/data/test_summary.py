@@ -20,10 +20,9 @@ from rl_training.data.summary import (
     count_duplicate_rows,
     histogram,
     inspect_file,
-    render,
-    render_file_report,
     summarize,
 )
+from rl_training.data.summary_tables import render, render_file_report
 from rl_training.envs.spaces import Spaces
 
 BOTH = frozenset({"box", "discrete"})

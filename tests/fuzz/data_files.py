@@ -27,7 +27,8 @@ import torch
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
-from rl_training.data.summary import render, summarize
+from rl_training.data.summary import summarize
+from rl_training.data.summary_tables import render
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import RLTrainingError
 from tests.fuzz.runner import Verdict, bad_ending, command

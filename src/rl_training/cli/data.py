@@ -63,13 +63,8 @@ def inspect(
     """Describe a data set and what can be trained on it."""
     from rl_training.algorithms.loops import loop_family
     from rl_training.data.sources import load_transition_dataset
-    from rl_training.data.summary import (
-        Requirements,
-        inspect_file,
-        render,
-        render_file_report,
-        summarize,
-    )
+    from rl_training.data.summary import Requirements, inspect_file, summarize
+    from rl_training.data.summary_tables import render, render_file_report
     from rl_training.experiment.errors import DataError
     from rl_training.experiment.registry import working_algorithms
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.table import Table
@@ -14,23 +18,29 @@ from rl_training.cli.options import QuietOption, StochasticOption, TrustOption, 
 app = typer.Typer()
 
 DataOption = Annotated[
-    str, typer.Option("--data", help="Log that trained none of them: FILE.npz, FILE.hdf5, ...")
+    str,
+    typer.Option("--data", help="Data that trained none of the policies: FILE.npz, FILE.hdf5, ..."),
 ]
 EstimatorsOption = Annotated[
     str | None,
-    typer.Option("--estimators", help="Some of fqe,mb,wdr,dr,wis,pdwis,is,pdis, by commas."),
+    typer.Option("--estimators", help="One or more of fqe,mb,wdr,dr,wis,pdwis,is,pdis."),
 ]
-GammaOption = Annotated[float | None, typer.Option("--gamma", help="Discount; the run's own.")]
+GammaOption = Annotated[
+    float | None, typer.Option("--gamma", help="Discount; by default that of the run.")
+]
 HorizonOption = Annotated[
-    int | None, typer.Option("--horizon", help="Steps that are counted; needed with --gamma 1.")
+    int | None,
+    typer.Option("--horizon", help="Steps of an episode that count; required with --gamma 1."),
 ]
 RangeOption = Annotated[
     tuple[float, float] | None,
-    typer.Option("--value-range", help="Smallest and largest possible return, where known."),
+    typer.Option("--value-range", help="Smallest and largest possible return, if known."),
 ]
 BehaviourOption = Annotated[
     str | None,
-    typer.Option("--behaviour", help="Array of the .npz with probabilities of logged actions."),
+    typer.Option(
+        "--behaviour", help="Array in the .npz file with the probabilities of its actions."
+    ),
 ]
 ReplicatesOption = Annotated[
     int, typer.Option("--replicates", min=2, help="Bootstrap replicates of FQE.")
@@ -39,42 +49,78 @@ UpdatesOption = Annotated[int, typer.Option("--updates", min=1, help="Updates of
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def _given(
-    estimators: str | None,
-    gamma: float | None,
-    horizon: int | None,
-    value_range: tuple[float, float] | None,
-    replicates: int,
-    updates: int,
-    stochastic: bool,
-) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "estimators": None if estimators is None else estimators.replace(" ", "").split(","),
-        "gamma": gamma,
-        "horizon": horizon,
-        "value_range": value_range,
-    }
-    known = {key: value for key, value in values.items() if value is not None}
-    return {**known, "replicates": replicates, "updates": updates, "stochastic": stochastic}
+@dataclass(frozen=True)
+class Estimation:
+    """The options of every command that estimates values from a log."""
+
+    data: DataOption
+    checkpoint: WhichOption = "latest"
+    estimators: EstimatorsOption = None
+    gamma: GammaOption = None
+    horizon: HorizonOption = None
+    value_range: RangeOption = None
+    behaviour: BehaviourOption = None
+    replicates: ReplicatesOption = 16
+    updates: UpdatesOption = 10_000
+    stochastic: StochasticOption = False
+    as_json: JsonOption = False
+    quiet: QuietOption = False
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of `estimate` and `select`."""
+        names = None if self.estimators is None else self.estimators.replace(" ", "").split(",")
+        values: dict[str, Any] = {
+            "estimators": names,
+            "gamma": self.gamma,
+            "horizon": self.horizon,
+            "value_range": self.value_range,
+            "behaviour": self.behaviour,
+        }
+        return {
+            **{key: value for key, value in values.items() if value is not None},
+            "replicates": self.replicates,
+            "updates": self.updates,
+            "stochastic": self.stochastic,
+            "progress": not self.quiet,
+        }
+
+
+def estimating(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Estimation`, which it takes as `asked`."""
+    own = get_type_hints(command, include_extras=True)
+    shared = get_type_hints(Estimation, include_extras=True)
+    parameters = [
+        parameter.replace(annotation=own[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "asked"
+    ]
+    parameters += [
+        inspect.Parameter(
+            option.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if option.default is MISSING else option.default,
+            annotation=shared[option.name],
+        )
+        for option in fields(Estimation)
+    ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        asked = {option.name: values.pop(option.name) for option in fields(Estimation)}
+        command(**values, asked=Estimation(**asked))
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 @app.command(name="ope")
+@estimating
 def off_policy_evaluation(
     path: Annotated[
         Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run or checkpoint folder.")
     ],
-    data: DataOption,
-    checkpoint: WhichOption = "latest",
-    estimators: EstimatorsOption = None,
-    gamma: GammaOption = None,
-    horizon: HorizonOption = None,
-    value_range: RangeOption = None,
-    behaviour: BehaviourOption = None,
-    replicates: ReplicatesOption = 16,
-    updates: UpdatesOption = 10_000,
-    stochastic: StochasticOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    asked: Estimation,
     trust: TrustOption = False,
 ) -> None:
     """Say what a policy is worth on a log, without a simulator.
@@ -86,12 +132,11 @@ def off_policy_evaluation(
     from rl_training.api.worth import record
     from rl_training.ope.coverage import worth_of
 
-    chosen = find_checkpoint(path, checkpoint)
+    chosen = find_checkpoint(path, asked.checkpoint)
     agent = load(chosen, trust=trust)
-    options = _given(estimators, gamma, horizon, value_range, replicates, updates, stochastic)
-    found = agent.estimate(data, behaviour=behaviour, progress=not quiet, **options)
+    found = agent.estimate(asked.data, **asked.settings())
     looks = record(chosen, found)
-    if as_json:
+    if asked.as_json:
         print(json.dumps({**found.to_dict(), "looks": looks}))
         return
     sure = f"{found.options.confidence:.0%} interval"
@@ -123,22 +168,12 @@ def off_policy_evaluation(
 
 
 @app.command(name="select")
+@estimating
 def selection(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUNS", help="Run or checkpoint folders, at least two.")
     ],
-    data: DataOption,
-    checkpoint: WhichOption = "latest",
-    estimators: EstimatorsOption = None,
-    gamma: GammaOption = None,
-    horizon: HorizonOption = None,
-    value_range: RangeOption = None,
-    behaviour: BehaviourOption = None,
-    replicates: ReplicatesOption = 16,
-    updates: UpdatesOption = 10_000,
-    stochastic: StochasticOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    asked: Estimation,
 ) -> None:
     """Rank runs or checkpoints by what their policies are worth on a log.
 
@@ -146,11 +181,8 @@ def selection(
     """
     from rl_training.api.worth import select
 
-    options = _given(estimators, gamma, horizon, value_range, replicates, updates, stochastic)
-    found = select(
-        runs, data, behaviour=behaviour, checkpoint=checkpoint, progress=not quiet, **options
-    )
-    if as_json:
+    found = select(runs, asked.data, checkpoint=asked.checkpoint, **asked.settings())
+    if asked.as_json:
         listed = [
             {"rank": one.rank, "path": str(one.path), **one.evaluation.to_dict()}
             for one in found.candidates
