@@ -15,8 +15,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## train AWR on scripted data beside behaviour cloning (about 2 minutes)
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## run every test; four processes keep two cores busy, because many tests wait
-	$(BIN)/python -m pytest -n 4
+test: $(STAMP)  ## run every test; four processes keep two cores busy, and neighbours share what they make
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 docs: $(STAMP)  ## the documentation as a site in build/site, every link and anchor checked
 	$(BIN)/python -m docs.build_site
