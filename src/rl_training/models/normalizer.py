@@ -53,7 +53,7 @@ class ObservationNormalizer(nn.Module):
         if not self.active:
             return obs
         own: Any = self._buffers  # asking the module for them takes longer
-        return (obs - own["mean"]).div_(own["std"]).clamp_(-10.0, 10.0)
+        return ((obs - own["mean"]) / own["std"]).clamp(-10.0, 10.0)
 
 
 class Standardizer(nn.Module):
