@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rl_training import AWR, BC, load_transition_dataset
+from rl_training.reports.extras import Extras, data_summary
 from rl_training.reports.report import write_report
 from rl_training.reports.runs import read_run
 
@@ -50,7 +51,9 @@ def main() -> None:
 
     run = result.run_dir
     report = run / "comparison.html"
-    write_report([read_run(cloned.run_dir), read_run(run)], report)
+    about = Extras(data=data_summary(data))
+    runs = [read_run(cloned.run_dir), read_run(run)]
+    write_report(runs, report, {one.folder: about for one in runs})
     out.print(f"\nRun folder: {run}", soft_wrap=True)
     out.print(f"Report for the browser: {report}", soft_wrap=True)
     out.print("Continue with:", soft_wrap=True)

@@ -14,15 +14,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rl_training import Callback, EvalEvent, MetricsEvent, RunInfo, SinkFailure, learn_seeds
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.sinks import Video
+from rl_training.experiment.sinks.tensorboard import TensorBoardSink
 from rl_training.experiment.tracking import read_run_config
 from rl_training.reports.charts import MOST_DRAWN, Line, drawable, line_chart
+from rl_training.reports.comparison import compare
 from rl_training.reports.events import MOST_POINTS, EventReader, parsed
+from rl_training.reports.extras import PREDICTIONS, Extras, newest_prediction
 from rl_training.reports.figures import return_distribution
+from rl_training.reports.page import document, folded, paragraph
 from rl_training.reports.report import REFRESH_SECONDS, report
 from rl_training.reports.runs import Curve, find_runs, read_run
 from rl_training.reports.settings import differences, overrides
@@ -44,7 +50,7 @@ HOLD = (
 class Page(HTMLParser):
     """What a page holds; a tag that is not closed as it was opened is an error."""
 
-    EMPTY = ("meta", "link", "input", "br")
+    EMPTY = ("meta", "link", "input", "br", "img")
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -124,7 +130,7 @@ def test_a_run_writes_its_report_whose_numbers_are_those_of_its_result(seeds_run
     ):  # fmt: skip
         assert words in page.text, words
     assert "<i>" not in text
-    assert 'http-equiv="refresh"' not in text
+    assert 'id="reload"' not in text
     assert page.headings[0] == 1
     assert page.headings.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(page.headings, page.headings[1:]))  # noqa: B905
@@ -169,13 +175,13 @@ def test_a_report_is_kept_during_a_run_and_after_its_failure(tmp_path: Path) -> 
     watcher = FailsLater()
     with pytest.raises(ValueError, match="lost"):
         ManagedAlgorithm(config).learn(progress=False, callbacks=watcher)
-    assert f'http-equiv="refresh" content="{REFRESH_SECONDS}"' in watcher.page
+    assert f"again every {REFRESH_SECONDS} seconds" in watcher.page
     assert "status running" in Page(watcher.page).text
     text = (watcher.folder / "report.html").read_text()
     for words in ("it failed", "ValueError: <b>lost", "LostAtOnce' failed (nothing answers)"):
         assert words in Page(text).text
     assert "<b>" not in text
-    assert 'http-equiv="refresh"' not in text
+    assert 'id="reload"' not in text
 
 
 def test_the_command_in_a_report_makes_the_same_config(seeds_run: Path) -> None:
@@ -207,7 +213,13 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
         made_run(tmp_path / "runs" / f"a{seed}", seed, [10.0, 20.0 + seed])
         made_run(tmp_path / "runs" / f"b<b>{seed}", seed, [10.0, 40.0 + seed], algo="td3<b>")
     page = page_of(tmp_path / "runs")
-    for words in ("6 runs on Toy-v0", "interquartile mean", "performance profile", "td3<b>, 3"):
+    for words in (
+        "6 runs on Toy-v0",
+        "interquartile mean",
+        "Performance profile",
+        "td3<b>, 3",
+        "Interquartile means over seeds (mean return)",
+    ):
         assert words in page.text, words
     for value in (21.0, 41.0, 1.0):
         assert value in page.numbers
@@ -250,6 +262,55 @@ def test_warnings_estimates_and_damaged_files(tmp_path: Path) -> None:
         (run / name).write_text(content)
         assert page_of(run).headings[0] == 1
     assert "No evaluation yet" in page_of(run).text
+
+
+def test_less_is_better_of_an_error(tmp_path: Path) -> None:
+    """A result keeps the negative of such a metric as the score of its best evaluation."""
+    for name, seed, errors in (("a", 0, [4.0, 2.0, 3.0]), ("b", 0, [9.0, 8.0, 7.0])):
+        run = made_run(tmp_path / name, seed, errors, algo=name)
+        file = run / "metrics.jsonl"
+        file.write_text(file.read_text().replace("eval/return_mean", "offline/td_error"))
+        best = {"metric": "offline/td_error", "tick": 200, "score": -min(errors)}
+        (run / "result.json").write_text(json.dumps({"status": "finished", "best": best}))
+    page = page_of(tmp_path / "a")
+    assert "TD error on held-out data" in page.text
+    assert 2.0 in page.numbers
+    assert -2.0 not in page.numbers
+    found = compare(find_runs([tmp_path]))
+    first, second = found.arms
+    assert (first.best.scores, second.best.scores) == ((2.0,), (7.0,))
+    assert found.improvement(first, second).value == 1.0
+    assert found.steps_to(first, 3.5) == [200]
+
+
+def test_what_a_model_expected_is_beside_what_came(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", 0, [1.0])
+    for i in range(2):
+        event = {"event": "train", "tick": 200 + i, "rollout/return_mean": 30.0,
+                 "rollout/length_mean": 10.0, "imagined/reward_mean": 4.5 + i,
+                 "model/mse": 0.25}  # fmt: skip
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(event) + "\n")
+    page = page_of(run)
+    for words in (
+        "What the model expected", "Reward per step, imagined and in training episodes",
+        "what came in the environment from 3 to 3", "what the model imagined from 4.5 to 5.5",
+        "Squared error of the model model/mse",
+    ):  # fmt: skip
+        assert words in page.text, words
+    assert {5.5, 0.25} <= set(page.numbers)
+    assert newest_prediction(run) is None
+    for tick in (3, 4):
+        sink = TensorBoardSink(TensorBoardSink.Options())
+        sink.open(RunInfo(run, "run", None, {}))
+        video = Video(np.full((2, 4, 4, 3), tick, np.uint8))
+        sink.write(MetricsEvent("train", tick, {PREDICTIONS: video}))
+        sink.close("finished")
+    assert newest_prediction(run) == video.as_gif()
+    (found,) = find_runs([run])
+    text = report([found], {run: Extras(predictions="data:image/gif;base64,R0lG")})
+    assert text.count('<img src="data:image/gif;base64,R0lG" alt="From top to bottom') == 1
+    assert "img" in Page(text).tags
 
 
 def test_a_million_evaluations_make_a_small_page(tmp_path: Path) -> None:
@@ -298,7 +359,7 @@ def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli
         holder.stdout.readline()
         out = tmp_path / "live.html"
         assert cli("report", run, "--out", out).code == 0
-        assert f'http-equiv="refresh" content="{REFRESH_SECONDS}"' in out.read_text()
+        assert f"again every {REFRESH_SECONDS} seconds" in out.read_text()
         arguments = ["rl_training", "watch", str(run), "--every", "0.1"]
         with subprocess.Popen(
             [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True
@@ -325,7 +386,7 @@ def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli
     assert "sac on Toy-v0: finished" in shown
     assert "eval/return_mean over environment steps" in shown
     assert cli("report", run, "--out", out, "--follow").code == 0
-    assert 'http-equiv="refresh"' not in out.read_text()
+    assert 'id="reload"' not in out.read_text()
 
 
 def test_charts_of_extreme_numbers() -> None:
@@ -414,6 +475,8 @@ def test_pages_in_a_browser(seeds_run: Path, tmp_path: Path, cli: Command) -> No
     assert cli("report", tmp_path / "runs", "--out", pages["comparison"]).code == 0
     assert cli("report", "--all", tmp_path, "--out", pages["all"]).code == 0
     pages["run"] = seeds_run / "report.html"
+    live = pages["live"] = tmp_path / "live.html"
+    live.write_text(document("live", folded("more", [paragraph("text")]), 600))
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         context = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme="dark")
@@ -432,7 +495,9 @@ def test_pages_in_a_browser(seeds_run: Path, tmp_path: Path, cli: Command) -> No
                 "[getComputedStyle(document.body).color,"
                 " getComputedStyle(document.body).backgroundColor]"
             )
-            assert colours == ["rgb(232, 232, 232)", "rgb(22, 24, 28)"]
+            assert colours == ["rgb(230, 233, 238)", "rgb(15, 18, 22)"]
+        page.goto(live.as_uri())
+        assert page.locator("#reload").is_checked()
         assert not problems, problems
         assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 

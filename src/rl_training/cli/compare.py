@@ -54,7 +54,7 @@ def compare(
     out.print(comparison_table(found, threshold))
     if len(found.arms) > 1:
         first = found.arms[0].name
-        out.print(f"improves: the probability that a seed scores more than one of '{first}'")
+        out.print(f"improves: the probability that a seed is better than one of '{first}'")
     few = [arm.name for arm in found.arms if len(arm.seeds) < 3]
     if few:
         out.print(f"note: fewer than three seeds of {', '.join(few)}; such intervals say little")
@@ -95,7 +95,8 @@ def curves(found: Comparison) -> str:
     """The learning curves as SVG."""
     from rl_training.reports.charts import line_chart
     from rl_training.reports.figures import arm_lines, unit_of
+    from rl_training.reports.words import in_words
 
     unit = unit_of(found.arms[0].runs[0])
     title = f"{found.task}: interquartile means with 95% intervals"
-    return line_chart(title, unit, found.metric, arm_lines(found, found.arms))
+    return line_chart(title, unit, in_words(found.metric), arm_lines(found, found.arms))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import typer
 from rl_training.cli.options import TrustOption, out
 
 if TYPE_CHECKING:
-    from rl_training.reports.report import Extras
+    from rl_training.reports.extras import Extras
     from rl_training.reports.runs import Run
 
 app = typer.Typer()
@@ -37,7 +38,11 @@ def report(
     ] = False,
     videos: Annotated[
         bool,
-        typer.Option("--videos", help="Record the best and the worst of 20 episodes of each run."),
+        typer.Option(
+            "--videos",
+            help="Record the best and the worst of 20 episodes of each run, and show what a world "
+            "model expected.",
+        ),
     ] = False,
     data: Annotated[
         bool, typer.Option("--data", help="Read the data of each run, and summarise them.")
@@ -92,12 +97,14 @@ def report(
 def _extras(run: Run, videos: bool, data: bool, trust: bool) -> Extras:
     """What is not in a run's files; what cannot be had is a note in the report."""
     from rl_training.experiment.errors import RLTrainingError
-    from rl_training.reports.report import Extras
+    from rl_training.reports.extras import Extras, newest_prediction
 
     shown: tuple[tuple[str, str], ...] = ()
     about: dict[str, Any] = {}
     notes: list[str] = []
+    expected = b""
     if videos:
+        expected = newest_prediction(run.seeds[0].folder) or b""
         try:
             shown = _videos(run, trust)
         except RLTrainingError as error:
@@ -109,12 +116,16 @@ def _extras(run: Run, videos: bool, data: bool, trust: bool) -> Extras:
             notes.append(f"No summary of the data: {error}")
     for note in notes:
         out.print(f"warning: {run.folder.name}: {note}", soft_wrap=True)
-    return Extras(shown, about, tuple(notes))
+    predictions = _uri("image/gif", expected) if expected else ""
+    return Extras(shown, predictions, about, tuple(notes))
+
+
+def _uri(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _videos(run: Run, trust: bool) -> tuple[tuple[str, str], ...]:
     """The best and the worst of some held-out episodes of the last policy, of the first seed."""
-    import base64
     import tempfile
 
     from rl_training.api.managed import load
@@ -127,7 +138,7 @@ def _videos(run: Run, trust: bool) -> tuple[tuple[str, str], ...]:
         for words, episode in (("Best", order[-1]), ("Worst", order[0])):
             file = Path(folder) / f"{words}.mp4"
             earned = agent.record_video(file, episode=episode).returns[0]
-            uri = "data:video/mp4;base64," + base64.b64encode(file.read_bytes()).decode()
+            uri = _uri("video/mp4", file.read_bytes())
             caption = f"{words} of {EPISODES} held-out episodes, return {earned:,.1f}"
             shown.append((caption, uri))
     return tuple(shown)
@@ -139,6 +150,7 @@ def _data(run: Run, trust: bool) -> dict[str, Any]:
     from rl_training.experiment.config import TrainConfig
     from rl_training.experiment.errors import ConfigError
     from rl_training.experiment.trust import refuse_unknown_modules
+    from rl_training.reports.extras import data_summary
 
     config = TrainConfig.stored(run.config)
     if config.dataset is None:
@@ -146,22 +158,7 @@ def _data(run: Run, trust: bool) -> dict[str, Any]:
     if not trust:
         refuse_unknown_modules(run.config, f"run '{run.folder}'")
     dataset = load_transition_dataset(config.dataset, env_id=config.env_id, needs_rewards=False)
-    lengths = dataset.episode_lengths()
-    about: dict[str, Any] = {
-        "name": dataset.name,
-        "fingerprint": dataset.fingerprint(),
-        "steps": f"{len(dataset):,}",
-        "episodes": f"{dataset.num_episodes:,}",
-        "episode length": f"{lengths.min():,} to {lengths.max():,}",
-    }
-    if dataset.has_rewards:
-        returns = dataset.episode_returns()
-        about |= {
-            "return mean": float(returns.mean()),
-            "return min": float(returns.min()),
-            "return max": float(returns.max()),
-        }
-    return about
+    return data_summary(dataset)
 
 
 @app.command()

@@ -11,6 +11,8 @@ from html import escape
 WIDTH, HEIGHT = 640, 320
 MOST_DRAWN = 320
 """Points of a curve that are drawn; its extremes are among them."""
+MOST_DOTS = 40
+"""Points of a curve that are shown as dots, which say their value under a pointer."""
 LEFT, RIGHT, TOP, BOTTOM = 72, 16, 16, 48
 LARGEST = 1e300
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8860b")
@@ -18,7 +20,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 STYLE = (
     ".chart{color:#1b1b1b;background:#fff;font:12px system-ui,sans-serif}"
     ".chart text{fill:currentColor}.chart .grid{stroke:currentColor;stroke-opacity:.15}"
-    ".chart .mark{stroke:currentColor;stroke-opacity:.6;stroke-dasharray:5 4}"
+    ".chart .mark0,.chart .mark1{stroke:currentColor;stroke-opacity:.7;stroke-dasharray:7 4}"
+    ".chart .mark1{stroke-width:2;stroke-dasharray:2 4}"
     "@media(prefers-color-scheme:dark){.chart{color:#e8e8e8;background:#16181c}}"
     "@media print{.chart{color:#1b1b1b;background:#fff}}"
 )
@@ -80,9 +83,9 @@ def line_chart(
     body += [_grid_line(up(y), y) for y in y_ticks]
     body += [_x_tick(across(x), x) for x in x_ticks if x_low <= x <= x_high]
     body.append(_labels(x_label, y_label))
-    for mark in marks:
-        at = f"{up(mark.y):.1f}"
-        body.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
+    for i, mark in enumerate(marks):
+        at = f'y1="{up(mark.y):.1f}" y2="{up(mark.y):.1f}"'
+        body.append(f'<line class="mark{i % 2}" x1="{LEFT}" x2="{WIDTH - RIGHT}" {at}/>')
     for i, line in enumerate(drawn):
         colour = COLOURS[i % len(COLOURS)]
         if line.low:
@@ -99,9 +102,13 @@ def line_chart(
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
             'stroke-linejoin="round"/>'
         )
-        if len(line.x) == 1:
-            x, y = across(line.x[0]), up(line.y[0])
-            body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+        if len(line.x) <= MOST_DOTS:
+            body += [
+                f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5" fill="{colour}">'
+                f"<title>{escape(line.name)}: {short(y)} at {short(x)}</title></circle>"
+                for x, y in zip(line.x, line.y, strict=True)
+                if math.isfinite(y)
+            ]
         if not legend:
             continue
         left, below = LEFT + (i % 2) * (WIDTH - LEFT) // 2, HEIGHT + 12 + 18 * (i // 2)
@@ -112,7 +119,8 @@ def line_chart(
     for i, mark in enumerate(marks if legend else ()):
         below = HEIGHT + 12 + 18 * (-(-len(drawn) // 2) + i)
         body.append(
-            f'<line class="mark" x1="{LEFT}" x2="{LEFT + 14}" y1="{below - 7}" y2="{below - 7}"/>'
+            f'<line class="mark{i % 2}" x1="{LEFT}" x2="{LEFT + 14}" '
+            f'y1="{below - 7}" y2="{below - 7}"/>'
             f'<text x="{LEFT + 18}" y="{below - 3}">{escape(mark.name)}: {short(mark.y)}</text>'
         )
     return _svg(height, title, body)
@@ -146,6 +154,50 @@ def bar_chart(
     body += [_x_tick(LEFT + i * wide, edges[i]) for i in shown]
     body.append(_labels(x_label, y_label))
     return _svg(HEIGHT, title, body)
+
+
+def interval_chart(
+    title: str, x_label: str, rows: Sequence[tuple[str, float, float, float]]
+) -> str:
+    """An SVG element of values with intervals around them: name, value, low and high of each, one
+    below the other, in the order of `COLOURS`."""
+    ends = [end for _, _, low, high in rows for end in (low, high)]
+    x_ticks = ticks(min(ends), max(ends))
+    height = TOP + 44 * len(rows) + BOTTOM
+    described = f"{title}: {x_label}, " + ", ".join(
+        f"{name} {short(value)}, from {short(low)} to {short(high)}"
+        for name, value, low, high in rows
+    )
+    body = [f"<title>{escape(title)}</title><desc>{escape(described)}</desc>"]
+    body.append(f"<style>{STYLE}</style>")
+
+    def across(x: float) -> float:
+        return RIGHT + (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0]) * (WIDTH - 2 * RIGHT)
+
+    for x in x_ticks:
+        at, below = across(x), height - BOTTOM
+        anchor = "start" if x == x_ticks[0] else "end" if x == x_ticks[-1] else "middle"
+        body.append(
+            f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{below}"/>'
+            f'<text x="{at:.1f}" y="{below + 18}" text-anchor="{anchor}">{short(x)}</text>'
+        )
+    for i, (name, value, low, high) in enumerate(rows):
+        colour, y = COLOURS[i % len(COLOURS)], TOP + 44 * i + 30
+        body.append(
+            f'<text x="{RIGHT}" y="{y - 12}">{escape(_cut(name))}</text>'
+            f'<rect x="{across(low):.1f}" y="{y - 5}" width="{across(high) - across(low):.1f}" '
+            f'height="10" rx="3" fill="{colour}" fill-opacity=".35"/>'
+            f'<circle cx="{across(value):.1f}" cy="{y}" r="5" fill="{colour}">'
+            f"<title>{short(value)} [{short(low)}, {short(high)}]</title></circle>"
+        )
+    body.append(
+        f'<text x="{WIDTH / 2}" y="{height - 8}" text-anchor="middle">{escape(x_label)}</text>'
+    )
+    return _svg(height, title, body)
+
+
+def _cut(name: str, most: int = 70) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _grid_line(at: float, value: float) -> str:

@@ -7,6 +7,7 @@ algorithm improves on another, and performance profiles.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.experiment.errors import ConfigError
-from rl_training.reports.runs import NOT_COMPARED, Curve, Run, SeedRun
+from rl_training.reports.runs import NOT_COMPARED, Curve, Run, SeedRun, lower_is_better
 from rl_training.runtime.statistics import (
     RESAMPLES,
     Interval,
@@ -72,18 +73,20 @@ class Comparison:
     arms: tuple[Arm, ...]
 
     def improvement(self, arm: Arm, over: Arm) -> Interval:
-        """The probability that a seed of `arm` scores more than one of `over`."""
-        return probability_of_improvement(arm.summary.scores, over.summary.scores)
+        """The probability that a seed of `arm` is better than one of `over`."""
+        better, worse = (over, arm) if lower_is_better(self.metric) else (arm, over)
+        return probability_of_improvement(better.summary.scores, worse.summary.scores)
 
     def steps_to(self, arm: Arm, threshold: float) -> list[int | None]:
         """For each seed the first evaluation that reaches `threshold`."""
+        reaches = operator.le if lower_is_better(self.metric) else operator.ge
         found = []
         for seed in arm.seeds:
             curve = seed.curve(self.metric)
             reached = (
                 tick
                 for tick, value in zip(curve.ticks, curve.values, strict=True)
-                if value >= threshold
+                if reaches(value, threshold)
             )
             found.append(next(reached, None))
         return found

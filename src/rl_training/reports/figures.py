@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rl_training.reports.charts import Line, Mark, bar_chart, drawable, line_chart, widened
+from rl_training.reports.charts import (
+    Line,
+    Mark,
+    bar_chart,
+    drawable,
+    interval_chart,
+    line_chart,
+    widened,
+)
 from rl_training.reports.comparison import Arm, Comparison, performance_profile
 from rl_training.reports.page import Markup, figure
 from rl_training.reports.runs import Run, SeedRun
+from rl_training.reports.words import in_words, sentence
 
 MOST_LINES = 8
 """Curves in one chart; more could not be told apart."""
@@ -44,9 +53,9 @@ def learning_curves(found: Comparison, marks: Sequence[Mark] = ()) -> list[Marku
     for start in range(0, len(found.arms), MOST_LINES):
         lines = arm_lines(found, found.arms[start : start + MOST_LINES])
         lines = [_fewer_points(line) for line in lines]
-        title = f"{found.metric} on {found.task}"
-        svg = line_chart(title, unit, found.metric, lines, marks, legend=False)
-        charts.append(figure(svg, f"{found.metric} over {unit}: {shown}.", lines, marks))
+        words = in_words(found.metric)
+        svg = line_chart(f"{words} on {found.task}", unit, words, lines, marks, legend=False)
+        charts.append(figure(svg, sentence(f"{words} over {unit}: {shown}."), lines, marks))
     return charts
 
 
@@ -71,8 +80,9 @@ def seed_curves(run: Run, metrics: Sequence[str]) -> list[Markup]:
             if (curve := seed.curve(metric)).ticks
         ]
         if lines:
-            svg = line_chart(metric, unit, metric, lines, legend=False)
-            charts.append(figure(svg, f"{metric} over {unit}", lines))
+            words = in_words(metric)
+            svg = line_chart(words, unit, words, lines, legend=False)
+            charts.append(figure(svg, sentence(f"{words} over {unit}"), lines))
     return charts
 
 
@@ -85,12 +95,72 @@ def training_metrics(seeds: Sequence[SeedRun]) -> list[str]:
     return sorted(kept, key=lambda name: next(i for i, o in enumerate(order) if name.startswith(o)))
 
 
+def model_metrics(seeds: Sequence[SeedRun]) -> list[str]:
+    """Names of what is logged about a learned model and about what it imagined."""
+    named = [key for seed in seeds for event in seed.training for key in event]
+    groups = ("model/", "imagined/", "train/imagined_")
+    return [name for name in dict.fromkeys(named) if name.startswith(groups)]
+
+
+def expected_rewards(run: Run) -> list[Markup]:
+    """A chart of the rewards that a model imagined, beside those of training episodes."""
+    seed = run.seeds[0]
+    expected = next(
+        (
+            name
+            for name in ("imagined/reward_mean", "train/imagined_reward")
+            if seed.curve(name).ticks
+        ),
+        None,
+    )
+    returns, lengths = (seed.curve(f"rollout/{name}_mean") for name in ("return", "length"))
+    if expected is None or returns.ticks != lengths.ticks or not returns.ticks:
+        return []
+    imagined = seed.curve(expected)
+    came = [
+        total / max(steps, 1.0) for total, steps in zip(returns.values, lengths.values, strict=True)
+    ]
+    lines = [
+        drawable("what the model imagined", imagined.ticks, imagined.values),
+        drawable("what came in the environment", returns.ticks, came),
+    ]
+    title, unit = "reward per step", unit_of(run)
+    svg = line_chart(title, unit, title, lines, legend=False)
+    caption = f"Reward per step, imagined and in training episodes, over {unit}"
+    return [figure(svg, caption, lines)]
+
+
+def interval_figure(found: Comparison) -> Markup:
+    """The interquartile means of experiments with their intervals, one below the other."""
+    rows = [
+        (arm.name, arm.summary.iqm.value, arm.summary.iqm.low, arm.summary.iqm.high)
+        for arm in found.arms[:MOST_LINES]
+    ]
+    words = in_words(found.metric)
+    svg = interval_chart("interquartile means", words, rows)
+    return figure(svg, f"Interquartile means over seeds ({words}) with 95% intervals.")
+
+
 def return_distribution(returns: Sequence[float], caption: str) -> Markup:
     """A histogram of the returns of single episodes."""
     bins, around = min(BINS, max(len(returns), 2)), widened(min(returns), max(returns))
     counts, edges = np.histogram(np.asarray(returns), bins=bins, range=around)
     svg = bar_chart(caption, "return", "episodes", edges.tolist(), counts.tolist())
     return figure(svg, caption)
+
+
+def return_range(run: Run) -> list[Markup]:
+    """A chart of the mean return of a run's only seed, between its lowest and highest one."""
+    if len(run.seeds) > 1:
+        return []
+    curves = [run.seeds[0].curve(f"eval/return_{name}") for name in ("mean", "min", "max")]
+    mean, low, high = curves
+    if not mean.ticks or any(curve.ticks != mean.ticks for curve in curves):
+        return []
+    line = Line("mean return", mean.ticks, mean.values, low.values, high.values)
+    unit = unit_of(run)
+    svg = line_chart("returns of evaluations", unit, "return", [_fewer_points(line)], legend=False)
+    return [figure(svg, f"Mean return of every evaluation, from lowest to highest, over {unit}")]
 
 
 def profile_chart(found: Comparison) -> Markup:
@@ -103,6 +173,7 @@ def profile_chart(found: Comparison) -> Markup:
         Line(arm.name, limits, performance_profile(arm.summary.scores, limits).tolist())
         for arm in found.arms[:MOST_LINES]
     ]
-    svg = line_chart("performance profile", found.metric, "share of seeds", lines, legend=False)
-    caption = f"Share of seeds whose last policy scores more than a value of {found.metric}."
+    words = in_words(found.metric)
+    svg = line_chart("performance profile", words, "share of seeds", lines, legend=False)
+    caption = f"Performance profile: share of seeds whose last policy has a higher {words}."
     return figure(svg, caption, lines)

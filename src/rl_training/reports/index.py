@@ -12,6 +12,7 @@ from rl_training.reports.charts import duration
 from rl_training.reports.page import Markup, document, html, joined, number, paragraph
 from rl_training.reports.report import REFRESH_SECONDS, REPORT_FILE
 from rl_training.reports.runs import STATUSES, Run, described
+from rl_training.reports.words import in_words
 
 HEADS = ("run", "status", "algorithm", "task", "seeds", "progress", "metric", "score", "time")
 SCRIPT = """
@@ -65,11 +66,11 @@ def index(runs: Sequence[Run], target: Path) -> str:
     body = joined([
         Markup(f"<header><h1>{title}</h1>"),
         paragraph("The names of the columns sort; the fields filter.", "soft"),
-        Markup('</header><main><form class="controls" onsubmit="return false">'),
+        Markup('</header><main class="card"><form class="controls" onsubmit="return false">'),
         Markup('<label>Words <input id="text" type="search"></label> '),
         Markup(f'<label>Status <select id="status"><option value="">all</option>{options}</select>'
                '</label> <output id="shown" aria-live="polite"></output></form>'),
-        Markup('<div class="scroll" role="region" tabindex="0" aria-label="All runs">'
+        Markup('<div class="scroll" role="group" tabindex="0" aria-label="All runs">'
                f"<table><caption>Scores are means over the seeds of a run</caption>"
                f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div></main>"),
         Markup(f"<script>{SCRIPT}</script>"),
@@ -86,12 +87,12 @@ def _row(run: Run, target: Path) -> str:
         name = Markup(f'<a href="{quote(Path(place).as_posix())}">{html(name)}</a>')
     progress, seconds, score = about["progress"], about["wall_seconds"], about["score"]
     cells = [
-        (about["status"], None),
+        (Markup(f'<span class="{about["status"]}">{about["status"]}</span>'), None),
         (about["algo"] or "", None),
         (about["task"], None),
         (", ".join(map(str, about["seeds"])), None),
         ("" if progress is None else f"{progress:.0%}", progress),
-        (about["metric"] or "", None),
+        (in_words(about["metric"] or ""), None),
         ("" if score is None else number(score), score),
         ("" if seconds is None else duration(seconds), seconds),
     ]

@@ -78,7 +78,9 @@ def reproduction_parts(run: Run) -> list[Markup]:
         parts.append(command("rl-training", "eval", str(run.folder), *trust))
     versions = _stored(run, "versions")
     packages = [
-        f"{name}=={v}" for name, v in versions.items() if name in ("torch", "numpy", "gymnasium")
+        f"{name}=={str(v).partition('+')[0]}"  # builds such as +cpu are on no package index
+        for name, v in versions.items()
+        if name in ("torch", "numpy", "gymnasium")
     ]
     if packages:
         parts.append(paragraph("With the versions that it had:"))

@@ -80,14 +80,17 @@ class SeedRun:
 
     def best(self, metric: str) -> tuple[int, float] | None:
         """Tick and value of its best evaluation."""
+        known = [e for e in (*self.evaluations, self.newest_best) if is_number(e, metric)]
         chosen = mapping_in(self.result, "best")
         if chosen.get("metric") == metric and is_number(chosen, "score"):
-            tick = chosen["tick"] if is_number(chosen, "tick") else 0
-            return int(tick), float(chosen["score"])
-        known = [e for e in (*self.evaluations, self.newest_best) if is_number(e, metric)]
+            tick = int(chosen["tick"]) if is_number(chosen, "tick") else 0
+            # a score is the negative of a metric of which less is better, also by the config
+            score = float(chosen["score"])
+            same = (float(e[metric]) for e in known if abs(e[metric]) == abs(score))
+            return tick, next(same, -score if lower_is_better(metric) else score)
         if not known:
             return None
-        better = min if EVAL_METRICS.get(metric) == "min" else max
+        better = min if lower_is_better(metric) else max
         found = better(known, key=lambda event: float(event[metric]))
         return int(found["tick"]), float(found[metric])
 
@@ -276,6 +279,10 @@ def mapping_in(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _has(events: Sequence[dict[str, Any]], metric: str) -> bool:
     return any(metric in event for event in events)
+
+
+def lower_is_better(metric: str) -> bool:
+    return EVAL_METRICS.get(metric) == "min"
 
 
 def is_number(event: dict[str, Any], key: str) -> bool:
