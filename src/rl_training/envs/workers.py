@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import select
 import signal
@@ -12,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import gymnasium as gym
@@ -80,12 +79,7 @@ class AsyncEnvs(VectorEnvs):
             ) from error
         # At exit the interpreter sends SIGTERM, which workers ignore, and then waits for them.
         _open_workers.add(self)
-        # One poll object per worker, because `Connection.poll` builds a selector in every call.
-        self._pollers = []
-        for pipe in self._vector.parent_pipes:
-            poller = select.poll()
-            poller.register(pipe.fileno(), select.POLLIN)
-            self._pollers.append(poller)
+        self._answered = [_answered_in_a_second(pipe) for pipe in self._vector.parent_pipes]
         self.repeatability = self._tried()
 
     def _tried(self) -> Repeatability:
@@ -149,9 +143,9 @@ class AsyncEnvs(VectorEnvs):
         vector, limit = self._workers, ANSWER_LIMIT_S * max(1, steps)
         try:
             ask()
-            for i, poller in enumerate(self._pollers):
+            for i, answered in enumerate(self._answered):
                 # Counted in polls: a clock would continue while the process is stopped.
-                if not any(poller.poll(1000) for _ in range(limit)):
+                if not any(answered() for _ in range(limit)):
                     self._fail(i, f"has not answered for {limit} s")
             return answer()
         except (EOFError, OSError) as error:
@@ -328,7 +322,18 @@ def _end_of(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
+def _answered_in_a_second(pipe: Connection) -> Callable[[], Any]:
+    """A function that waits for up to a second, and says whether an answer has come."""
+    if not hasattr(select, "poll"):  # Windows, whose pipes can only be asked themselves
+        return lambda: pipe.poll(1.0)
+    # Made once, because `Connection.poll` builds a selector in every call.
+    poller = select.poll()
+    poller.register(pipe.fileno(), select.POLLIN)
+    return lambda: poller.poll(1000)
+
+
 def _start_method() -> str | None:
-    """Use fork where it exists: environments registered by a script or a notebook then exist in
-    the workers, and no script needs a `__main__` guard."""
-    return "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    """Use fork on Linux: environments registered by a script or a notebook then exist in the
+    workers, and no script needs a `__main__` guard. The libraries of macOS may crash after a
+    fork, and Windows has none: the system's own way is used there."""
+    return "fork" if sys.platform.startswith("linux") else None

@@ -131,6 +131,9 @@ def remove_stale_drafts(folder: Path, prefix: str, suffix: str = "") -> None:
 
 
 def flush_to_disk(path: Path) -> None:
+    """Write a folder's names to the disk; Windows opens no folders and keeps their names itself."""
+    if os.name == "nt":
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

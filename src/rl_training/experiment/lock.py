@@ -16,12 +16,19 @@ from rl_training.experiment.files import NOT_ALLOWED
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where runs are not locked
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # everything else
+    msvcrt = None  # type: ignore[assignment]
 
 LOCK_FILE = ".lock"
 LOOK_SECONDS = 0.2
 """How long another process may look at a lock."""
+LOCKED_BYTE = 1 << 30
+"""Windows lets nobody read a locked byte: one far behind the text of the file is locked."""
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 _held: set[int] = set()
 
 
@@ -92,12 +99,11 @@ def _refuse_links(run_dir: Path) -> None:
 def is_in_use(run_dir: Path) -> bool:
     """Whether a process trains in this run folder, as far as the file system can tell."""
     try:
-        descriptor = os.open(run_dir / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(run_dir / LOCK_FILE, os.O_RDONLY | NO_LINKS)
     except OSError:
         return False
     try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _take(descriptor, shared=True)
     except OSError:
         return True
     finally:
@@ -108,20 +114,26 @@ def is_in_use(run_dir: Path) -> bool:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK_FILE
-    descriptor = None if fcntl is None else _lock(path)
+    descriptor = _lock(path)
     if descriptor is None:
         yield
         return
     _held.add(descriptor)
     try:
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {platform.node()}\n".encode(), 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
         yield
     finally:
         if descriptor in _held:  # otherwise this is a fork of the process that holds it
             _held.remove(descriptor)
-            path.unlink(missing_ok=True)
-            os.close(descriptor)
+            if fcntl is None:  # Windows removes no open file, and none that another has opened
+                os.close(descriptor)
+                with suppress(OSError):
+                    path.unlink()
+            else:
+                path.unlink(missing_ok=True)
+                os.close(descriptor)
 
 
 def _lock(path: Path) -> int | None:
@@ -129,7 +141,7 @@ def _lock(path: Path) -> int | None:
     deadline = time.monotonic() + LOOK_SECONDS
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666)
         except OSError as error:
             remedy = "make it writable for you" if error.errno in NOT_ALLOWED else "make room"
             if error.errno == errno.ELOOP:
@@ -138,13 +150,14 @@ def _lock(path: Path) -> int | None:
                 f"run folder '{path.parent}' cannot be written: {error.strerror}; {remedy}"
             ) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor, shared=False)
         except BlockingIOError:
             if time.monotonic() < deadline:  # `is_in_use` holds it for an instant
                 os.close(descriptor)
                 time.sleep(0.01)
                 continue
-            pid, _, host = os.pread(descriptor, 300, 0).decode(errors="replace").partition(" ")
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            pid, _, host = os.read(descriptor, 300).decode(errors="replace").partition(" ")
             os.close(descriptor)
             raise RunInUseError(
                 f"run '{path.parent}' is in use by process {ascii(pid)[1:-1] or 'unknown'} on "
@@ -156,6 +169,19 @@ def _lock(path: Path) -> int | None:
         if _is_still(path, descriptor):
             return descriptor
         os.close(descriptor)  # its holder removed it meanwhile: use the new file
+
+
+def _take(descriptor: int, shared: bool) -> None:
+    """Lock an open file until it is closed; BlockingIOError if another process has locked it, and
+    another OSError where there are no locks."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        return
+    os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except PermissionError as error:
+        raise BlockingIOError(errno.EAGAIN, "locked by another process") from error
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

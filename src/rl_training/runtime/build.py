@@ -43,6 +43,11 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"device: '{name}' is not known; use auto, cpu, cuda or cuda:N") from None
+    if device.type == "mps":
+        raise ConfigError(
+            f"device: '{name}' is not supported, because replays and statistics are computed in "
+            "float64, which Apple's GPUs do not have; use device=cpu"
+        )
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise ConfigError(f"device: '{name}' is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -208,10 +208,13 @@ def terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children at once."""
+    """End a process at once, with its children where the system has groups of processes."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
         process.wait()
 
 
