@@ -33,8 +33,9 @@ def locking(descriptor: int, mode: int, count: int) -> None:
 
 
 def test_a_run_is_locked_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "fcntl", None)
-    monkeypatch.setattr(lock, "msvcrt", SimpleNamespace(LK_NBLCK=2, locking=locking))
+    monkeypatch.setattr(lock, "POSIX", False)
+    fake = SimpleNamespace(LK_NBLCK=2, locking=locking)
+    monkeypatch.setattr(lock, "msvcrt", fake, raising=False)
     for name in ("pread", "pwrite", "O_NOFOLLOW"):
         monkeypatch.delattr(os, name)
     assert not lock.is_in_use(tmp_path)

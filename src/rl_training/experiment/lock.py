@@ -14,14 +14,12 @@ from pathlib import Path
 from rl_training.experiment.errors import RLTrainingError, RunInUseError
 from rl_training.experiment.files import NOT_ALLOWED
 
-try:
+POSIX = os.name == "posix"
+"""Otherwise Windows, which has other locks."""
+if POSIX:
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-try:
+else:
     import msvcrt
-except ImportError:  # everything else
-    msvcrt = None  # type: ignore[assignment]
 
 LOCK_FILE = ".lock"
 LOOK_SECONDS = 0.2
@@ -127,7 +125,7 @@ def _locked(folder: Path) -> Iterator[None]:
     finally:
         if descriptor in _held:  # otherwise this is a fork of the process that holds it
             _held.remove(descriptor)
-            if fcntl is None:  # Windows removes no open file, and none that another has opened
+            if not POSIX:  # Windows removes no open file, and none that another has opened
                 os.close(descriptor)
                 with suppress(OSError):
                     path.unlink()
@@ -174,7 +172,7 @@ def _lock(path: Path) -> int | None:
 def _take(descriptor: int, shared: bool) -> None:
     """Lock an open file until it is closed; BlockingIOError if another process has locked it, and
     another OSError where there are no locks."""
-    if fcntl is not None:
+    if POSIX:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         return
     os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
