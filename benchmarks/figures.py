@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Curve = tuple[Sequence[float], Sequence[float]]
@@ -14,6 +15,12 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 """Distinct for colour-blind readers too; the last one is grey, for the baseline."""
+
+
+STYLES = ("--", ":", "-.")
+
+Marks = Mapping[str, float]
+"""Returns to compare with, by their names in words."""
 
 
 class Interval(NamedTuple):
@@ -25,22 +32,26 @@ class Interval(NamedTuple):
 
 
 def draw_intervals(
-    path: Path, panels: Mapping[str, Mapping[str, Sequence[Interval]]], kinds: Sequence[str]
+    path: Path,
+    panels: Mapping[str, Mapping[str, Sequence[Interval]]],
+    kinds: Sequence[str],
+    title: str,
+    marks: Mapping[str, Marks],
 ) -> bool:
     """A panel per task with a row per name and a dot with its interval per kind.
 
-    The dashed line is at the first name's first kind, the baseline. False, and no file, without
-    matplotlib.
+    `marks` are lines for comparison, by task. False, and no file, without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return False
     rows = max(len(panel) for panel in panels.values())
-    figure = Figure(figsize=(4.6 * len(panels), 0.4 * rows + 1.2), dpi=120, layout="constrained")
+    figure = Figure(figsize=(4.8 * len(panels), 0.4 * rows + 3.0), dpi=120, layout="constrained")
     for position, (task, panel) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), position)
-        axes.axvline(next(iter(panel.values()))[0].value, color=COLORS[-1], linestyle="--")
+        for style, (name, value) in zip(STYLES, marks.get(task, {}).items(), strict=False):
+            axes.axvline(value, color=COLORS[-1], linestyle=style, label=f"{name}: {value:,.0f}")
         for number, kind in enumerate(kinds):
             found = [entry[number] for entry in panel.values()]
             values = [interval.value for interval in found]
@@ -56,10 +67,21 @@ def draw_intervals(
         axes.invert_yaxis()
         axes.set(title=task, xlabel="return, mean and 95% interval")
         axes.grid(alpha=0.25)
-        if position == 1:
-            axes.legend(fontsize="small", frameon=False)
+        _legend_below(axes, 1)
+    figure.suptitle(title, fontsize="medium")
     _save(figure, path)
     return True
+
+
+def _legend_below(axes: Axes, columns: int) -> None:
+    """Where it covers no point."""
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+        ncols=columns,
+        fontsize="small",
+        frameon=False,
+    )
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -73,17 +95,19 @@ def draw_curves(
     curves: Mapping[str, Sequence[Curve]],
     title: str,
     ylabel: str,
-    xlabel: str = "updates",
+    xlabel: str,
+    marks: Marks,
 ) -> bool:
     """One line per name: the mean over runs, and a band from the lowest to the highest.
 
+    `marks` are horizontal lines, such as the mean return of the data.
     False, and no file, without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    figure = Figure(figsize=(7.5, 4.2), dpi=120, layout="constrained")
+    figure = Figure(figsize=(7.5, 5.4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for color, (name, runs) in zip(COLORS, curves.items(), strict=False):
         length = min(len(x) for x, _ in runs)
@@ -93,8 +117,12 @@ def draw_curves(
         axes.plot(clock, means, color=color, label=name, linewidth=1.6, marker="o", markersize=3)
         lows, highs = [min(column) for column in columns], [max(column) for column in columns]
         axes.fill_between(clock, lows, highs, color=color, alpha=0.12, linewidth=0)
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    for style, (name, value) in zip(STYLES, marks.items(), strict=False):
+        axes.axhline(value, color=COLORS[-1], linestyle=style, linewidth=1.2,
+                     label=f"{name}: {value:,.0f}")  # fmt: skip
+    axes.set_title(title, fontsize="medium")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.25)
-    axes.legend(ncols=2, fontsize="small", frameon=False)
+    _legend_below(axes, 2)
     _save(figure, path)
     return True

@@ -13,10 +13,10 @@ from typing import Any
 
 from benchmarks import gates
 from benchmarks.jobs import Job, Records
+from benchmarks.learning.offline_to_online import CLUMSY
 from benchmarks.learning.shared import (
     FINAL_EPISODES,
     TRAIN,
-    curves_of,
     details,
     evaluation,
     figure,
@@ -108,7 +108,10 @@ def fine_tuning_report(records: Records, figures: Path) -> Section:
             ),
         )
     )
-    curves = curves_of(records, {name: name for name in jobs}, "env_steps")
+    labels = {
+        name: name.removesuffix(f"_{TWIN}").upper() + (", data alone" if TWIN in name else "")
+        for name in jobs
+    }
     clock = "pretraining updates, then environment steps"
     text = (
         "The packaged configs `awac/sparse_pendulum`, `iql/sparse_pendulum` and "
@@ -121,7 +124,14 @@ def fine_tuning_report(records: Records, figures: Path) -> Section:
     )
     parts = (
         text,
-        figure(figures / f"{NAME}.png", curves, "Sparse pendulum, from data to trying", clock),
+        figure(
+            figures / f"{NAME}.png",
+            records,
+            labels,
+            "Sparse pendulum, from data to trying",
+            marks=CLUMSY,
+            axis=clock,
+        ),
         table(header, rows),
         table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
     )

@@ -17,7 +17,6 @@ from benchmarks.jobs import Job, Records
 from benchmarks.learning.shared import (
     FINAL_EPISODES,
     TRAIN,
-    curves_of,
     details,
     evaluation,
     figure,
@@ -52,6 +51,15 @@ DATA = {
     "cartpole_random": "fixed-cartpole-random",
     "pendulum_random": "pendulum-random",
 }
+LABELS = {
+    "cartpole": "GAIL",
+    "cartpole_left": "GAIL, expert at the left",
+    "cartpole_random": "twin: shown random actions",
+    "cartpole_blind": "twin: discriminator never learns",
+    "pendulum": "GAIL",
+    "pendulum_random": "twin: shown random actions",
+}
+"""The runs of the figures."""
 SECONDS = {"cartpole": 60, "pendulum": 90}
 
 PEER = "benchmarks.peers.imitation_job"
@@ -310,14 +318,22 @@ def imitation_report(records: Records, figures: Path) -> Section:
     )
     parts = [text, "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items())]
     for task in ("cartpole", "pendulum"):
-        jobs = {n: n for n in MEANING if n.startswith(task) and n != "pendulum_bc"}
-        curves = curves_of(records, jobs, "env_steps")
+        labels = {name: words for name, words in LABELS.items() if name.startswith(task)}
         title = "Fixed-horizon CartPole" if task == "cartpole" else "Pendulum"
         path = figures / f"{NAME}-{task}.png"
-        parts.append(figure(path, curves, title, "environment steps"))
+        parts.append(figure(path, records, labels, title, marks=_experts(records, task)))
     gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
     parts += [table(header, rows), peer, misses, gates_table]
     return Section("\n\n".join(part for part in parts if part), verdicts)
+
+
+def _experts(records: Records, task: str) -> dict[str, float]:
+    """What the demonstrations return, where it was measured."""
+    shown = only(records, "experts")
+    data = EXPERTS.get(task)
+    if shown is None or data is None:
+        return {}
+    return {"mean return of the expert": float(shown.result[data]["return_mean"])}
 
 
 SUITE = Suite(NAME, "Imitation", imitation_jobs, imitation_report)

@@ -11,7 +11,6 @@ from benchmarks.learning.shared import (
     FINAL_EPISODES,
     PEER_GATE,
     TRAIN,
-    curves_of,
     details,
     evaluation,
     figure,
@@ -150,8 +149,7 @@ def _memory(records: Records, figures: Path) -> Section:
         cells = [*seed_columns(returns(records, job)), *details(records, job, "env_steps")]
         rows.append([label, *cells, gate, verdict.text if verdict else NO_VALUE])
     header = ("algorithm", *SEED_HEADER, "best", "steps", "seconds", "gate", "")
-    curves = curves_of(records, labels, "env_steps")
-    drawn = figure(figures / f"{NAME}.png", curves, "CartPole without velocities", "env_steps")
+    drawn = figure(figures / f"{NAME}.png", records, labels, "CartPole without velocities")
     theirs = returns(records, "memory-contrib")
     beside = gates.not_worse("memory-ppo", returns(records, "memory-ppo"), theirs)
     text = f"{table(header, rows)}\n\nPPO with a GRU beside RecurrentPPO: {beside.text}.\n\n{drawn}"

@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks import gates
 from benchmarks.jobs import Job, Records
-from benchmarks.learning.shared import TRAIN, curves_of, details, figure, returns, seeded
-from benchmarks.learning.zoo import TASKS, data_file
+from benchmarks.learning.shared import TRAIN, details, figure, returns, seeded
+from benchmarks.learning.zoo import TASKS, behaviour, data_file
 from benchmarks.markdown import SEED_HEADER, mean, seed_columns, table
 from benchmarks.speed.ratios import only
 from benchmarks.suites import Options, Section, Suite
@@ -24,6 +24,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "strict": {"penalty_coef": 5.0},
     "std": {"penalty": "learned_std"},
     "free": {"penalty_coef": 0.0},
+}
+LABELS = {
+    "mopo": "MOPO",
+    "strict": "MOPO, penalty 5",
+    "std": "MOPO, penalty by learned standard deviation",
+    "free": "twin: no penalty",
 }
 MEANING = {
     "mopo": "MOPO with its default knobs",
@@ -92,9 +98,10 @@ def mopo_zoo_report(records: Records, figures: Path) -> Section:
                 returns(records, jobs["free"]),
             )
         )
-        curves = curves_of(records, {job: variant for variant, job in jobs.items()}, "updates")
+        labels = {job: LABELS[variant] for variant, job in jobs.items()}
         title = f"MOPO on {TASKS[task][1].removesuffix('.npz')}"
-        drawn.append(figure(figures / f"{NAME}-{task}.png", curves, title, "updates"))
+        path, marks = figures / f"{NAME}-{task}.png", behaviour(task)
+        drawn.append(figure(path, records, labels, title, "updates", marks))
     ends = only(records, ENDS)
     found = [ends.result["recall"]] if ends else []
     verdicts.append(gates.at_least("recall of ends held out of Hopper's data", found, RECALL))

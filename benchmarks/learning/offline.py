@@ -18,7 +18,6 @@ from benchmarks.learning.shared import (
     FINAL_EPISODES,
     PEER_GATE,
     TRAIN,
-    curves_of,
     details,
     evaluation,
     figure,
@@ -177,9 +176,11 @@ def offline_report(records: Records, figures: Path) -> Section:
         "training (10 episodes), *seconds* the training with its evaluations on one core.",
         figure(
             figures / f"{NAME}.png",
-            curves_of(records, {algo: algo.upper() for algo in ALGORITHMS}, "updates"),
+            records,
+            {algo: algo.upper() for algo in ALGORITHMS},
             "Offline training on half expert, half random data",
             "updates",
+            _data_returns(records),
         ),
         f"### What the data are worth\n\n{_references(records)}",
         f"### Algorithms\n\n{methods.markdown}",
@@ -198,6 +199,16 @@ def offline_report(records: Records, figures: Path) -> Section:
     ]
     verdicts = (*methods.verdicts, *twins.verdicts, *peers.verdicts)
     return Section("\n\n".join(part for part in parts if part), verdicts)
+
+
+def _data_returns(records: Records) -> dict[str, float]:
+    """Mean returns of the data and of the better half of them."""
+    named = {"mean return of the data": "pendulum-mixed", "expert in the data": "pendulum-expert"}
+    return {
+        words: float(record.result[name]["return_mean"])
+        for record in records.of("data")
+        for words, name in named.items()
+    }
 
 
 def _references(records: Records) -> str:

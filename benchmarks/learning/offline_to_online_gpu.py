@@ -13,7 +13,6 @@ from benchmarks.jobs import Job, Records
 from benchmarks.learning.offline_to_online import Q_MEAN
 from benchmarks.learning.shared import (
     TRAIN,
-    curves_of,
     details,
     evaluation,
     figure,
@@ -124,10 +123,11 @@ def gpu_report(records: Records, figures: Path) -> Section:
         "policies': on Hopper single evaluations fall back to standing still, a return of 1,000, "
         "and recover, so what is gated is the best of the evaluations, every 2,500 steps."
     )
-    curves = curves_of(records, {name: name for name in SECONDS}, "env_steps")
+    labels = {"rlpd": "RLPD, from prior data", "sac": "SAC, from nothing"}
+    marks = {"mean return of the prior data": prior["return_mean"]} if prior else {}
     parts = (
         text,
-        figure(figures / f"{NAME}.png", curves, "Hopper-v5 from prior data", "environment steps"),
+        figure(figures / f"{NAME}.png", records, labels, "Hopper-v5 from prior data", marks=marks),
         table(header, rows),
         table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
     )

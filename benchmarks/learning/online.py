@@ -17,7 +17,6 @@ from benchmarks.learning.shared import (
     FINAL_EPISODES,
     PEER_GATE,
     TRAIN,
-    curves_of,
     details,
     evaluation,
     figure,
@@ -199,9 +198,8 @@ def online_report(records: Records, figures: Path) -> Section:
 
 def _figure(records: Records, figures: Path, task: str) -> str:
     jobs = {job_name(name): _label(name) for name in GATES if name.endswith(f"/{task}")}
-    curves = curves_of(records, jobs, "env_steps")
     title = f"Online training on {TITLES[task]}"
-    return figure(figures / f"{NAME}-{task}.png", curves, title, "environment steps")
+    return figure(figures / f"{NAME}-{task}.png", records, jobs, title)
 
 
 def _label(name: str) -> str:

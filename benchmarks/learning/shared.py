@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import gates
-from benchmarks.figures import Curve, draw_curves
+from benchmarks.figures import Curve, Marks, draw_curves
 from benchmarks.jobs import Job, Records
 from benchmarks.markdown import mean, number, seed_columns
 from benchmarks.suites import Options
@@ -131,9 +131,39 @@ def curves_of(records: Records, jobs: Mapping[str, str], clock: str) -> dict[str
     return found
 
 
-def figure(path: Path, curves: Mapping[str, Sequence[Curve]], title: str, clock: str) -> str:
-    """Markdown of the figure that it draws; empty where there is none."""
+AXES = {"env_steps": "environment steps", "updates": "updates"}
+
+
+def figure(
+    path: Path,
+    records: Records,
+    labels: Mapping[str, str],
+    title: str,
+    clock: str = "env_steps",
+    marks: Marks | None = None,
+    axis: str | None = None,
+) -> str:
+    """Markdown of the figure of some jobs, by their names in words; empty where there is none.
+
+    Its title says with how many seeds and which versions they ran.
+    """
+    curves, axis = curves_of(records, labels, clock), axis or AXES[clock]
+    title = f"{title}\n{origin(records, labels)}"
     ylabel = "return, mean and range over seeds"
-    if not curves or not draw_curves(path, curves, title, ylabel, clock):
+    if not curves or not draw_curves(path, curves, title, ylabel, axis, marks or {}):
         return ""
-    return f"![Return over {clock}]({path.parent.name}/{path.name})"
+    return f"![{title.splitlines()[0]}: return over {axis}]({path.parent.name}/{path.name})"
+
+
+def origin(records: Records, jobs: Iterable[str], seeds: str | None = None) -> str:
+    """Seeds and versions of jobs in words."""
+    runs = {job: found for job in jobs if (found := records.of(job))}
+    counts = sorted({len(found) for found in runs.values()})
+    several = " to ".join(str(count) for count in dict.fromkeys(counts[:1] + counts[-1:]))
+    named = [seeds or f"{several} seed{'s' if several != '1' else ''}"]
+    for package in ("rl-training", "torch", "gymnasium"):
+        all_versions = [r.versions.get(package, "") for found in runs.values() for r in found]
+        # a machine may have run the sources without an installed package
+        known = sorted({v.partition("+")[0] for v in all_versions if v[:1].isdigit()})
+        named += [f"{package} {' and '.join(known)}"] if known else []
+    return ", ".join(named)

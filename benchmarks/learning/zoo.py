@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Interval, draw_intervals
 from benchmarks.jobs import Job, Records
+from benchmarks.learning.shared import origin
 from benchmarks.markdown import NO_VALUE, table
 from benchmarks.speed.ratios import only
 from benchmarks.suites import Options, Section, Suite
@@ -20,12 +22,18 @@ NAME = "zoo"
 MODULE = "benchmarks.learning.zoo_job"
 FOLDER = "RL_TRAINING_BENCHMARK_DATA"
 TASKS = {
-    "hopper": ("Hopper-v5", "hopper-mixed-zoo.npz", "730, 1,630, 2,274 and 3,127"),
-    "halfcheetah": ("HalfCheetah-v5", "halfcheetah-mixed-zoo.npz", "1,702, 2,942, 5,394 and 8,939"),
+    "hopper": ("Hopper-v5", "hopper-mixed-zoo.npz", (730, 1_630, 2_274, 3_127)),
+    "halfcheetah": ("HalfCheetah-v5", "halfcheetah-mixed-zoo.npz", (1_702, 2_942, 5_394, 8_939)),
 }
 SEEDS, UPDATES, EVALUATIONS, EPISODES = (0, 1, 2, 3, 4), 100_000, 10, 10
 RAW_REWARDS = ("cql",)
 """The weight of CQL's conservative term is the authors', for rewards as they are."""
+
+
+def behaviour(task: str) -> dict[str, float]:
+    """Mean returns of the four policies in equal shares of the data, and of the best of them."""
+    means = TASKS[task][2]
+    return {"mean of the four behaviour policies": fmean(means), "best behaviour policy": means[-1]}
 
 
 FINDINGS = """\
@@ -135,7 +143,10 @@ def zoo_report(records: Records, figures: Path) -> Section:
                 ]
             rows.append([task, entry.label, *cells])
     header = ("data", "algorithm", "last, mean", "last, IQM", "best, mean", "five seeds in")
-    behaviours = "; ".join(f"{task} {values[2]}" for task, values in TASKS.items())
+    behaviours = "; ".join(
+        f"{task} {', '.join(f'{mean:,}' for mean in means[:-1])} and {means[-1]:,}"
+        for task, (_, _, means) in TASKS.items()
+    )
     text = (
         f"{UPDATES:,} updates of {len(SEEDS)} seeds in one batched run (`learn_seeds`), the "
         f"algorithms' default knobs, standardised observations; {EPISODES} episodes per evaluation "
@@ -145,8 +156,13 @@ def zoo_report(records: Records, figures: Path) -> Section:
     )
     parts = [text, table(header, rows)]
     drawn = {task: panel for task, panel in panels.items() if panel}
+    jobs = [f"{entry.job}-{task}" for task in TASKS for entry in ENTRIES]
     picture = figures / f"{NAME}.png"
-    if drawn and draw_intervals(picture, drawn, ("last", "best")):
+    seeds = f"{len(SEEDS)} seeds"
+    title = "Offline algorithms on mixed data\n" + origin(records, jobs, seeds)
+    kinds = ("last evaluation", "best evaluation")
+    marks = {task: behaviour(task) for task in drawn}
+    if drawn and draw_intervals(picture, drawn, kinds, title, marks):
         parts.insert(1, f"![Returns with intervals]({figures.name}/{picture.name})")
     if drawn:
         parts.append(FINDINGS)
