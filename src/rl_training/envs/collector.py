@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_training.envs.many import ManyEnvs
+from rl_training.envs.named import holds_many
 from rl_training.envs.spaces import Spaces
 from rl_training.envs.vector import SyncEnvs, VectorEnvs
 from rl_training.envs.workers import AsyncEnvs
@@ -71,6 +73,13 @@ def make_vector_env(
             f"num_envs: at most {MOST_ENVS:,} environments are stepped on the host, got "
             f"{num_envs:,}; lower it, or use worlds on the device, such as torch/CartPole-v1"
         )
+    if holds_many(env_id):
+        if vectorization == "async":
+            raise ConfigError(
+                f"vectorization: '{env_id}' makes many environments at once, which are stepped "
+                "together; remove this key"
+            )
+        return ManyEnvs(env_id, env_kwargs, num_envs)
     if vectorization == "sync":
         return SyncEnvs(env_id, env_kwargs, num_envs)
     if vectorization == "async":

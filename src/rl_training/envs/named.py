@@ -12,6 +12,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
+from rl_training.envs.contract import FOREIGN_ERRORS
+from rl_training.envs.one_of_many import OneOfMany, made_vectors, makes_many
 from rl_training.envs.wrapping import wrapped
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.trust import WRAPPERS
@@ -28,12 +30,15 @@ def made(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """The environment as Gymnasium makes it, inside the wrappers that the arguments name, without
     anything of this package around it."""
     own = {key: value for key, value in env_kwargs.items() if key != WRAPPERS}
-    maker = _maker(env_id)
+    maker = maker_named(env_id)
+    if maker is not None and makes_many(maker):
+        one = made_vectors(maker, env_id, 1, own)
+        return wrapped(OneOfMany(one), env_kwargs.get(WRAPPERS) or ())
     made_of = env_id if maker is None else EnvSpec(env_id, entry_point=maker)
     return wrapped(gym.make(made_of, **own), env_kwargs.get(WRAPPERS) or ())
 
 
-def _maker(env_id: str) -> Callable[..., Any] | None:
+def maker_named(env_id: str) -> Callable[..., Any] | None:
     """The class or function that `module:Name` names; None for what is registered."""
     module, _, name = env_id.partition(":")
     parts = name.split(".")
@@ -45,6 +50,16 @@ def _maker(env_id: str) -> Callable[..., Any] | None:
     for part in parts:
         found = getattr(found, part, None)
     return found if callable(found) else None
+
+
+def holds_many(env_id: str) -> bool:
+    """Whether what an id names makes many environments at once; what cannot be imported is
+    reported when it is made."""
+    try:
+        maker = maker_named(env_id)
+    except FOREIGN_ERRORS:
+        return False
+    return maker is not None and makes_many(maker)
 
 
 KEEP_STATISTICS = (gym.wrappers.NormalizeObservation, gym.wrappers.NormalizeReward)
@@ -88,6 +103,11 @@ def name_of(env: Any) -> tuple[str, dict[str, Any]]:
         raise ConfigError(
             f"{prefix}not a {type(env).__name__}, which the agent cannot make again; give its "
             "class and env_kwargs"
+        )
+    if isinstance(env, gym.vector.VectorEnv):
+        raise ConfigError(
+            f"{prefix}not a {type(env).__name__}, which the agent cannot make again; give the "
+            "function that makes it, with a parameter num_envs"
         )
     if not (inspect.isclass(env) or inspect.isfunction(env)):
         raise ConfigError(f"{prefix}not {type(env).__name__}")
