@@ -39,7 +39,7 @@ def search_jobs(options: Options) -> list[Job]:
         "last": f"{SMALL['total_updates']:012d}",
     }
     tune = ["awr/pendulum", "--trials", str(TRIALS), "--seeds", "3", "--test-seeds", "5"]
-    updates = 40_000
+    updates = 25_000
     rounds = ROUNDS
     if options.quick:
         rounds, updates = 1, 200

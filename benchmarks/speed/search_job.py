@@ -80,10 +80,11 @@ def kill_once(request: Request, folder: Path) -> dict[str, Any] | None:
     arguments = ["tune", spec["config"], *keys, "--trials", str(spec["trials"]), "--seeds", "1"]
     arguments += ["--test-seeds", "1", "--workers", "1", "--threads", "1", "--out", str(folder)]
     run = folder / "runs" / "trial-0000-s0"
-    checkpoints = 1 + request.seed % int(spec["kill_after"])
+    interval = int(spec["keys"]["checkpoint_interval"])
+    tick = interval * (1 + request.seed % int(spec["kill_after"]))
     log = folder.with_suffix(".log")
     with started(arguments, log) as one, started(arguments, log) as two:
-        wait_for(lambda: len(list(run.glob("checkpoints/0*/manifest.json"))) >= checkpoints)
+        wait_for(lambda: newest(run) >= tick or (run / "result.json").exists())
         worker, trainer = (_holder(path) for path in (folder / "trials" / "0000", run))
         if worker not in (one.pid, two.pid) or trainer is None:
             return None
@@ -114,8 +115,14 @@ def kill_once(request: Request, folder: Path) -> dict[str, Any] | None:
         "taken_over": "trial 0: taken over" in log.read_text(),
         "equal": is_equal(*states),
         "killed": ["worker", "worker and trainer"][request.seed % 2],
-        "after_checkpoints": checkpoints,
+        "after_updates": tick,
     }
+
+
+def newest(run: Path) -> int:
+    """The tick of a run's newest checkpoint; 0 without any."""
+    found = (path.parent.name for path in run.glob("checkpoints/*/manifest.json"))
+    return max((int(name) for name in found if name.isdigit()), default=0)
 
 
 def wait_for(condition: Any) -> None:

@@ -21,9 +21,10 @@ from rl_training.reports.runs import find_runs
 from rl_training.search.grid import configs_of, parse_seeds, plan_of
 from rl_training.search.launch import Job
 from rl_training.search.local import LocalProcesses, Process, Slots
-from rl_training.search.runner import StudyRunner
+from rl_training.search.runner import Outcome, StudyRunner
 from rl_training.search.study import Study
 from tests.conftest import Command
+from tests.search.sleeping import SleepingRuns
 
 KNOBS = (
     "dataset={kind: random, steps: 160}",
@@ -143,6 +144,28 @@ def test_a_killed_sweep_leaves_no_process_and_ends_as_if_it_had_not_been(
     assert said[-1].startswith("1/1 default: eval/return_mean")
     assert same_weights(run, trained_whole(keys, tmp_path))
     assert find_runs([tmp_path / "study"])[0].status == "finished"
+
+
+def test_a_run_that_another_process_begins_is_left_to_it(tmp_path: Path) -> None:
+    """From the start of its process on, seconds before the run has a folder."""
+    configs = configs_of(plan_of("bc/pendulum", KNOBS, None))
+    study, other = (Study(tmp_path / "study", configs) for _ in range(2))
+    outcome, waiting = Outcome(), list(study.trials)
+    lock = other.held("default")
+    assert lock is not None
+    with SleepingRuns(Slots(1, 1)) as processes:
+        runner = StudyRunner(study, processes, lambda line: None)
+        runner._start(waiting, outcome)
+        assert processes.running == set()
+        lock.close()
+        runner._start(waiting, outcome)
+        assert processes.running == {"default"}
+        assert other.held("default") is None
+        processes.end("default")
+        assert runner._collect(outcome) == list(study.trials)  # killed: it goes on
+        again = other.held("default")
+        assert again is not None
+        again.close()
 
 
 def test_a_second_ctrl_c_ends_runs_that_do_not_save_in_time(tmp_path: Path) -> None:

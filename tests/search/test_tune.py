@@ -17,8 +17,7 @@ from rl_training.experiment.config import load_config
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Log
 from rl_training.runtime.statistics import Interval, Summary
-from rl_training.search.launch import Job
-from rl_training.search.local import LocalProcesses, Process, Slots
+from rl_training.search.local import LocalProcesses, Slots
 from rl_training.search.space import configured, space_of, value_of
 from rl_training.search.study import Study
 from rl_training.search.tune import (
@@ -32,6 +31,7 @@ from rl_training.search.tune import (
 )
 from rl_training.search.tuning import Told, TuningFolder, TuningPlan
 from tests.conftest import Command
+from tests.search.sleeping import SleepingRuns
 
 KNOBS = [
     "dataset={kind: random, steps: 160}",
@@ -265,23 +265,6 @@ def test_a_trial_that_looks_bad_is_stopped_and_saved(
     assert run.status == "stopped"
     result = json.loads((run.run_dir / "result.json").read_text())
     assert result["status"] == "interrupted"
-
-
-class SleepingRuns(LocalProcesses):
-    """Processes that do nothing; the test writes what their runs would."""
-
-    def _begin(self, job: Job) -> Process:
-        return Process(subprocess.Popen(["sleep", "600"]), 0)
-
-    def end(self, *names: str) -> None:
-        for name in names:
-            process = self._started[name].handle.popen
-            process.kill()
-            process.wait()
-
-    @property
-    def paused(self) -> set[str]:
-        return {name for name, one in self._started.items() if one.paused}
 
 
 def test_seeds_wait_only_where_a_trial_may_be_pruned_and_free_places_take_the_next_trial(

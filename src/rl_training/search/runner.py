@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ class StudyRunner:
     def __init__(self, study: Study, launcher: Launcher[Any], say: Callable[[str], None]) -> None:
         self.study, self._launcher, self._say = study, launcher, say
         self._restarts = Restarts()
+        self._held: dict[str, ExitStack] = {}
         self._spent: list[float] = []
 
     def run(self) -> Outcome:
@@ -45,11 +47,15 @@ class StudyRunner:
                 waiting.append(trial)
         if outcome.finished:
             self._say(f"{len(outcome.finished)} of {len(self.study.trials)} runs are finished")
-        with self._launcher:
-            while waiting or self._launcher.running:
-                waiting += self._collect(outcome)
-                self._start(waiting, outcome)
-                time.sleep(POLL_SECONDS)
+        try:
+            with self._launcher:
+                while waiting or self._launcher.running:
+                    waiting += self._collect(outcome)
+                    self._start(waiting, outcome)
+                    time.sleep(POLL_SECONDS)
+        finally:
+            for lock in self._held.values():
+                lock.close()
         return outcome
 
     def _start(self, waiting: list[Trial], outcome: Outcome) -> None:
@@ -57,14 +63,20 @@ class StudyRunner:
         for trial in list(waiting):
             if not self._launcher.free:
                 return
-            status = trial.status
-            if status == "running":
+            lock = None if trial.status == "running" else self.study.held(trial.name)
+            if lock is None:
                 continue  # elsewhere: looked at again until it is finished or free
+            status = trial.status  # since no other process can begin it
+            if status == "running":
+                lock.close()
+                continue
             waiting.remove(trial)
             if status == "finished":
+                lock.close()
                 self._ended(trial, outcome, "elsewhere")
                 continue
             outcome.taken_over += status == "stopped"
+            self._held[trial.name] = lock
             self._launcher.start(trial)
 
     def _collect(self, outcome: Outcome) -> list[Trial]:
@@ -72,6 +84,7 @@ class StudyRunner:
         again = []
         for end in self._launcher.ended():
             trial = self.study.trial(end.job.name)
+            self._held.pop(trial.name).close()
             if end.code == 0:
                 self._spent.append(end.seconds)
                 self._ended(trial, outcome, f"{end.seconds:,.0f} s")

@@ -6,15 +6,16 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rl_training.experiment.checkpoint import MANIFEST
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, RunInUseError
 from rl_training.experiment.files import replace_text
-from rl_training.experiment.lock import is_in_use
+from rl_training.experiment.lock import is_in_use, working_in
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
@@ -24,7 +25,7 @@ from rl_training.experiment.tracking import (
 )
 from rl_training.search.launch import Job
 
-STUDY_FILE, TABLE_FILE = "study.json", "table.csv"
+STUDY_FILE, TABLE_FILE, TRIALS_FOLDER = "study.json", "table.csv", "trials"
 SAME_COMMAND = "the same command"
 """What continues a study."""
 
@@ -77,7 +78,7 @@ class StudyFolder:
             self._refuse_other_kind(stored, version)
             self.refuse_other_plan(stored, plan)
         with reraise_os_error(folder, SAME_COMMAND):
-            for part in ("runs", "configs", "logs"):
+            for part in ("runs", "configs", "logs", TRIALS_FOLDER):
                 (folder / part).mkdir(parents=True, exist_ok=True)
             self.prepare()
             if stored is None:
@@ -99,6 +100,19 @@ class StudyFolder:
             self.folder / "runs" / name,
             self.folder / "configs" / f"{name}.yaml",
         )
+
+    def held(self, name: str) -> ExitStack | None:
+        """A lock that keeps other processes of the study from a trial; None if one has it."""
+        folder, lock = self.folder / TRIALS_FOLDER / name, ExitStack()
+        if is_in_use(folder):
+            return None
+        try:
+            with reraise_os_error(folder, SAME_COMMAND):
+                folder.mkdir(exist_ok=True)
+            lock.enter_context(working_in(folder))
+        except RunInUseError:
+            return None
+        return lock
 
     def write_config(self, trial: Trial, config: TrainConfig) -> None:
         place = str(trial.run_dir.parent.absolute())  # also for a node with another folder

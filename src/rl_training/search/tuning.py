@@ -18,17 +18,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError, MissingExtraError, RunInUseError
-from rl_training.experiment.lock import alone_in, working_in
+from rl_training.experiment.errors import ConfigError, MissingExtraError
+from rl_training.experiment.lock import alone_in
 from rl_training.experiment.ranges import Choices
 from rl_training.experiment.tracking import reraise_os_error
 from rl_training.search.space import Space, is_whole, value_of
-from rl_training.search.study import SAME_COMMAND, StudyFolder, identity, refuse_difference
+from rl_training.search.study import (
+    SAME_COMMAND,
+    TRIALS_FOLDER,
+    StudyFolder,
+    identity,
+    refuse_difference,
+)
 
 if TYPE_CHECKING:
     import optuna
 
-JOURNAL_FILE, TRIALS_FOLDER = "study.journal", "trials"
+JOURNAL_FILE = "study.journal"
 
 
 @dataclass(frozen=True)
@@ -96,9 +102,6 @@ class TuningFolder(StudyFolder):
             if not self._study.get_trials(deepcopy=False):
                 self._study.enqueue_trial(self._own_values())
 
-    def prepare(self) -> None:
-        (self.folder / TRIALS_FOLDER).mkdir(exist_ok=True)
-
     def refuse_other_plan(self, stored: dict[str, Any], plan: dict[str, Any]) -> None:
         refuse_difference(stored.get("config"), plan["config"], "the config", self.folder)
         rest = {key: value for key, value in plan.items() if key != "config"}
@@ -112,7 +115,7 @@ class TuningFolder(StudyFolder):
             known = self._study.get_trials(deepcopy=False)
             states = self._optuna.trial.TrialState
             for trial in known:
-                if trial.state is states.RUNNING and (lock := self._locked(trial.number)):
+                if trial.state is states.RUNNING and (lock := self.held(_name(trial.number))):
                     self._seed_sampler(trial.number)
                     begun = self._optuna.trial.Trial(self._study, trial._trial_id)
                     return self._claimed(begun, True, lock)
@@ -121,7 +124,7 @@ class TuningFolder(StudyFolder):
                 return None
             self._seed_sampler(waiting[0] if waiting else len(known))
             asked = self._study.ask()
-            lock = self._locked(asked.number)
+            lock = self.held(_name(asked.number))
             assert lock is not None  # nobody else claims while this process is alone
             return self._claimed(asked, False, lock)
 
@@ -200,18 +203,6 @@ class TuningFolder(StudyFolder):
                 found[key] = value
         return found
 
-    def _locked(self, number: int) -> ExitStack | None:
-        """The lock of a trial's folder; None if another process holds it."""
-        folder = self.folder / TRIALS_FOLDER / f"{number:04d}"
-        lock = ExitStack()
-        try:
-            with reraise_os_error(folder, SAME_COMMAND):
-                folder.mkdir(exist_ok=True)
-            lock.enter_context(working_in(folder))
-        except RunInUseError:
-            return None
-        return lock
-
     # --- the journal ----------------------------------------------------------------------------
 
     @contextmanager
@@ -239,6 +230,10 @@ class TuningFolder(StudyFolder):
                 "begin the trials again"
             ) from None
         return study
+
+
+def _name(number: int) -> str:
+    return f"{number:04d}"
 
 
 def _drop_half_line(path: Path) -> None:
