@@ -204,7 +204,7 @@ def navigation(results: list[dict[str, str]]) -> list[object]:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     listed = re.findall(r"\(((?:tutorials/)?\w+\.md)\)", index)
     tutorials = [place for place in listed if place.startswith("tutorials/")]
-    guides = [place for place in listed if place not in {*tutorials, *PROJECT}]
+    guides = [place for place in listed if place not in {*tutorials, *PROJECT, "gallery.md"}]
     algorithms = [f"algorithms/{algo}.md" for algo in reference.BUILT_IN]
     return [
         {"Home": "index.md"},
@@ -212,7 +212,7 @@ def navigation(results: list[dict[str, str]]) -> list[object]:
         group("Guides", "documentation.md", *guides),
         group("Algorithms", *algorithms),
         {"Results": [{"Overview": "results/index.md"}, *results, "results/benchmarks.md"]},
-        group("Examples", "examples.md"),
+        group("Gallery", "gallery.md", "examples.md"),
         group("Reference", *reference.pages()),
         group("Project", *PROJECT, "contributing.md", "changelog.md"),
     ]
