@@ -136,6 +136,7 @@ def test_the_hash_covers_what_is_learned_and_nothing_else() -> None:
         "profile": True,
         "tensorboard": False,
         "loggers": ["csv"],
+        "report": True,
     }
     assert set(changes) == CHANGEABLE_ON_RESUME - {
         "total_epochs",
@@ -177,7 +178,7 @@ def test_absurd_amounts_of_work_are_refused(algo: str, key: str, value: Any, wor
         TrainConfig(algo=algo, env_id="Pendulum-v1", algo_kwargs={key: value})
     assert str(refused.value).startswith(f"algo_kwargs.{key}: ")
     assert words in str(refused.value)
-    for name, count in (("num_envs", 10**6), ("eval_episodes", 10**9), ("keep_last", 10**20)):
+    for name, count in (("num_envs", 10**7), ("eval_episodes", 10**9), ("keep_last", 10**20)):
         with pytest.raises(ConfigError, match=f"^{name}: expected a value less than or equal"):
             TrainConfig(algo="sac", env_id="Pendulum-v1", total_timesteps=10**14, **{name: count})
 
