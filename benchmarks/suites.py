@@ -48,6 +48,7 @@ SUITES = {
     "online_speed": "benchmarks.speed.online_cpu",
     "serving": "benchmarks.speed.serving",
     "search": "benchmarks.speed.search",
+    "scale": "benchmarks.speed.scale",
     "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
     "device_envs": "benchmarks.speed.device_envs",

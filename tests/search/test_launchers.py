@@ -135,6 +135,7 @@ def test_what_no_launcher_can_do_is_refused_before_anything_is_made(
                 "submitit",
             ),
             (("--launcher", "cloud"), "--launcher", None),
+            (("--out", "s3://bucket/study"), "a study needs file locks", None),
         ):
             if package is not None and package not in sys.modules:
                 try:
@@ -142,7 +143,7 @@ def test_what_no_launcher_can_do_is_refused_before_anything_is_made(
                 except ImportError:
                     words = f"needs the package '{package}'"
             out = tmp_path / "study"
-            refused = cli("sweep", "bc/pendulum", "total_updates=10", *arguments, "--out", out)
+            refused = cli("sweep", "bc/pendulum", "total_updates=10", "--out", out, *arguments)
             assert refused.code == 2
             assert words in refused.err
             assert not out.exists()

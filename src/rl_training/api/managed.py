@@ -45,6 +45,7 @@ from rl_training.experiment.errors import (
 )
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.state import Stored
+from rl_training.experiment.storage import local_run
 from rl_training.experiment.tracking import (
     DATASET_FILE,
     read_run_config,
@@ -227,7 +228,7 @@ class ManagedAlgorithm(Training):
         anything else is refused. Modules that the run names are imported only from known
         packages, unless `trust`. The result is in `agent.result`.
         """
-        run_dir, callbacks = Path(run_dir), checked_callbacks(callbacks)
+        run_dir, callbacks = local_run(run_dir), checked_callbacks(callbacks)
         config = TrainConfig.stored(read_run_config(run_dir))
         if not trust:
             refuse_unknown_modules(config.to_dict(), f"run '{run_dir}'")

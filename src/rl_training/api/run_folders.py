@@ -20,6 +20,7 @@ from rl_training.experiment.console import Console
 from rl_training.experiment.errors import (
     ConfigError,
 )
+from rl_training.experiment.storage import url_of
 from rl_training.experiment.tracking import (
     DATASET_FILE,
 )
@@ -42,8 +43,12 @@ def preparation(dataset: DatasetConfig | None, same_data: bool = False) -> dict[
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """Replace relative paths by absolute ones, so that the run can be resumed from any folder."""
     if config.init_from is not None:
-        config = config.settled(init_from=os.path.abspath(config.init_from))
-    return _with_data_at(config, os.path.abspath)
+        config = config.settled(init_from=_absolute(config.init_from))
+    return _with_data_at(config, _absolute)
+
+
+def _absolute(path: str) -> str:
+    return path if url_of(path) else os.path.abspath(path)
 
 
 def with_paths_found(config: TrainConfig, run_dir: Path) -> TrainConfig:
@@ -55,6 +60,8 @@ def with_paths_found(config: TrainConfig, run_dir: Path) -> TrainConfig:
         began = parents[len(output.parts)]
 
     def found(path: str) -> str:
+        if url_of(path):
+            return path
         name = Path(path).name
         places = [Path(path), run_dir / name, run_dir.parent / name]
         if began is not None:

@@ -24,6 +24,7 @@ from rl_training.experiment.console import Console, ProgressConsole
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.lock import working_in
 from rl_training.experiment.sinks import make_sinks
+from rl_training.experiment.storage import local_run
 from rl_training.experiment.tracking import (
     CONFIG_FILE,
     create_run_folder,
@@ -94,7 +95,7 @@ def resume_seeds(
 
     Modules that the run names are imported only from known packages, unless `trust`.
     """
-    run_dir = Path(run_dir)
+    run_dir = local_run(run_dir)
     stored = TrainConfig.stored(read_run_config(run_dir))
     if not trust:
         refuse_unknown_modules(stored.to_dict(), f"run '{run_dir}'")

@@ -21,6 +21,7 @@ from rl_training.experiment.errors import (
     UnfitStateError,
 )
 from rl_training.experiment.state import Stored
+from rl_training.experiment.storage import local_run
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
@@ -32,6 +33,7 @@ from rl_training.export.contract import is_export
 
 def find_checkpoint(path: Path, which: str = "latest") -> Path:
     """The checkpoint folder for a path: the path itself, or a checkpoint of the run there."""
+    path = local_run(path)
     if is_export(path):
         raise CheckpointError(
             f"'{path}' is an exported policy, not a run or a checkpoint; it is for eval, predict "

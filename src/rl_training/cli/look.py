@@ -155,8 +155,8 @@ def doctor() -> None:
 
     import torch
 
-    from rl_training.data.scripted import cache_folder
     from rl_training.experiment.errors import install_command
+    from rl_training.experiment.storage import cache_folder
     from rl_training.experiment.tracking import versions
 
     table = Table(show_header=False, box=None)

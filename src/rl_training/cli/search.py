@@ -85,7 +85,7 @@ def sweep(
     plan = plan_of(config, overrides or [], chosen, flags)
     configs = configs_of(plan)
     find_modules_here(any(modules_named(each.to_dict()) for _, each in configs))
-    place = folder or _place("sweeps", config)
+    place = _place_of(folder, "sweeps", config)
     wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
     runs = wanted.launcher(place, len(configs), [each.device for _, each in configs])
     study = Study(place, configs)
@@ -186,7 +186,7 @@ def tune(
         prune,
         sampler_seed,
     )
-    place = folder or _place("tunings", config)
+    place = _place_of(folder, "tunings", config)
     runs = 1 if base.total_timesteps is None else seeds
     wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
     jobs = wanted.launcher(place, trials * runs, [base.device])
@@ -244,6 +244,15 @@ def _report(tuner: Tuner, verdict: Verdict) -> None:
         )
     out.print(f"verdict: {verdict.sentence}", soft_wrap=True)
     out.print(f"its config: {winner}", soft_wrap=True)
+
+
+def _place_of(folder: Path | None, parent: str, config: str) -> Path:
+    """The folder of a study, as it is given or by its config."""
+    from rl_training.experiment.storage import refuse_url
+
+    place = folder or _place(parent, config)
+    refuse_url(place, "a study needs file locks")
+    return place
 
 
 def _place(parent: str, config: str) -> Path:

@@ -9,6 +9,7 @@ from rl_training.cli.launchers import Wanted
 from rl_training.cli.options import out
 from rl_training.experiment.console import ProgressConsole
 from rl_training.experiment.errors import DataError
+from rl_training.experiment.storage import refuse_url
 from rl_training.runtime.collection import Behaviour
 from rl_training.search.batch import run_jobs
 from rl_training.search.shards import CollectionPlan, ShardFolder, counts, shard_file
@@ -16,6 +17,7 @@ from rl_training.search.shards import CollectionPlan, ShardFolder, counts, shard
 
 def collect_shards(folder: Path, plan: CollectionPlan, wanted: Wanted, *, shown: bool) -> None:
     """Write all shards of the plan that are not there yet."""
+    refuse_url(folder, "shards are written to a folder")
     if folder.suffix != ".parquet":
         raise DataError(
             f"target '{folder}': shards are a folder of Parquet files, which is found as a data "

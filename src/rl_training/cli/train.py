@@ -87,8 +87,10 @@ def resume(
     """
     from rl_training.experiment.config import TrainConfig
     from rl_training.experiment.config_files import apply_overrides
+    from rl_training.experiment.storage import local_run
     from rl_training.experiment.tracking import read_run_config
 
+    run = local_run(run)
     stored = read_run_config(run)
     wanted = apply_overrides(stored, overrides or [])
     TrainConfig.stored(wanted)  # refuses wrong keys, all mistakes at once
@@ -111,11 +113,12 @@ def _go_on(run: Path, options: dict[str, Any], quiet: bool, trust: bool) -> None
 def _begun(config: TrainConfig) -> Path | None:
     """The run folder of the config's name, if its run has begun."""
     from rl_training.experiment.errors import ConfigError
+    from rl_training.experiment.storage import begun_run
     from rl_training.experiment.tracking import CONFIG_FILE
 
     if config.run_name is None:
         raise ConfigError("--resume: name the run that may be there, such as run_name=mine")
-    folder = Path(config.output_dir) / config.run_name
+    folder = begun_run(config.output_dir, config.run_name)
     return folder if (folder / CONFIG_FILE).is_file() else None
 
 

@@ -26,7 +26,6 @@ from rl_training.data.pack_writer import PackWriter, new_folder
 from rl_training.data.packed import Packed, SourceFile, is_packed, open_packed, source_file
 from rl_training.data.pieces import pieces_of
 from rl_training.data.readers import minari_folder
-from rl_training.data.scripted import cache_folder
 from rl_training.data.table_files import stored_bytes, stored_rows
 from rl_training.data.tables import files_of_table
 from rl_training.data.validation import RawTransitions, build_dataset
@@ -34,6 +33,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import DataSource, SpacesConfig
 from rl_training.experiment.console import ProgressConsole
 from rl_training.experiment.errors import DataError, RLTrainingError
+from rl_training.experiment.storage import cache_folder
 
 STREAMED = ("npz", "hdf5", "minari", "parquet", "csv")
 """Kinds of sources that are read in pieces."""

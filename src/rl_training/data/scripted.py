@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError, did_you_mean
 from rl_training.experiment.files import draft_of
+from rl_training.experiment.storage import cache_folder
 
 RECIPE_VERSION = 1
 """Increase it with every change below that changes the data, so that caches expire."""
@@ -149,15 +149,6 @@ def scripted_arrays(name: str, seed: int) -> dict[str, NDArray[Any]]:
         arrays = _generate(recipe_for(name), seed)
         _write_cache(path, arrays)
     return arrays
-
-
-def cache_folder() -> Path | None:
-    """`$RL_TRAINING_CACHE`, or `~/.cache/rl_training`; None for a user without a home."""
-    chosen = os.environ.get("RL_TRAINING_CACHE")
-    try:
-        return Path(chosen) if chosen else Path("~/.cache/rl_training").expanduser()
-    except RuntimeError:
-        return None
 
 
 def _generate(recipe: Recipe, seed: int) -> dict[str, NDArray[Any]]:

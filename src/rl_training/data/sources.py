@@ -50,6 +50,7 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.errors import ConfigError, DataError, did_you_mean
 from rl_training.experiment.memory import host_memory
+from rl_training.experiment.storage import local_data, url_of
 
 DEFAULT_RANDOM_STEPS = 10_000
 
@@ -107,7 +108,7 @@ def load_transition_dataset(
     elif holds_arrays(source):
         raws = [read_arrays(source, needs_rewards=needs_rewards)]
     else:
-        config = _as_config(source)
+        config = _with_local_paths(_as_config(source))
         given = given or config.spaces
         reading = _Reading(config, env_id, env_kwargs, spaces, needs_rewards, given)
         raws = reading.parts()
@@ -146,7 +147,7 @@ def pack_source(
     progress: bool = False,
 ) -> Packed:
     """Pack a file, a table or a Minari data set into the folder `target`, read in pieces."""
-    config = _as_config(source)
+    config = _with_local_paths(_as_config(source))
     if config.kind not in STREAMED:
         raise DataError(
             f"data of kind '{config.kind or 'mix'}' cannot be packed; give a file that ends in "
@@ -224,6 +225,20 @@ def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> Datase
         "mapping of its keys, a mapping of arrays, a list of episodes, a data frame, a "
         "TransitionDataset, a name or a path"
     )
+
+
+def _with_local_paths(config: DatasetConfig) -> DatasetConfig:
+    """With copies in the place of data in object storage."""
+
+    def local(part: Any) -> Any:
+        if part.path is None or url_of(part.path) is None:
+            return part
+        return part.model_copy(update={"path": local_data(part.path)})
+
+    config = local(config)
+    if config.mix is None:
+        return config
+    return config.model_copy(update={"mix": tuple(local(part) for part in config.mix)})
 
 
 def holds_arrays(source: object) -> TypeGuard[Mapping[str, Any]]:

@@ -31,6 +31,7 @@ from rl_training.experiment.files import (
     open_regular,
     put_in_place,
 )
+from rl_training.experiment.storage import publish
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -322,6 +323,7 @@ class CheckpointStore:
             self.folder / f"{tick:0{_TICK_DIGITS}d}", components, {"tick": tick, **header}
         )
         self._rotate()
+        publish(self.folder.parent)
         return info
 
     def all(self) -> list[CheckpointInfo]:

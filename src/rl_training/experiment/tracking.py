@@ -20,6 +20,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError, RLTrainingError
 from rl_training.experiment.files import NOT_ALLOWED, replace_text
+from rl_training.experiment.storage import begin_remote, remote_of, run_parent
 from rl_training.experiment.trust import needs_trust
 
 CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"
@@ -33,15 +34,18 @@ def create_run_folder(config: TrainConfig) -> Path:
     With a `run_name` it has that name, and must not hold a run already.
     """
     if config.run_name is not None:
-        return _named_folder(Path(config.output_dir) / config.run_name, config.output_dir)
+        folder = _named_folder(run_parent(config.output_dir) / config.run_name, config.output_dir)
+        begin_remote(config.output_dir, folder)
+        return folder
     env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id or _data_name(config))
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     seed = f"s{config.seed}" if config.seeds is None else f"{len(config.seeds)}seeds"
-    base = Path(config.output_dir) / f"{config.algo}-{env}-{seed}-{stamp}"
+    base = run_parent(config.output_dir) / f"{config.algo}-{env}-{seed}-{stamp}"
     for attempt in range(1000):
         folder = base if attempt == 0 else base.with_name(f"{base.name}-{attempt + 1}")
         try:
             folder.mkdir(parents=True)
+            begin_remote(config.output_dir, folder)
             return folder
         except FileExistsError:
             if not base.parent.is_dir():
@@ -132,7 +136,7 @@ def resume_command(run_dir: Path) -> str:
         flag = " --trust" if needs_trust(read_run_config(run_dir)) else ""
     except RLTrainingError:
         flag = ""
-    return f"rl-training resume {shlex.quote(str(run_dir))}{flag}"
+    return f"rl-training resume {shlex.quote(remote_of(run_dir) or str(run_dir))}{flag}"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rl_training.envs.atari import protocol_of
+from rl_training.experiment.storage import publish
 from rl_training.experiment.tracking import RESULT_FILE, hardware, versions, write_json
 from rl_training.runtime.callbacks import TrainResult
 
@@ -66,3 +67,4 @@ def write_result(record: Record, status: str) -> None:
             "hardware": hardware(),
         },
     )
+    publish(record.run_dir)

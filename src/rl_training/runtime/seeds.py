@@ -23,6 +23,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.console import Console
 from rl_training.experiment.errors import CheckpointError, TrainingDivergedError
 from rl_training.experiment.sinks import MetricsLog
+from rl_training.experiment.storage import publish
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
     RESULT_FILE,
@@ -232,6 +233,7 @@ class SeedsForm:
                 "hardware": hardware(),
             },
         )
+        publish(self.run_dir)
 
     # --- state ----------------------------------------------------------------------------------
 

@@ -1,0 +1,65 @@
+"""Many machines: Ray nodes that are killed, and what limits many workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import gates
+from benchmarks.jobs import Job, Records
+from benchmarks.markdown import table
+from benchmarks.speed.search import ROUNDS, SMALL
+from benchmarks.suites import Options, Section, Suite
+
+NAME = "scale"
+MODULE = "benchmarks.speed.scale_job"
+COSTS = {
+    "process": "start of a process that trains one update, s",
+    "ray_start": "start of a Ray cluster on this machine, s",
+    "ray_first": "first Ray task, which starts a worker, s",
+    "ray_task": "next Ray tasks, each, ms",
+    "status": "status of a run, read by the study, µs",
+    "claim_1": "a trial of `tune` claimed and ended by one process, ms",
+    "claim_8": "the same by eight processes on one journal, for each trial, ms",
+    "claim_late": "the same by one process in a journal of 500 trials, ms",
+    "checkpoint": "a small checkpoint, written and flushed, ms",
+    "run_files": "files of a finished run with two checkpoints",
+    "collect": "steps collected by a small policy on Pendulum, one core, per second",
+}
+
+
+def scale_jobs(options: Options) -> list[Job]:
+    rounds = 1 if options.quick else ROUNDS
+    last = f"{SMALL['total_updates']:012d}"
+    nodes = {"what": "nodes", "rounds": rounds, "keys": SMALL, "kill_after": 8, "last": last}
+    limits = {"what": "limits", "keys": SMALL, "trials": 10 if options.quick else 500}
+    return [
+        Job(NAME, "nodes", 0, MODULE, nodes, cost=600.0, timeout=3600.0),
+        Job(NAME, "limits", 0, MODULE, limits, cost=200.0, timeout=1800.0),
+    ]
+
+
+def scale_report(records: Records, _: Path) -> Section:
+    found = next(iter(records.of("nodes")), None)
+    rounds = found.result["rounds"] if found else []
+    right = [one for one in rounds if one["finished"] and one["lost"] and one["equal"]]
+    verdict = gates.at_least(
+        "runs that went on bit for bit after their Ray node was killed",
+        [float(len(right))] if rounds else [],
+        ROUNDS,
+    )
+    limits = next(iter(records.of("limits")), None)
+    rows = [
+        [text, "–" if limits is None else f"{limits.result[key]:,.3g}"]
+        for key, text in COSTS.items()
+    ]
+    text = (
+        "**A killed node.** A Ray cluster of a head and two nodes with one CPU each trains a run "
+        "by `--launcher ray`; everything on the node that trains it is killed with SIGKILL after "
+        f"one to eight checkpoints, {ROUNDS} times over. Parameters and optimisers equal those of "
+        f"an uninterrupted run bit for bit in {len(right)} of {len(rounds)} rounds.\n\n"
+        "**What limits many workers**, on a machine that was not idle:"
+    )
+    return Section("\n\n".join((text, table(("what", "measured"), rows))), (verdict,))
+
+
+SUITE = Suite(NAME, "Many machines", scale_jobs, scale_report, alone=True)
