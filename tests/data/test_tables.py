@@ -17,7 +17,8 @@ import yaml
 import rl_training
 from rl_training import AWR, BC, IQL
 from rl_training.data.convert import save_dataset
-from rl_training.data.sources import load_transition_dataset
+from rl_training.data.sources import load_transition_dataset, pack_source
+from rl_training.data.summary import inspect_file
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
 from tests.conftest import Command
 from tests.runtime.test_data_alone import SMALL, clinic, parameters
@@ -297,6 +298,7 @@ def test_what_is_wrong_with_a_table_is_said_in_one_sentence(tmp_path: Path) -> N
     dated = frame.assign(age=pd.Timestamp("2026-01-01"))
     ragged = frame.assign(age=[[1.0, 2.0]] * 3 + [[1.0]] * 37)
     flagged = frame.assign(end=frame.hour == 1)
+    texted = frame.assign(pulse=["oops", *map(str, frame.pulse[1:])])
     columns = KEYS["columns"]
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (gap, {}, "'age, pulse, ward' holds NaN at row 6|'age' has no value in row 6"),
@@ -318,10 +320,22 @@ def test_what_is_wrong_with_a_table_is_said_in_one_sentence(tmp_path: Path) -> N
             "row 1 of the sorted table ends an episode, but column 'stay' goes on",
         ),
         (frame[:0], {}, "the table has no rows"),
+        (texted, {}, "column 'pulse' holds text such as 'oops' among numbers; .*categories"),
     ]
     for table, change, message in cases:
         with pytest.raises(RLTrainingError, match=message):
             load_transition_dataset({"frame": table, **KEYS, **change})
+    assert load_transition_dataset({"frame": texted, **KEYS, "categories": ["pulse"]}).spaces
+    texted.to_csv(tmp_path / "texted.csv", index=False)
+    with pytest.raises(DataError, match="text such as 'oops' among numbers"):
+        pack_source({"kind": "csv", "path": str(tmp_path / "texted.csv"), **KEYS}, tmp_path / "x")
+    lines = frame.to_csv(index=False).splitlines()
+    lines[0] = lines[0].replace("pulse", "age")
+    (tmp_path / "twice.csv").write_text("\n".join(lines))
+    report = inspect_file(tmp_path / "twice.csv")  # which shows what there is
+    assert "age" in {array.key for array in report.arrays}
+    with pytest.raises(DataError, match="there are two columns 'age'; rename one"):
+        load_transition_dataset({"kind": "csv", "path": str(tmp_path / "twice.csv"), **KEYS})
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no more")
     (tmp_path / "empty").mkdir()
     for path, message in (

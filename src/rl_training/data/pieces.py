@@ -25,7 +25,11 @@ from rl_training.data.readers import (
     opened_minari,
     require_file,
 )
-from rl_training.data.table_columns import MOST_CATEGORIES, Columns
+from rl_training.data.table_columns import (
+    MOST_CATEGORIES,
+    Columns,
+    refuse_text_among_numbers,
+)
 from rl_training.data.table_files import arrow, batches
 from rl_training.data.tables import TableReader, opened_table
 from rl_training.data.validation import RawTransitions
@@ -323,6 +327,9 @@ def _find_labels(files: Sequence[Path], kind: str, reader: TableReader) -> None:
             sought.append(action[0])
         if sought:
             found = _labels(files, kind, sought, reader.label)
+            for column, names in found.items():
+                if column not in reader.source.categories:
+                    refuse_text_among_numbers(reader.label, column, names)
             labels = {column: tuple(sorted(names)) for column, names in found.items()}
             if action[0] in labels and action[0] not in named:
                 reader.action_labels = labels.pop(action[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,25 @@ from rl_training.experiment.errors import DataError, did_you_mean
 
 MOST_CATEGORIES = 10_000
 """More different texts than these are free text or keys, which no policy can learn from."""
+
+
+def refuse_text_among_numbers(label: str, column: str, names: Collection[str]) -> None:
+    """Refuse names most of which are numbers: the others are mistakes, unless the configuration
+    calls the column one of categories."""
+    texts = sorted(name for name in names if not _is_number(name))
+    if texts and 2 * len(texts) <= len(names):
+        raise DataError(
+            f"{label}: column '{column}' holds text such as '{texts[0]}' among numbers; correct "
+            "it, or name the column in dataset.categories if its values are names"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Columns:
@@ -63,6 +82,8 @@ class Columns:
             )
         indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         used = sorted({found[i] for i in np.unique(indices)})
+        if not known and name not in self.categories:
+            refuse_text_among_numbers(self.label, name, used)
         labels = tuple(known) if known else tuple(used)
         unseen = [label for label in used if label not in labels]
         if unseen:

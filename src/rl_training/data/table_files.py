@@ -89,7 +89,8 @@ def table_files(path: str, kind: str, below: str = "") -> list[Path]:
 def file_columns(path: Path) -> dict[str, Any]:
     """All columns of a file as arrays, whatever they hold."""
     table = _read_file(path, SUFFIXES[path.suffix.lower()], list)
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    pairs = zip(table.column_names, table.columns, strict=True)  # a name may occur twice
+    return {name: column.to_numpy() for name, column in pairs}
 
 
 def _schema(file: Path, kind: str) -> Any:

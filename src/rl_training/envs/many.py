@@ -46,7 +46,8 @@ class ManyEnvs(VectorEnvs):
         tried = repeatability(env_id, kwargs)
         own = {key: value for key, value in kwargs.items() if key != BOUNDS}
         try:
-            self._many = made_vectors(maker, env_id, num_envs, own)
+            # seeds of its resets are typed as one number, and may be a list
+            self._many: Any = made_vectors(maker, env_id, num_envs, own)
         except RLTrainingError:
             raise
         except FOREIGN_ERRORS as error:

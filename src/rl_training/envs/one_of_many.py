@@ -73,7 +73,8 @@ class OneOfMany(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.many.reset(seed=None if seed is None else [seed], options=options)
+        seeds: Any = None if seed is None else [seed]
+        obs, info = self.many.reset(seed=seeds, options=options)
         return self._first(obs), info_of(info, 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
