@@ -135,15 +135,18 @@ class ManyEnvs(VectorEnvs):
         return whole
 
     def _reset(self, mask: NDArray[Any], obs: NDArray[Any]) -> None:
-        everyone = bool(mask.all())
         try:
             if not self._takes_masks and self._fresh is not None:
                 obs[mask] = self._fresh[mask]
                 return
-            options = {} if everyone else {"options": {"reset_mask": np.array(mask, np.bool_)}}
-            obs[mask] = self._seen(self._many.reset(seed=list(self._seeds), **options)[0])[mask]
+            obs[mask] = self._reset_some(mask)[mask]
         except FOREIGN_ERRORS as error:
             self._fail(int(np.argmax(mask)), what_it_did(error), cause=error)
+
+    def _reset_some(self, mask: NDArray[Any]) -> NDArray[Any]:
+        """Observations of all after a reset of those in `mask` with their seeds."""
+        options = None if mask.all() else {"reset_mask": np.array(mask, np.bool_)}
+        return self._seen(self._many.reset(seed=list(self._seeds), options=options)[0])
 
     def _replay(self, actions: Sequence[NDArray[Any]]) -> list[Replayed | None]:
         """All at once: whoever has fewer actions begins later, so that all arrive together."""
@@ -155,11 +158,10 @@ class ManyEnvs(VectorEnvs):
         try:
             obs = self._seen(self._many.reset(seed=list(self._seeds))[0])
             for clock in range(longest):
-                begins = clock == longest - lengths
+                begins = np.asarray(clock == longest - lengths)
                 if clock and begins.any():
-                    options = {"reset_mask": begins}
-                    obs = self._seen(self._many.reset(seed=list(self._seeds), options=options)[0])
-                waiting = clock < longest - lengths
+                    obs = self._reset_some(begins)
+                waiting = np.asarray(clock < longest - lengths)
                 own = [clock - longest + len(taken) for taken in actions]
                 rows = [
                     taken[at] if at >= 0 else _any_of(actions, longest)
@@ -170,12 +172,10 @@ class ManyEnvs(VectorEnvs):
                 returns += np.where(waiting, 0.0, np.asarray(paid, np.float32))
                 broken |= ended & ~waiting
                 if ended.any():
-                    options = {"reset_mask": np.array(ended, np.bool_)}
-                    self._many.reset(seed=list(self._seeds), options=options)
-            late = lengths == 0
+                    self._reset_some(ended)
+            late = np.asarray(lengths == 0)
             if longest and late.any():
-                options = {"reset_mask": late}
-                obs = self._seen(self._many.reset(seed=list(self._seeds), options=options)[0])
+                obs = self._reset_some(late)
         except FOREIGN_ERRORS:  # it did not raise the first time
             return [None] * count
         return [None if broken[i] else Replayed(obs[i], float(returns[i])) for i in range(count)]
