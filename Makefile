@@ -47,4 +47,4 @@ soak: $(STAMP)  ## ten hours in one process; memory, threads and open files must
 	$(BIN)/python -m tests.reliability.soak --minutes 600
 
 clean:
-	rm -rf $(VENV) .venv-versions .venv-peers* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build .venv-versions .venv-peers* .pytest_cache .mypy_cache .ruff_cache

@@ -21,6 +21,8 @@ from docs import reference
 from docs.check_site import problems
 from latex2mathml.converter import convert
 
+from rl_training.algorithms import BUILT_IN
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
 
@@ -205,7 +207,7 @@ def navigation(results: list[dict[str, str]]) -> list[object]:
     listed = re.findall(r"\(((?:tutorials/)?\w+\.md)\)", index)
     tutorials = [place for place in listed if place.startswith("tutorials/")]
     guides = [place for place in listed if place not in {*tutorials, *PROJECT, "gallery.md"}]
-    algorithms = [f"algorithms/{algo}.md" for algo in reference.BUILT_IN]
+    algorithms = [f"algorithms/{algo}.md" for algo in BUILT_IN]
     return [
         {"Home": "index.md"},
         group("Tutorials", *tutorials),

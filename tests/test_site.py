@@ -9,36 +9,33 @@ import pytest
 from docs import build_site
 from docs.check_site import problems
 
+from rl_training import ManagedAlgorithm
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once for all tests."""
-    folder = tmp_path_factory.mktemp("site")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build_site, "SOURCE", folder / "docs")
-        patch.setattr(build_site, "SITE", folder / "site")
-        build_site.main()
-    return folder / "site"
-
-
-def test_every_page_is_there_and_can_be_found(site: Path) -> None:
+def test_the_site_is_built_with_every_page_a_reference_and_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One test, because it takes seconds: the build fails where a link leads nowhere."""
+    monkeypatch.setattr(build_site, "SOURCE", tmp_path / "docs")
+    monkeypatch.setattr(build_site, "SITE", tmp_path / "site")
+    build_site.main()
+    site = tmp_path / "site"
     pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     wanted = {build_site.address(p.relative_to(ROOT).as_posix()) for p in ROOT.glob("docs/**/*.md")}
     wanted |= {"index.md", "changelog.md", "results/online-learning.md", "examples.md"}
     assert {place.replace(".md", ".html") for place in wanted} <= pages
     assert "Implicit" in (site / "search.json").read_text(encoding="utf-8")
 
-
-def test_the_reference_comes_from_docstrings_and_formulas_need_no_script(site: Path) -> None:
-    from rl_training import ManagedAlgorithm
-
+    # from docstrings
     python = (site / "reference" / "python.html").read_text(encoding="utf-8")
     assert (ManagedAlgorithm.predict.__doc__ or "?").split("\n")[0].split("`")[0] in python
     assert "soft_update" in (site / "reference" / "extend.html").read_text(encoding="utf-8")
     assert "--checkpoint" in (site / "reference" / "command_line.html").read_text(encoding="utf-8")
     assert "target_entropy" in (site / "reference" / "algorithms.html").read_text(encoding="utf-8")
+
+    # formulas need no script
     page = (site / "algorithms" / "sac.html").read_text(encoding="utf-8")
     assert page.count("<math") > 4
     assert "```" not in page
@@ -46,7 +43,7 @@ def test_the_reference_comes_from_docstrings_and_formulas_need_no_script(site: P
 
 
 def test_broken_links_anchors_and_requests_are_found(tmp_path: Path) -> None:
-    """In a small site; the fixture above fails where the real one has any."""
+    """In a small site; the test above fails where the real one has any."""
     good = (
         '<h2 id="a">A</h2><a href="#a">x</a><a href="b.html#a">x</a><a href="https://a.org">x</a>'
     )
