@@ -227,6 +227,11 @@ def test_wrong_simulators_are_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be registered"):
         register_device_env("simulators/Other-v0", Reach, evaluated_in="Nothing-v7")
 
+    for where in ("no_such_module:make", f"{Reach.__module__}:Nothing"):
+        register_device_env("simulators/Lost-v0", where)
+        with pytest.raises(EnvironmentSetupError, match=f"env_id: '{where}'.*is not found"):
+            worlds_of("simulators/Lost-v0", 1)
+
     class OddActions(Reach):
         action_space = gym.spaces.Text(3)
 

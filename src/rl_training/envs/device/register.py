@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,13 @@ class DeviceTask:
         if not isinstance(self.make, str):
             return self.make
         module, _, function = self.make.partition(":")
-        made: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        try:
+            made: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise EnvironmentSetupError(
+                f"env_id: '{self.make}', which makes the worlds of '{self.id}', is not found "
+                f"({error}); correct its registration, or install what it needs"
+            ) from None
         return made
 
 
