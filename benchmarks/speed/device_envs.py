@@ -123,7 +123,8 @@ def device_envs_report(records: Records, _: Path) -> Section:
         resumed.append([config, "yes" if equal == [1.0] else "", verdict.text])
     models = []
     differences = found("models")
-    for model in MODELS:
+    turned = ("Ant", "Humanoid")
+    for model in (f"{x}, elliptic cones" if x in turned else x for x in MODELS):
         own = differences.get(model)
         verdict = gates.at_most(
             f"{model}: difference from CPU MuJoCo", [own["obs"]] if own else [], MOST_DIFFERENCE
@@ -131,6 +132,9 @@ def device_envs_report(records: Records, _: Path) -> Section:
         verdicts.append(verdict)
         sizes = [f"{own[key]:.1e}" if own else "" for key in ("obs", "reward")]
         models.append([model, *sizes, verdict.text])
+    for model in turned:  # no gate: a known difference
+        own = differences.get(model)
+        models.append([model, *(f"{own[key]:.1e}" if own else "" for key in ("obs", "reward")), ""])
     text = "\n\n".join(
         (
             "Worlds of MuJoCo Warp and of torch on one GPU; all of training is included in the "
@@ -142,7 +146,10 @@ def device_envs_report(records: Records, _: Path) -> Section:
             "A run that is killed half-way and resumed beside one that is not:",
             table(("config", "equal parameters", ""), resumed),
             "Largest difference from CPU MuJoCo, relative where numbers are above 1, over 10 steps "
-            "from the same states with the same random actions, in 16 worlds:",
+            "from the same states with the same random actions, in 16 worlds. Ant and Humanoid are "
+            "held to it with elliptic friction cones: with pyramidal ones friction depends on the "
+            "tangent axes of a contact, which MuJoCo Warp 4.0 turns otherwise where a capsule "
+            "stands steeper than 60 degrees.",
             table(("model", "observations", "rewards", ""), models),
         )
     )

@@ -155,10 +155,13 @@ def models(request: Request) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     spec, found = request.spec, {}
     for model in spec["models"]:
-        steps = differences(f"warp/{model}-v5", spec["worlds"], spec["steps"], device)
-        worst = np.max(np.asarray(steps), axis=0)
-        found[model] = {"obs": float(worst[0]), "reward": float(worst[1])}
-        print(f"{model}: observations {worst[0]:.1e}, rewards {worst[1]:.1e}")
+        for cones in (False, True):
+            size = (spec["worlds"], spec["steps"])
+            steps = differences(f"warp/{model}-v5", *size, device, elliptic_cones=cones)
+            worst = np.max(np.asarray(steps), axis=0)
+            name = f"{model}, elliptic cones" if cones else model
+            found[name] = {"obs": float(worst[0]), "reward": float(worst[1])}
+            print(f"{name}: observations {worst[0]:.1e}, rewards {worst[1]:.1e}")
     return found
 
 

@@ -31,8 +31,11 @@ needs_warp = pytest.mark.skipif(
 @pytest.mark.skipif(not MODELS, reason="RL_TRAINING_WARP_TESTS names no model")
 def test_steps_are_those_of_mujoco_on_the_cpu() -> None:
     for model in MODELS:
-        for step, (obs, reward) in enumerate(differences(f"warp/{model}-v5", 4, 10, CPU)):
-            assert obs < 1e-4, (model, step)
+        in_space = model in ("Ant", "Humanoid")  # see locomotion.py
+        found = differences(f"warp/{model}-v5", 4, 10, CPU, elliptic_cones=in_space)
+        for step, (obs, reward) in enumerate(found):
+            # forces of contacts, which those two see, are the most sensitive numbers
+            assert obs < (1e-3 if in_space else 1e-4), (model, step)
             assert reward < 1e-3, (model, step)  # a change of place, divided by the time step
 
 

@@ -14,16 +14,23 @@ from rl_training.experiment.errors import ConfigError
 
 
 def differences(
-    env_id: str, worlds: int, steps: int, device: torch.device, seed: int = 0
+    env_id: str,
+    worlds: int,
+    steps: int,
+    device: torch.device,
+    *,
+    elliptic_cones: bool = False,
+    seed: int = 0,
 ) -> list[tuple[float, float]]:
     """The largest differences of observations and rewards, for the first states and after each
-    step, where both begin in the same states and take the same random actions.
+    step, where both begin in the same states and take the same random actions, with the same solver
+    and the same friction cones.
 
     A difference is relative where the number is above 1. Worlds whose episodes end are left out
     from then on; an end that only one side sees counts as an infinite difference.
     """
     task = device_task(env_id)
-    made = None if task is None else task.maker()(worlds, device)
+    made = None if task is None else task.maker()(worlds, device, elliptic_cones=elliptic_cones)
     if task is None or task.evaluated_in is None or not isinstance(made, WarpTask):
         raise ConfigError(f"env_id: '{env_id}' has no worlds of MuJoCo Warp; use one that has")
     begun = made.reset(torch.ones(worlds, dtype=torch.bool, device=device),
@@ -32,7 +39,8 @@ def differences(
     found = [(0.0, 0.0)]
     for i, env in enumerate(envs):
         env.reset(seed=0)
-        env.model.opt.solver = made.solver
+        for name, value in made.options.items():
+            setattr(env.model.opt, name, value)
         env.set_state(*(x[i].double().cpu().numpy() for x in (made.qpos, made.qvel)))
         env.data.ctrl[:] = 0.0
         found[0] = (max(found[0][0], _apart(begun[i], env._get_obs())), 0.0)

@@ -1,8 +1,11 @@
 """Gymnasium's MuJoCo tasks, version 5, in worlds of MuJoCo Warp.
 
 Models, rewards, terminations, time limits, observations and the distribution of first states are
-Gymnasium's; physics is in float32. Humanoid's model asks for the PGS solver, which Warp lacks:
-it is simulated with Newton's, so that contacts differ slightly.
+Gymnasium's; physics is in float32. Two things differ. Humanoid's model asks for the PGS solver,
+which Warp lacks: it is simulated with Newton's. And where a capsule stands on the floor by more
+than 60 degrees, MuJoCo Warp 4.0 turns the contact's tangent axes otherwise than MuJoCo, on which
+friction in pyramidal cones depends: steps of Ant and Humanoid differ there. With
+`elliptic_cones`, on which the axes have no influence, they agree.
 """
 
 from __future__ import annotations
@@ -45,9 +48,11 @@ class WarpTask:
         device: torch.device,
         max_episode_steps: int | None = None,
         deterministic: bool = True,
+        elliptic_cones: bool = False,
         **env_kwargs: Any,
     ) -> None:
-        """`deterministic` makes runs repeat bit for bit; give it in train_env_kwargs."""
+        """`deterministic` makes runs repeat bit for bit, and `elliptic_cones` replace the model's
+        friction cones; both are for train_env_kwargs, because Gymnasium does not take them."""
         env_id = f"warp/{self.gymnasium_id}"
         env: Any = make_env(self.gymnasium_id, env_kwargs)
         self.observation_space, self.action_space = env.observation_space, env.action_space
@@ -58,7 +63,10 @@ class WarpTask:
         self.num_worlds, self.device, self.deterministic = num_worlds, device, deterministic
         self.knobs = {name: env_kwargs.get(name, value) for name, value in self.defaults.items()}
         self._prepare(model)
-        self.solver = int(model.opt.solver)
+        if elliptic_cones:
+            model.opt.cone = ELLIPTIC
+        self.options = {name: int(getattr(model.opt, name)) for name in ("solver", "cone")}
+        """What the model is simulated with."""
         self._init = [
             torch.tensor(x, dtype=torch.float32, device=device)
             for x in (plain.init_qpos, plain.init_qvel)
@@ -140,8 +148,8 @@ class WarpTask:
         """Memory is freed with the object."""
 
 
-NEWTON = 2
-"""mujoco.mjtSolver.mjSOL_NEWTON"""
+NEWTON, ELLIPTIC = 2, 1
+"""mujoco.mjtSolver.mjSOL_NEWTON and mujoco.mjtCone.mjCONE_ELLIPTIC"""
 
 _FORWARD = {"forward_reward_weight": 1.0, "exclude_current_positions_from_observation": True}
 _ALIVE = {"healthy_reward": 1.0, "terminate_when_unhealthy": True}
