@@ -178,7 +178,7 @@ def ray_costs() -> dict[str, float]:
     import ray
 
     start = seconds(lambda: RayTasks())
-    task = ray.remote(num_cpus=1)(os.getpid)
+    task = ray.remote(num_cpus=1)(lambda: os.getpid())
     first = seconds(lambda: ray.get(task.remote()))
     times = 100
     further = seconds(lambda: [ray.get(task.remote()) for _ in range(times)])
