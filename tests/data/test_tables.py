@@ -346,6 +346,8 @@ def test_what_is_wrong_with_a_table_is_said_in_one_sentence(tmp_path: Path) -> N
     ):
         with pytest.raises(DataError, match=message):
             load_transition_dataset({"kind": "parquet", "path": str(tmp_path / path), **KEYS})
+    with pytest.raises(ConfigError, match=r"key 'name' belongs to .* set it to null, or give"):
+        load_transition_dataset({"kind": "csv", "path": "a.csv", "name": "pendulum-mixed"})
     with pytest.raises(ConfigError, match="key 'episode' belongs to kind parquet or csv"):
         load_transition_dataset({"kind": "npz", "path": "a.npz", "episode": "stay"})
 

@@ -259,7 +259,10 @@ class DataSource(Section):
         for key in ("name", "path", "id"):
             if getattr(self, key) is not None and key != needed:
                 fits = " or ".join(kind for kind, k in SOURCE_KEY.items() if k == key)
-                raise ValueError(f"key '{key}' belongs to kind {fits}, not to {self.kind}")
+                raise ValueError(
+                    f"key '{key}' belongs to kind {fits}, not to {self.kind}; set it to null, or "
+                    f"give the whole section, such as dataset={{kind: {self.kind}, ...}}"
+                )
         for key in ("layout", "columns", "episode", "order", "categories"):
             if (
                 self.kind not in TABLE_KINDS
