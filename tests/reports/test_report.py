@@ -384,7 +384,7 @@ def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli
             shown = watcher.stdout.read()
             assert watcher.wait(60) == 0
     assert "sac on Toy-v0: finished" in shown
-    assert "eval/return_mean over environment steps" in shown
+    assert "mean return over environment steps" in shown
     assert cli("report", run, "--out", out, "--follow").code == 0
     assert 'id="reload"' not in out.read_text()
 

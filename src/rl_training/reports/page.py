@@ -64,8 +64,8 @@ def document(title: str, body: Markup, refresh_seconds: int | None = None) -> st
 
 def _refreshed(seconds: int) -> str:
     return (
-        '<p class="controls"><label><input type="checkbox" id="reload" checked> '
-        f"Load this page again every {seconds} seconds</label></p>\n"
+        '<footer class="controls"><label><input type="checkbox" id="reload" checked> '
+        f"Load this page again every {seconds} seconds</label></footer>\n"
         f"<script>{RELOAD.replace('SECONDS', str(seconds))}</script>\n"
     )
 

@@ -12,6 +12,7 @@ from rl_training.experiment.errors import printable
 from rl_training.reports.charts import duration, short
 from rl_training.reports.figures import unit_of
 from rl_training.reports.runs import Curve, Run, described
+from rl_training.reports.words import in_words
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille character, by row and column of its dots."""
@@ -62,15 +63,17 @@ def rendered(run: Run, width: int, plain: bool = False) -> Group:
     if any(seed.curve(episodes).ticks for seed in run.seeds):
         shown.append(episodes)
     for name in shown:
-        lines += ["", f"{name} over {unit}"]
+        lines += ["", f"{in_words(name)} over {unit}"]
         curves = [seed.curve(name) for seed in run.seeds]
         lines += plotted(
             curves, min(width, 100), CURVE_ROWS if name == metric else SECOND_CURVE_ROWS, plain
         )
     if not shown:
         lines += ["", "no evaluation yet"]
-    texts = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines]
-    return Group(*texts, *([_seed_table(run, metric)] if metric else []))
+    first, *others = (Text(printable(line)) for line in lines)
+    for text in others[1:]:  # those of the curves fit, and must not be broken
+        text.no_wrap, text.overflow = True, "ellipsis"
+    return Group(first, *others, *([_seed_table(run, metric)] if metric else []))
 
 
 def progress_line(run: Run) -> str:
@@ -89,7 +92,7 @@ def progress_line(run: Run) -> str:
     if about["seconds_left"] is not None:
         parts.append(f"{duration(about['seconds_left'])} left")
     if about["score"] is not None:
-        parts.append(f"{about['metric']} {about['score']:,.4g}")
+        parts.append(f"{in_words(about['metric'])} {about['score']:,.4g}")
     return ", ".join(parts)
 
 
