@@ -320,7 +320,9 @@ def test_collect_then_train_offline(cli: Command, tmp_path: Path) -> None:
     assert trained.code == 0, trained.err
 
 
-def test_eval_films_the_first_episode(cli: Command, bc_run: Path, tmp_path: Path) -> None:
+def test_eval_records_a_video_of_the_first_episode(
+    cli: Command, bc_run: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("imageio_ffmpeg")
     film = tmp_path / "film[b].mp4"
     shown = cli("eval", bc_run, "-n", 1, "--video", film)

@@ -173,7 +173,7 @@ def test_adam_with_decays_takes_the_gradient_of_half_the_squares():
 # --- fit -------------------------------------------------------------------------------------
 
 
-def test_sigma_is_recovered_and_unseen_states_are_doubted():
+def test_sigma_is_recovered_and_is_large_in_unseen_states():
     """Noise of 0.05 and 0.5 beside a reward thirty times larger."""
     params = ModelParams(num_members=5, num_elites=5, model_hidden_sizes=(64, 64))
     params = params.model_copy(update={"model_batch_size": 64})
@@ -514,7 +514,7 @@ def test_asking_only_the_chosen_elite_is_asking_it_about_its_row(monkeypatch):
     assert model.imagine(torch.randn(120, 2), torch.randn(120, 1)).next_obs.shape == (120, 2)
 
 
-def test_imagined_steps_have_the_predicted_mean_and_deviation():
+def test_imagined_steps_have_the_predicted_mean_and_standard_deviation():
     params = ModelParams(**{**SMALL, "num_members": 1, "num_elites": 1})
     model, optimizer = made(params)
     fit(model, optimizer, linear_data(500), params)

@@ -67,7 +67,7 @@ def test_reward_is_its_closed_form_and_grows_with_the_logit(form: str) -> None:
 @pytest.mark.parametrize(
     ("form", "at_half"), [("softplus", 0.693147), ("log_sigmoid", -0.693147), ("logit", 0.0)]
 )
-def test_reward_where_nothing_can_be_told(form: str, at_half: float) -> None:
+def test_reward_where_nothing_can_be_distinguished(form: str, at_half: float) -> None:
     assert float(gail_reward(torch.zeros(()), form)) == pytest.approx(at_half, abs=1e-6)
     for sure in (-1e4, 1e4):
         assert math.isfinite(float(gail_reward(torch.tensor(sure), form)))
@@ -223,7 +223,7 @@ def gaussian(centre, spaces, scale=1.0, n=256):
 
 
 @pytest.mark.parametrize("spaces", [BOX, DISCRETE], ids=["box", "discrete"])
-def test_disjoint_populations_are_told_apart(spaces: Spaces) -> None:
+def test_disjoint_populations_are_distinguished(spaces: Spaces) -> None:
     _, metrics = taught(gaussian(4.0, spaces), gaussian(-4.0, spaces), 200, spaces)
     assert metrics["discriminator_accuracy"] > 0.95
     assert metrics["expert_reward_mean"] > metrics["reward_mean"] + 1.0

@@ -92,7 +92,7 @@ def test_learns_acts_and_comes_back(algo: str, tmp_path: Any) -> None:
     assert loaded.evaluate(3).return_mean == learner.evaluate(3).return_mean
 
 
-def test_predict_refuses_other_pictures() -> None:
+def test_predict_refuses_other_images() -> None:
     learner = agent("dqn")
     with pytest.raises(EnvironmentSetupError, match="uint8"):
         learner.predict(np.zeros((16, 16)))

@@ -233,7 +233,7 @@ def test_trains_on_data(pendulum):
     assert all(torch.isfinite(metric) for metric in metrics.values())
 
 
-def test_starts_orthogonal_with_one_deviation_for_all_states():
+def test_starts_orthogonal_with_one_standard_deviation_for_all_states():
     learner = make_learner("iql", hidden_sizes=(16, 16))
     hidden = learner.model.value.net.layers[1].weight.detach()
     torch.testing.assert_close(hidden @ hidden.T, 2.0 * torch.eye(16), rtol=1e-4, atol=1e-4)

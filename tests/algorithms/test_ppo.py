@@ -222,7 +222,7 @@ def test_running_observation_statistics():
     np.testing.assert_allclose(found.numpy(), away.clamp(-10.0, 10.0).numpy(), atol=1e-5)
 
 
-def test_reward_scale_divides_by_the_deviation_of_the_return():
+def test_reward_scale_divides_by_the_standard_deviation_of_the_return():
     scale = RewardScale(2, gamma=0.9)
     rng = np.random.default_rng(0)
     running, seen = np.zeros(2), []

@@ -183,7 +183,7 @@ def test_samples_far_out_have_finite_densities(size):
 
 
 @pytest.mark.parametrize(("raw", "held"), [(-9.0, -5.0), (7.0, 2.0)])
-def test_log_deviation_is_held(raw, held):
+def test_log_standard_deviation_is_bounded(raw, held):
     policy = TanhGaussianPolicy(1, 1, (4,), state_dependent_std=False).double()
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -373,7 +373,7 @@ def test_moving_moments(rate):
     assert {"mean", "mean_square", "started"} <= moments.state_dict().keys()
 
 
-def test_moments_of_a_constant_have_no_deviation():
+def test_moments_of_a_constant_have_no_standard_deviation():
     moments = MovingMoments(0.1)
     for _ in range(3):
         after = moments.after(torch.full((16,), 1234.567))

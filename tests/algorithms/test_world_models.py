@@ -329,7 +329,7 @@ def test_the_policys_categorical_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("height", "width", "stages"), [(64, 64, 4), (16, 16, 2), (96, 96, 4)])
-def test_pictures_there_and_back(height: int, width: int, stages: int) -> None:
+def test_images_there_and_back(height: int, width: int, stages: int) -> None:
     assert image_stages(height, width) == stages
     encoder = PixelEncoder(3, height, width, SMALL)
     decoder = PixelDecoder(20, 3, height, width, SMALL)
@@ -344,12 +344,12 @@ def test_pictures_there_and_back(height: int, width: int, stages: int) -> None:
 
 
 @each(("height", "width"), [(84, 84), (128, 128), (7, 7), (64, 63)])
-def test_other_pictures_are_refused(height: int, width: int) -> None:
+def test_other_images_are_refused(height: int, width: int) -> None:
     with pytest.raises(EnvironmentSetupError, match=f"images of {height}x{width} pixels.*64x64"):
         image_stages(height, width)
 
 
-def test_pictures_are_enlarged_pixel_by_pixel() -> None:
+def test_images_are_enlarged_pixel_by_pixel() -> None:
     x = torch.arange(12.0).view(1, 2, 2, 3)
     expected = x.numpy().repeat(2, -2).repeat(2, -1)
     np.testing.assert_array_equal(enlarged(x).numpy(), expected)
@@ -371,7 +371,7 @@ def test_vectors_there_and_back() -> None:
     torch.testing.assert_close(decoder.loss(features, obs), expected)
 
 
-def test_weights_are_cut_at_two_deviations() -> None:
+def test_weights_are_cut_at_two_standard_deviations() -> None:
     torch.manual_seed(0)
     weight = torch.empty(400, 300)
     trunc_normal_(weight, 300)

@@ -48,7 +48,7 @@ def fill(store: SequenceReplay, counts: list[int], episode: int = 7) -> list[lis
 
 
 @pytest.mark.parametrize("counts", [[20, 20, 20], [9, 13, 200], [64, 65, 130]])
-def test_stretches_are_whole_and_from_what_is_stored(counts: list[int]) -> None:
+def test_segments_are_whole_and_from_what_is_stored(counts: list[int]) -> None:
     store = replay(3 * 64, 3)
     fill(store, counts)
     torch.manual_seed(0)
@@ -82,7 +82,7 @@ def test_stretches_are_whole_and_from_what_is_stored(counts: list[int]) -> None:
     assert len(seen) > 0.9 * len(possible)
 
 
-def test_every_stretch_is_as_likely() -> None:
+def test_every_segment_is_as_likely() -> None:
     store = replay(40, 2)
     fill(store, [26, 26])
     torch.manual_seed(0)

@@ -52,7 +52,7 @@ def small(screen: np.ndarray, size: int = 84) -> np.ndarray:
 
 
 @each(("length", "parts"), [(210, 84), (160, 84), (10, 10), (7, 3), (5, 8)])
-def test_stretches_are_means_of_areas(length: int, parts: int) -> None:
+def test_resized_rows_are_means_of_areas(length: int, parts: int) -> None:
     values = np.random.default_rng(0).integers(0, 256, (length, 4)).astype(np.float32)
     found = _AreaMean(length, parts).means(values, 0)
     np.testing.assert_allclose(found, area_weights(length, parts) @ values, atol=0.02)

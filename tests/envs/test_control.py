@@ -90,7 +90,7 @@ def test_actions_are_repeated_and_the_time_limit_is_a_truncation() -> None:
 
 
 @needs_suite
-def test_dreamer_takes_its_pictures(tmp_path: Path) -> None:
+def test_dreamer_takes_its_images(tmp_path: Path) -> None:
     try:
         env = make_env(CONTROL_ID, STAND)
         env.reset(seed=0)

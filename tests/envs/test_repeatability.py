@@ -107,7 +107,7 @@ def test_a_slow_environment_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatc
     assert Odd.opened == 0
 
 
-def test_box2d_tasks_are_told_apart() -> None:
+def test_box2d_tasks_are_distinguished() -> None:
     """Gymnasium keeps BipedalWalker's world, with the order of its contacts, across resets."""
     pytest.importorskip("Box2D")
     assert repeatability("BipedalWalker-v3", {}).inexact is not None

@@ -181,7 +181,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("in_one_step", [True, False])
-def test_there_is_a_checkpoint_at_every_moment_of_a_replacement(
+def test_there_is_a_checkpoint_throughout_a_replacement(
     in_one_step: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before each of the operations on the file system that replace one."""

@@ -109,7 +109,7 @@ def test_the_score_is_that_of_start_states_which_chose_nothing(tmp_path: Path) -
     assert read_run(run).seeds[0].score("eval/return_mean") == 17.0
 
 
-def test_running_dead_and_finished_runs_are_told_apart(tmp_path: Path) -> None:
+def test_running_dead_and_finished_runs_are_distinguished(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", 0, [1.0])
     assert read_run(run).status == "finished"
     (run / "result.json").unlink()

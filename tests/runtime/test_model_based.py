@@ -80,7 +80,7 @@ class Notes:
 # --- when and how much -----------------------------------------------------------------------
 
 
-def test_a_watching_person_is_told_of_fits(
+def test_fits_are_shown_in_the_progress_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
@@ -387,7 +387,7 @@ def test_a_log_too_small_for_the_holdout(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_task_whose_ends_nobody_knows(tmp_path: Path) -> None:
+def test_a_task_without_a_known_termination(tmp_path: Path) -> None:
     agent = MBPO("LineForModels-v0", output_dir=str(tmp_path), total_timesteps=9000, **MODEL)
     with pytest.raises(
         RLTrainingError, match="termination function is known for 'LineForModels-v0'"

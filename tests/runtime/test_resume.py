@@ -181,7 +181,7 @@ def test_killed_before_the_first_checkpoint_starts_over(tmp_path: Path) -> None:
     assert_same_state(final_state(only_run(whole)), final_state(run_dir))
 
 
-def test_killed_at_any_moment_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
+def test_killed_at_any_time_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
     """SIGKILL from outside, while checkpoints are written at every update."""
     config = config_for(
         "iql",

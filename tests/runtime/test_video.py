@@ -110,7 +110,7 @@ def pictures(path: Path) -> tuple[dict[str, Any], NDArray[Any]]:
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
-def test_the_film_shows_evaluation_episode_0(tmp_path: Path, suffix: str) -> None:
+def test_the_video_shows_evaluation_episode_0(tmp_path: Path, suffix: str) -> None:
     agent = DQN("CartPole-v1", seed=4, **TINY)
     path = tmp_path / f"film.{suffix}"
     filmed = agent.record_video(path)
@@ -144,7 +144,7 @@ def test_the_film_shows_evaluation_episode_0(tmp_path: Path, suffix: str) -> Non
         ("Fast", "gif", 31 / 100, 16),  # half of the pictures, for the same time
     ],
 )
-def test_a_film_lasts_as_long_as_its_episode(
+def test_a_video_lasts_as_long_as_its_episode(
     tmp_path: Path, kind: str, suffix: str, seconds: float, count: int
 ) -> None:
     path = tmp_path / f"film.{suffix}"
@@ -199,7 +199,7 @@ CANNOT_BE_FILMED = [
 
 @pytest.mark.parametrize(("kind", "message"), CANNOT_BE_FILMED)
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
-def test_environments_that_cannot_be_filmed(
+def test_environments_that_cannot_be_recorded(
     tmp_path: Path, kind: str, message: str, old: bool
 ) -> None:
     path = tmp_path / "film.mp4" if old else tmp_path / "new" / "folder" / "film.mp4"

@@ -148,7 +148,7 @@ def small_loop(num_envs: int, learning_starts: int) -> Any:
     return build_loop(config, algorithm)
 
 
-def test_a_moment_is_stored_with_the_state_it_was_acted_on_in() -> None:
+def test_a_step_is_stored_with_the_state_it_was_acted_on_in() -> None:
     loop = small_loop(num_envs=2, learning_starts=60)
     act, held = loop.algorithm.act, []
 
@@ -361,7 +361,7 @@ def test_rows_of_a_carry() -> None:
 # --- films -------------------------------------------------------------------------------------
 
 
-def test_tensorboard_gets_a_film_of_what_the_model_expects(tmp_path: Path) -> None:
+def test_tensorboard_gets_a_video_of_what_the_model_expects(tmp_path: Path) -> None:
     from io import BytesIO
 
     from PIL import Image
@@ -397,7 +397,7 @@ def test_tensorboard_gets_a_film_of_what_the_model_expects(tmp_path: Path) -> No
     assert "model/open_loop_error" in text
 
 
-def test_a_film_changes_nothing_that_is_learned(tmp_path: Path) -> None:
+def test_a_video_changes_nothing_that_is_learned(tmp_path: Path) -> None:
     weights = []
     for tensorboard in (True, False):
         agent = Dreamer(
@@ -417,7 +417,7 @@ def test_a_film_changes_nothing_that_is_learned(tmp_path: Path) -> None:
         assert torch.equal(value, weights[1][name]), name
 
 
-def test_an_episode_is_filmed(tmp_path: Path, cli: Command) -> None:
+def test_a_video_of_an_episode_is_recorded(tmp_path: Path, cli: Command) -> None:
     pytest.importorskip("imageio_ffmpeg")
     agent = agent_in(CATCH_ID, output_dir=str(tmp_path), total_timesteps=20, final_eval=False)
     run = agent.learn(progress=False).run_dir

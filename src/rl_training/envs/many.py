@@ -149,7 +149,7 @@ class ManyEnvs(VectorEnvs):
         return self._seen(self._many.reset(seed=list(self._seeds), options=options)[0])
 
     def _replay(self, actions: Sequence[NDArray[Any]]) -> list[Replayed | None]:
-        """All at once: whoever has fewer actions begins later, so that all arrive together."""
+        """All at once: environments with fewer actions begin later, so that all end together."""
         if not self._takes_masks:
             return [None] * self.num_envs
         lengths = np.asarray([len(taken) for taken in actions])
