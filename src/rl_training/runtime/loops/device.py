@@ -45,6 +45,11 @@ def training_worlds(config: TrainConfig, algorithm: Algorithm) -> Worlds:
             f"wrappers: the worlds of '{task.id}' are simulated together on {device.type}, where "
             "there is no environment to wrap; remove this key"
         )
+    if config.wrappers:
+        raise ConfigError(
+            f"wrappers: the worlds of '{task.id}' are no environments of Gymnasium, which could be "
+            f"wrapped; remove this key, or use {task.evaluated_in or 'an environment of Gymnasium'}"
+        )
     if algorithm.recurrent:
         raise ConfigError(
             f"algo_kwargs.memory: policies with memory do not learn in the worlds of '{task.id}' "
