@@ -194,7 +194,7 @@ def study_of(folder: Path) -> Any:
 
     metric = "eval/return_mean"
     config = evaluated(load_config("bc/pendulum"), metric, False)
-    space = space_of(config, ["algo_kwargs.policy_lr"], [], metric)
+    space = space_of(config, ["algo_kwargs.lr"], [], metric)
     return TuningFolder(folder, TuningPlan(config, space, (0,), (1,), metric, False))
 
 
