@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from rl_training import AWR, BC
 from rl_training.api.managed import ManagedAlgorithm, load
 from rl_training.api.support import find_checkpoint
 from rl_training.api.worth import record
 from rl_training.data.sources import load_transition_dataset
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ExportError
 from rl_training.export.evidence import Evidence
 from rl_training.export.exported import load_policy
@@ -55,6 +57,13 @@ def test_a_card_from_a_run_says_where_the_policy_comes_from(
     for line in ("Not for real pendulums.", "- checkpoint: 15", "Not known: by group."):
         assert line in text, line
     assert str(tmp_path) not in text
+    settings = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    config = load(bc_run).config
+    assert config == TrainConfig(**settings, device=config.device, output_dir=config.output_dir)
+    low, high = (f"{bound:,.4g}" for bound in simulator["mean_95"])
+    assert f"  - mean (95 % interval): {low} to {high}\n" in text
+    source = text.partition("## Data")[2].partition("## Algorithm")[0]
+    assert "not known" not in source
 
     again = cli("export", bc_run, "--checkpoint", "15", "--out", tmp_path / "b", "-n", 2, *words)
     assert again.code == 0

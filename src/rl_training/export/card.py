@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rl_training.experiment.checkpoint import CheckpointInfo
 from rl_training.experiment.config import TrainConfig
@@ -108,7 +109,7 @@ def _data(origin: Origin, result: Mapping[str, Any]) -> dict[str, Any] | None:
     section = origin.config.dataset
     if section is None:
         return None if origin.config.total_timesteps is None else {"source": "its own experience"}
-    described = {k: v for k, v in section.model_dump(mode="json").items() if v is not None}
+    described = _given(section.model_dump(mode="json"))
     for part in (described, *(described.get("mix") or ())):
         if part.get("path"):
             part["path"] = Path(part["path"]).name  # where it lay is of no use to a reader
@@ -128,7 +129,10 @@ def _algorithm(config: TrainConfig) -> dict[str, Any]:
         "summary": cls.summary,
         "paper": cls.paper,
         "reading_of_the_paper": " ".join(text.split()) or None,
-        "knobs": config.to_dict()["algo_kwargs"],
+        "knobs": {
+            key: "none" if value is None else value
+            for key, value in config.to_dict()["algo_kwargs"].items()
+        },
     }
 
 
@@ -240,6 +244,14 @@ def _reproduce(origin: Origin) -> dict[str, Any]:
     }
 
 
+def _given(settings: Any) -> Any:
+    """Settings without those that are left open, and without sections of nothing else."""
+    if not isinstance(settings, Mapping):
+        return settings
+    inner = {key: _given(value) for key, value in settings.items()}
+    return {key: value for key, value in inner.items() if value is not None and value != {}}
+
+
 TITLES = {
     "intended_use": "Intended use",
     "limits_of_use": "Limits of use",
@@ -278,11 +290,14 @@ def _markdown(value: Any, depth: int = 0) -> list[str]:
     if isinstance(value, Mapping):
         lines = []
         for key, inner in value.items():
-            label = re.sub(r"[_]+", " ", str(key))
-            if isinstance(inner, Mapping) or _is_table(inner):
+            label = _label(key)
+            if key == "config.yaml":
+                text = yaml.safe_dump(inner, sort_keys=False, allow_unicode=True)
+                lines += [f"{indent}- {label}:", "", "```yaml", *text.splitlines(), "```"]
+            elif (isinstance(inner, Mapping) and inner) or _is_table(inner):
                 lines += [f"{indent}- {label}:", *_markdown(inner, depth + 1)]
             else:
-                lines.append(f"{indent}- {label}: {_text(inner)}")
+                lines.append(f"{indent}- {label}: {_entry(key, inner)}")
         return lines
     if _is_table(value):
         return [line for entry in value for line in (f"{indent}- {_sentence(entry)}",)]
@@ -295,8 +310,23 @@ def _is_table(value: Any) -> bool:
 
 def _sentence(entry: Any) -> str:
     if isinstance(entry, Mapping):
-        return ", ".join(f"{key.replace('_', ' ')} {_text(v)}" for key, v in entry.items())
+        return ", ".join(f"{_label(key)} {_entry(key, v)}" for key, v in entry.items())
     return _text(entry)
+
+
+OF_95 = "_95"
+"""End of the names of 95 % intervals."""
+
+
+def _label(key: str) -> str:
+    if key.endswith(OF_95):
+        return f"{_label(key.removesuffix(OF_95))} (95 % interval)"
+    return "interquartile mean" if key == "iqm" else key.replace("_", " ")
+
+
+def _entry(key: str, value: Any) -> str:
+    interval = isinstance(value, (list, tuple)) and (key.endswith(OF_95) or key == "interval")
+    return " to ".join(_text(bound) for bound in value) if interval else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -306,6 +336,8 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.4g}"
-    if isinstance(value, list):
+    if isinstance(value, Mapping):
+        return _sentence(value) or "none"
+    if isinstance(value, (list, tuple)):
         return ", ".join(_text(entry) for entry in value) or "none"
     return " ".join(str(value).split())

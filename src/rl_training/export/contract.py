@@ -1,4 +1,4 @@
-"""What stands in contract.json, and the look at it before it is believed. Needs no PyTorch."""
+"""The content of contract.json, and its checks before it is used. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_limited(path: Path, limit: int) -> bytes:
 
 
 def read_contract(folder: Path) -> dict[str, Any]:
-    """The contract of an export folder, after a look at every part that is used."""
+    """The contract of an export folder; every part that is used has been checked."""
     path = folder / CONTRACT
     try:
         contract = json.loads(read_limited(path, CONTRACT_LIMIT))

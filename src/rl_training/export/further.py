@@ -1,4 +1,4 @@
-"""What an export may tell beside the action: values, action values, densities, support."""
+"""Outputs of an export beside the action: values, action values, densities, support."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class _Comparison:
             far = strayed(value, step.theirs[name], self.parity.tolerance, allowed)
             if (far & unlike).any():
                 raise _difference(step.where, f"its output 'next_{name}' is not the agent's state")
-        self.parity.ties += int(unlike.sum())
+        self.parity.ties += int(self._unlike(step.expected, step.got).sum())
 
 
 class _Step(NamedTuple):

@@ -19,7 +19,7 @@ NEIGHBOURS, VOTERS = 5, 50
 
 class Support:
     """Of Box actions: the share of logged pairs of state and action that lie as far from their own
-    neighbours among the data, or further. Of Discrete actions: the share of the likest logged
+    neighbours among the data, or further. Of Discrete actions: the share of the nearest logged
     states in which the same action was taken, which estimates its probability in the data.
     """
 

@@ -161,7 +161,7 @@ def _compared(seen: Seen, again: EvalResult | None) -> dict[str, Any]:
 
 
 def refuse_unfit(algorithm: Algorithm) -> None:
-    """Refuse a policy that has learned nothing, or whose numbers are none."""
+    """Refuse a policy that was not trained, or whose weights are NaN or infinite."""
     if int(algorithm.update_count) == 0:
         raise ExportError(
             "export: the policy has not been trained (0 updates); call learn first, or export a "

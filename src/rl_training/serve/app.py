@@ -1,4 +1,4 @@
-"""The server as an ASGI application: doors, checks at each, and the answers."""
+"""The server as an ASGI application: endpoints, the checks at each, and the answers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PAGES = {
     "/page.css": ("page.css", b"text/css; charset=utf-8"),
 }
 OPEN = {"/health", *PAGES}
-"""Doors that need no token: they say nothing about the policy."""
-DOORS = {
+"""Paths that need no token: they say nothing about the policy."""
+ENDPOINTS = {
     "GET": (*PAGES, "/health", "/contract", "/metrics"),
     "POST": ("/act",),
     "DELETE": ("/act",),
@@ -145,7 +145,7 @@ class PolicyServer:
             return _json(self.policy.contract), JSON
         if method == "GET" and path == "/metrics":
             return self.metrics.text(len(self.sessions), self.sockets).encode(), TEXT
-        if any(path in paths for paths in DOORS.values()):
+        if any(path in paths for paths in ENDPOINTS.values()):
             raise Refused(405, f"{method[:10]} is not answered at this address")
         raise Refused(404, "nothing is here; see /, /contract, /health, /metrics and POST /act")
 

@@ -50,7 +50,7 @@ class Metrics:
 
     def text(self, sessions: int, sockets: int) -> str:
         """In Prometheus' text format."""
-        lines = ["# HELP policy_requests_total Requests by door and status."]
+        lines = ["# HELP policy_requests_total Requests by route and status."]
         lines.append("# TYPE policy_requests_total counter")
         for (route, status), count in sorted(self.requests.items()):
             lines.append(f'policy_requests_total{{route="{route}",status="{status}"}} {count}')

@@ -23,7 +23,7 @@ SLACK = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request after a look at all of it."""
+    """A request that has been checked."""
 
     feeds: State
     rows: int
