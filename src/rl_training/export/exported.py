@@ -252,8 +252,8 @@ class ExportedPolicy(Playable):
         if deterministic == draws:
             how = "without --stochastic" if not draws else "with --stochastic"
             raise ConfigError(
-                f"deterministic: the policy in '{self.folder}' was exported {how}; use it that way, "
-                "or export it again"
+                f"deterministic: the policy in '{self.folder}' was exported {how}; use it that "
+                "way, or export it again"
             )
 
 
