@@ -53,7 +53,8 @@ class ObservationNormalizer(nn.Module):
         if not self.active:
             return obs
         own: Any = self._buffers  # asking the module for them takes longer
-        return ((obs - own["mean"]) / own["std"]).clamp(-10.0, 10.0)
+        seen: Tensor = ((obs - own["mean"]) / own["std"]).clamp(-10.0, 10.0)
+        return seen
 
 
 class Standardizer(nn.Module):
