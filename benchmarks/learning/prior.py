@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.jobs import digest
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
 from rl_training.data.convert import save_dataset
-from rl_training.data.scripted import cache_folder
+from rl_training.experiment.storage import cache_folder
 from rl_training.runtime.collection import Behaviour, collect
 
 
