@@ -105,12 +105,16 @@ def test_keys_of_other_libraries_in_a_config(cli: Command) -> None:
 # --- environments and positional arguments -------------------------------------------------------
 
 
+class Plain(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that does not record its arguments."""
+
+
 @each(
     ("given", "line"),
     [
         (Reach(), "give its class and env_kwargs"),
         (lambda: Reach(), "write it at the top of a module"),
-        (gym.wrappers.TimeAwareObservation(gym.make("Pendulum-v1")), "give the function"),
+        (Plain(gym.make("Pendulum-v1")), "and the wrapper in wrappers="),
         (3, "its class, a function that makes it, or a TrainConfig, not int"),
     ],
 )

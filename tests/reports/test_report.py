@@ -348,6 +348,11 @@ def test_a_record_is_read_on_from_where_it_was(tmp_path: Path) -> None:
     assert ticks() == [0, 1, 5]
 
 
+def heed_ctrl_c() -> None:
+    """A process that a shell put into the background ignores the signal, and so would its own."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli: Command) -> None:
     run = made_run(tmp_path / "run", 0, [1.0, 2.0])
     whole = (run / "result.json").read_text()
@@ -362,7 +367,10 @@ def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli
         assert f"again every {REFRESH_SECONDS} seconds" in out.read_text()
         arguments = ["rl_training", "watch", str(run), "--every", "0.1"]
         with subprocess.Popen(
-            [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=heed_ctrl_c,
         ) as watcher:
             assert watcher.stdout is not None
             first = watcher.stdout.readline()
@@ -370,7 +378,10 @@ def test_the_page_and_the_terminal_follow_a_run_that_goes_on(tmp_path: Path, cli
             assert "4 s so far" in first
             assert watcher.poll() is None
             with subprocess.Popen(
-                [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True
+                [sys.executable, "-m", *arguments],
+                stdout=subprocess.PIPE,
+                text=True,
+                preexec_fn=heed_ctrl_c,
             ) as left:
                 assert left.stdout is not None
                 left.stdout.readline()

@@ -180,7 +180,7 @@ def test_rows_of_the_device_are_those_of_the_host(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_in_one_sentence(tmp_path: Path) -> None:
     for algo, changes, message in (
         ("ppo", {"wrappers": ["gymnasium.wrappers:RecordEpisodeStatistics"]},
-         "wrappers: the worlds of 'simulators/Reach-v0' are no environments"),
+         "wrappers: the worlds of 'simulators/Reach-v0' are simulated together"),
         ("ppo", {"vectorization": "async"}, "vectorization: the worlds of 'simulators/Reach-v0'"),
         ("ppo", {"algo_kwargs": {**SMALL_PPO, "memory": "gru", "sequence_length": 5}},
          "algo_kwargs.memory: policies with memory"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ def list_all(
         kinds = ", ".join(sorted(ACTION_NAMES[kind] for kind in cls.action_kinds))
         learns = ", ".join(cls.loops()).replace("_", " ")
         algorithms.add_row(name, learns, kinds, f"{cls.summary} ({cls.paper})")
-        own = [config for config in packaged_config_names() if config.startswith(f"{name}/")]
+    for _, own in groupby(packaged_config_names(), key=lambda config: config.partition("/")[0]):
         configs.add_row(", ".join(own))
     for name, recipe in SCRIPTED.items():
         made_of = " and ".join(f"{part.count} {part.behaviour}" for part in recipe.segments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -11,7 +12,7 @@ class Console:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
-        """Those among the lines so far, for the result of the run."""
+        """Those among the lines so far, each once, for the result of the run."""
 
     def start(self, title: str, total: int, done: int, unit: str) -> None:
         """The run begins, with `done` of `total` units behind it."""
@@ -30,7 +31,11 @@ class Console:
     def say(self, text: str) -> None:
         """Print one line."""
         if "warning: " in text:
-            self.warnings.append(text.replace("warning: ", "", 1))
+            self.remember([text.replace("warning: ", "", 1)])
+
+    def remember(self, warnings: Iterable[str]) -> None:
+        """Add warnings, also of the time before a resume, to those of the result."""
+        self.warnings += [one for one in warnings if one not in self.warnings]
 
     def stop(self) -> None:
         """The run has ended."""

@@ -170,7 +170,7 @@ def publish(folder: Path) -> None:
         # a checkpoint counts from its manifest on, and no longer without it
         for name in sorted(changed, key=lambda name: (_is_manifest(name), name)):
             system.put_file(str(run_dir / name), f"{root}/{name}")
-        gone = sorted(before.keys() - now.keys(), key=lambda name: not _is_manifest(name))
+        gone = sorted(before.keys() - now.keys(), key=lambda name: (not _is_manifest(name), name))
         for name in gone:
             if system.exists(f"{root}/{name}"):
                 system.rm_file(f"{root}/{name}")
