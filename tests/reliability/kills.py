@@ -41,7 +41,8 @@ from ..runtime.test_resume import config_for, curve, final_state
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 ABORT_S = 300.0
 """A process that lives longer is a hang."""
-NOT_COMPARED = {"wall_seconds", "profile", "hardware", "versions"}
+NOT_COMPARED = {"wall_seconds", "profile", "hardware", "versions", "warnings"}
+"""Facts of a result about the process that wrote it; its warnings are those of that process."""
 
 
 def cases() -> dict[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 
@@ -31,11 +30,9 @@ class Console:
     def say(self, text: str) -> None:
         """Print one line."""
         if "warning: " in text:
-            self.remember([text.replace("warning: ", "", 1)])
-
-    def remember(self, warnings: Iterable[str]) -> None:
-        """Add warnings, also of the time before a resume, to those of the result."""
-        self.warnings += [one for one in warnings if one not in self.warnings]
+            warning = text.replace("warning: ", "", 1)
+            if warning not in self.warnings:
+                self.warnings.append(warning)
 
     def stop(self) -> None:
         """The run has ended."""

@@ -368,7 +368,6 @@ class Record:
             "progress": self.loop.progress.to_dict(),
             "elapsed_seconds": self.elapsed(),
             "horizon": self.loop.horizon,
-            "warnings": list(self.console.warnings),
             **self.selection.training_state(),
         }
 
@@ -379,11 +378,6 @@ class Record:
         self.stop_reason = self.selection.load(stored) or self.stop_reason
         if "horizon" in stored:
             self.loop.horizon = stored.whole("horizon", least=1)
-        if "warnings" in stored:
-            warnings = stored.entries("warnings")
-            if not all(isinstance(warning, str) for warning in warnings):
-                raise stored.wrong("warnings", "a list of sentences")
-            self.console.remember(warnings)
 
     def restore(self, tick: int | None = None) -> None:
         """Go on from the newest checkpoint that is whole, from the start if there is none; or
