@@ -29,7 +29,7 @@ from rl_training.search.tune import (
     on_other_episodes,
     rungs_of,
 )
-from rl_training.search.tuning import Told, TuningFolder, TuningPlan
+from rl_training.search.tuning import EndedTrial, TuningFolder, TuningPlan
 from tests.conftest import Command
 from tests.search.sleeping import SleepingRuns
 
@@ -60,10 +60,10 @@ def plan_for(
     )
 
 
-def told(number: int, objective: float | None, **keys: Any) -> Told:
+def ended(number: int, objective: float | None, **keys: Any) -> EndedTrial:
     state = "finished" if objective is not None else "failed"
     given = {"values": {}, "rungs": {}, "scores": (), "why": "", "state": state, **keys}
-    return Told(number=number, objective=objective, **given)
+    return EndedTrial(number=number, objective=objective, **given)
 
 
 # --- what is searched ----------------------------------------------------------------------------
@@ -379,10 +379,10 @@ def _plain(value: object) -> object:
 
 
 def test_the_verdict_may_be_that_nothing_was_gained() -> None:
-    trials = [told(0, 1.0), told(1, None), told(2, 3.0), told(3, 3.0)]
+    trials = [ended(0, 1.0), ended(1, None), ended(2, 3.0), ended(3, 3.0)]
     winner = best_of(trials)
     assert winner is trials[2]
-    assert best_of([told(0, None)]) is None
+    assert best_of([ended(0, None)]) is None
     scores = Summary.of([1.0, 2.0, 3.0])
     for improvement, words in (
         (None, "no better than the defaults"),

@@ -32,7 +32,7 @@ from rl_training.cli.options import (
 
 if TYPE_CHECKING:
     from rl_training.search.tune import Tuner, Verdict
-    from rl_training.search.tuning import Told
+    from rl_training.search.tuning import EndedTrial
 
 app = typer.Typer()
 
@@ -199,12 +199,12 @@ def tune(
     )
     for key, one in plan.space.items():
         out.print(f"  {key}: {one}", soft_wrap=True, markup=False)
-    told = tuner.run()
-    _write_trials(tuner, told)
-    _report(tuner, tuner.test(told))
+    ended = tuner.run()
+    _write_trials(tuner, ended)
+    _report(tuner, tuner.test(ended))
 
 
-def _write_trials(tuner: Tuner, told: list[Told]) -> None:
+def _write_trials(tuner: Tuner, ended: list[EndedTrial]) -> None:
     rows: list[dict[str, Any]] = [
         {
             "trial": one.number,
@@ -214,7 +214,7 @@ def _write_trials(tuner: Tuner, told: list[Told]) -> None:
             "scores": " ".join(f"{score:g}" for score in one.scores),
             "why": one.why,
         }
-        for one in told
+        for one in ended
     ]
     out.print(f"trials: {tuner.folder.write_table(rows)}", soft_wrap=True)
 

@@ -71,8 +71,8 @@ class ShardProgress(ProgressConsole):
         if not episodes:
             return ""
         mean = self._sums["returns"] / episodes
-        deviation = max(0.0, self._sums["squares"] / episodes - mean**2) ** 0.5
-        return f"return {mean:,.1f} ± {deviation:,.1f}"
+        std = max(0.0, self._sums["squares"] / episodes - mean**2) ** 0.5
+        return f"return {mean:,.1f} ± {std:,.1f}"
 
     def summary(self) -> str:
         """Shards, steps and returns in one line."""

@@ -19,7 +19,7 @@ from rl_training.search.launch import PAUSED, POLL_SECONDS, Ended, Launcher, Res
 from rl_training.search.runner import StudyRunner
 from rl_training.search.space import configured, value_of
 from rl_training.search.study import Study, Trial
-from rl_training.search.tuning import Claim, Told, TuningFolder
+from rl_training.search.tuning import Claim, EndedTrial, TuningFolder
 
 RUNGS = (1 / 3, 2 / 3)
 """Shares of the budget after which a trial may be pruned; none is below 30 %."""
@@ -85,7 +85,7 @@ class Work:
 class Verdict:
     """The winner against the defaults, on seeds that tuning never saw."""
 
-    winner: Told
+    winner: EndedTrial
     metric: str
     winner_scores: Summary
     defaults_scores: Summary
@@ -147,7 +147,7 @@ class Tuner:
 
     # --- trials ---------------------------------------------------------------------------------
 
-    def run(self) -> list[Told]:
+    def run(self) -> list[EndedTrial]:
         """Work until all trials have ended, here and elsewhere."""
         looked = -math.inf
         with self.launcher as processes:
@@ -250,9 +250,9 @@ class Tuner:
 
     def _others_at(self, rung: int) -> list[float]:
         return [
-            told.rungs[rung]
-            for told in self.folder.ended()
-            if told.state == "finished" and rung in told.rungs
+            ended.rungs[rung]
+            for ended in self.folder.ended()
+            if ended.state == "finished" and rung in ended.rungs
         ]
 
     @property
@@ -310,28 +310,28 @@ class Tuner:
         self.folder.tell(work.claim, state, objective, scores, why)
         if work in self._work:
             self._work.remove(work)
-        told = self.folder.ended()
+        ended = self.folder.ended()
         self._own += 1
-        best = best_of(told)
+        best = best_of(ended)
         score = why if objective is None else f"{self.worse_end} {self.sign * objective:,.5g}"
-        left = self.trials - len(told)
+        left = self.trials - len(ended)
         rate = (time.monotonic() - self._began) / self._own
         self.say(
-            f"{len(told)}/{self.trials} trial {work.claim.number} {state}: {score}"
+            f"{len(ended)}/{self.trials} trial {work.claim.number} {state}: {score}"
             + (f"; best is trial {best.number}" if best else "")
             + (f"; about {rate * left:,.0f} s left" if left > 0 else "")
         )
 
     # --- the test -------------------------------------------------------------------------------
 
-    def test(self, told: Sequence[Told]) -> Verdict:
+    def test(self, ended: Sequence[EndedTrial]) -> Verdict:
         """Train the winner and the defaults on the test seeds, and compare them."""
         plan = self.folder.plan
-        winner = best_of(told)
+        winner = best_of(ended)
         if winner is None:
             raise RLTrainingError(
                 f"no trial of '{self.folder.folder}' was trained to its end; the first failed "
-                f"because: {told[0].why if told else 'there is none'}; correct that, or raise "
+                f"because: {ended[0].why if ended else 'there is none'}; correct that, or raise "
                 "--trials"
             )
         is_default = winner.number == 0
@@ -367,13 +367,13 @@ class Tuner:
             Summary.of(winners),
             Summary.of(defaults),
             improvement,
-            self._looks(told),
+            self._looks(ended),
         )
 
-    def _looks(self, told: Sequence[Told]) -> int:
+    def _looks(self, ended: Sequence[EndedTrial]) -> int:
         """Evaluations of all trials by the metric, an evaluation that was repeated once."""
         looks = 0
-        for one in told:
+        for one in ended:
             for folder in (self.folder.folder / "runs").glob(f"trial-{one.number:04d}-*"):
                 for seed in read_run(folder).seeds:
                     looks += len(set(seed.curve(self.folder.plan.metric).ticks))
@@ -386,9 +386,9 @@ def on_other_episodes(config: TrainConfig) -> TrainConfig:
     return configured(config, {key: value_of(config, key) + 1})
 
 
-def best_of(told: Sequence[Told]) -> Told | None:
+def best_of(ended: Sequence[EndedTrial]) -> EndedTrial | None:
     """The trial with the highest objective; of equal ones the first."""
-    finished = [one for one in told if one.objective is not None]
+    finished = [one for one in ended if one.objective is not None]
     return max(finished, key=lambda one: (one.objective, -one.number), default=None)
 
 

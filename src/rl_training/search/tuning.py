@@ -74,7 +74,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Told:
+class EndedTrial:
     """A trial that has ended."""
 
     number: int
@@ -154,12 +154,12 @@ class TuningFolder(StudyFolder):
             self._study.tell(claim.number, objective, state=final)
         claim.lock.close()
 
-    def ended(self) -> list[Told]:
+    def ended(self) -> list[EndedTrial]:
         """All trials that have ended, by their number."""
         with self._alone():
             trials = self._study.get_trials(deepcopy=False)
         return [
-            Told(
+            EndedTrial(
                 trial.number,
                 str(trial.user_attrs.get("state", "failed")),
                 {key: self._value(key, value) for key, value in trial.params.items()},
