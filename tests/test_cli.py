@@ -612,6 +612,18 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_end_names_the_metric_of_the_best_evaluation(cli: Command, tmp_path: Path) -> None:
+    data = {"kind": "scripted", "name": "pendulum-mixed", "max_episodes": 6}
+    settings = {"dataset": {**data, "split": {"holdout": 0.5}}, "env_id": None, "seed": 3}
+    arguments = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    arguments += ["total_updates=4", "eval_interval=2", f"output_dir={tmp_path}"]
+    arguments += ["algo_kwargs.hidden_sizes=[8]", "algo_kwargs.batch_size=8"]
+    for more, named in (([], "best evaluation: td error 0."), (["--seeds", "2"], "best td error")):
+        done = cli("train", "iql/pendulum", *arguments, *more)
+        assert done.code == 0, done.err
+        assert named in done.out, done.out
+
+
 def test_a_named_run_is_started_or_gone_on_with(cli: Command, tmp_path: Path) -> None:
     """For schedulers, which start the same command again."""
     knobs = ("eval_episodes=1", "eval_max_steps=20", "algo_kwargs.hidden_sizes=[8]")

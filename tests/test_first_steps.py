@@ -73,6 +73,7 @@ def refused(kind: Any, **options: Any) -> str:
         (IQL, "encoder_factory", "its name here is 'networks'"),
         (SAC, "activation_fn", "its name here is 'activation'"),
         (PPO, "callback", r"learn\(callbacks="),
+        (IQL, "split", r"it is a key of the data set, as in dataset=\{'path': ..., 'split': ...\}"),
         (SAC, "bufer_capacity", "did you mean 'buffer_capacity'"),
     ],
 )

@@ -225,6 +225,8 @@ def test_measuring_changes_nothing_and_resumes_exactly(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
     assert resumed.result is not None
     assert resumed.result.best_metric == "offline/td_error"
+    assert resumed.result.best_score is not None
+    assert resumed.result.best_value == -resumed.result.best_score > 0
 
 
 def test_several_seeds_are_measured(tmp_path: Path) -> None:

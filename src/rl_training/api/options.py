@@ -13,6 +13,7 @@ from rl_training.experiment.config import (
     TrainConfig,
 )
 from rl_training.experiment.config_errors import shortened
+from rl_training.experiment.data_config import DatasetConfig
 from rl_training.experiment.errors import (
     ConfigError,
     did_you_mean,
@@ -58,6 +59,8 @@ def with_options(
         else:
             there = [*TrainConfig.model_fields, *params.model_fields]
             hint = name_here(key, there, {}) or did_you_mean(key, there)
+            if key in DatasetConfig.model_fields:
+                hint = f"; it is a key of the data set, as in dataset={{'path': ..., '{key}': ...}}"
             unknown.append(f"{key}: unknown option for {algo}{hint}")
     if unknown:
         raise ConfigError("\n".join(unknown))

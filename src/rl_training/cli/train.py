@@ -175,21 +175,38 @@ def _report(result: Any) -> None:
     if result.last_eval is not None:
         out.print(f"last evaluation: {result.last_eval}")
     if result.best_tick is not None:
-        out.print(f"best evaluation: {result.best_score:,.1f} at {result.best_tick:,}")
+        best = f"{_metric(result)} {_value(result)} at {result.best_tick:,}"
+        out.print(f"best evaluation: {best}")
     for which, held_out in (("last", result.held_out), ("best", result.best_held_out)):
         if held_out is not None:
             out.print(f"held-out start states, {which} policy: {held_out}")
     out.print(f"run folder: {result.run_dir}", soft_wrap=True)
 
 
+def _metric(result: Any) -> str:
+    """The metric of the best evaluation in words."""
+    from rl_training.runtime.selection import short_name
+
+    return short_name(result.best_metric) if result.best_metric else "return"
+
+
+def _value(result: Any) -> str:
+    """The best evaluation; returns are large, metrics of the data are small."""
+    if result.best_value is None:
+        return ""
+    return f"{result.best_value:,.{1 if _metric(result) == 'return' else 4}f}"
+
+
 def _report_seeds(result: Any) -> None:
     table = Table(title=f"stopped: {result.stop_reason}", title_justify="left")
-    for name in ("seed", "last return", "best return", "at update"):
+    metric = _metric(next(iter(result.results.values())))
+    for name in ("seed", "last return", f"best {metric}", "at update"):
         table.add_column(name, justify="right")
     for seed, one in result.results.items():
         last = "" if one.return_mean is None else f"{one.return_mean:,.1f}"
-        best = "" if one.best_score is None else f"{one.best_score:,.1f}"
-        table.add_row(str(seed), last, best, "" if one.best_tick is None else f"{one.best_tick:,}")
+        table.add_row(
+            str(seed), last, _value(one), "" if one.best_tick is None else f"{one.best_tick:,}"
+        )
     for seed in result.failures:
         table.add_row(str(seed), "failed", "", "")
     out.print(table)

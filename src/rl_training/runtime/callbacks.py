@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import EVAL_METRICS, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.controls import Progress
 from rl_training.runtime.evaluation import EvalResult
@@ -42,6 +42,13 @@ class TrainResult:
     def interrupted(self) -> bool:
         """Whether a signal ended the run."""
         return self.signal is not None
+
+    @property
+    def best_value(self) -> float | None:
+        """The best policy's value of `best_metric`, with the sign of the metric itself."""
+        if self.best_score is None or self.best_metric is None:
+            return None
+        return -self.best_score if EVAL_METRICS[self.best_metric] == "min" else self.best_score
 
     @property
     def return_mean(self) -> float | None:

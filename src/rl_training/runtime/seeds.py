@@ -69,7 +69,7 @@ class SeedsResult:
     @property
     def best(self) -> Summary | None:
         """The best evaluation of each seed."""
-        return self._summary(lambda result: result.best_score)
+        return self._summary(lambda result: result.best_value)
 
     @property
     def held_out(self) -> Summary | None:
