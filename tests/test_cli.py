@@ -618,7 +618,7 @@ def test_the_end_names_the_metric_of_the_best_evaluation(cli: Command, tmp_path:
     arguments = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     arguments += ["total_updates=4", "eval_interval=2", f"output_dir={tmp_path}"]
     arguments += ["algo_kwargs.hidden_sizes=[8]", "algo_kwargs.batch_size=8"]
-    for more, named in (([], "best evaluation: td error 0."), (["--seeds", "2"], "best td error")):
+    for more, named in (([], "best evaluation: td error "), (["--seeds", "2"], "best td error")):
         done = cli("train", "iql/pendulum", *arguments, *more)
         assert done.code == 0, done.err
         assert named in done.out, done.out
