@@ -19,6 +19,9 @@ R = TypeVar("R")
 
 _traced: ContextVar[bool] = ContextVar("traced", default=False)
 _agents: ContextVar[int | None] = ContextVar("agents", default=None)
+_interruption: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar(
+    "interruption", default=None
+)
 
 
 @contextmanager
@@ -51,6 +54,29 @@ def batching(agents: int) -> Iterator[None]:
         yield
     finally:
         _agents.reset(before)
+
+
+def between_graphs(work: Callable[[], None]) -> None:
+    """Do work that no CUDA graph can hold, such as a launch of another library's graph.
+
+    While an update or a step is captured, `work` is not done: it is repeated at every replay,
+    between a graph of what came before and a graph of what follows. It may wait for the device.
+    """
+    interruption = _interruption.get()
+    if interruption is None:
+        work()
+    else:
+        interruption(work)
+
+
+@contextmanager
+def interrupted_by(interruption: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """While active, `interruption` gets what `between_graphs` is called with."""
+    before = _interruption.set(interruption)
+    try:
+        yield
+    finally:
+        _interruption.reset(before)
 
 
 def without_gradients(function: Callable[P, R]) -> Callable[P, R]:

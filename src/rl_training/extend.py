@@ -35,6 +35,7 @@ from rl_training.envs.device.protocol import DeviceEnv, StepTensors
 from rl_training.envs.device.register import register_device_env
 from rl_training.envs.device.streams import normals, uniforms
 from rl_training.envs.spaces import Spaces
+from rl_training.execution import between_graphs
 from rl_training.experiment.config import (
     Count,
     Finite,
@@ -108,6 +109,7 @@ __all__ = [
     "TargetNetworkParams",
     "TrainConfig",
     "ValueNetwork",
+    "between_graphs",
     "bootstrapped_returns",
     "capped_exp",
     "critic_loss",

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_training.envs.device.protocol import StepTensors
 from rl_training.envs.device.register import register_device_env
 from rl_training.envs.device.streams import uniforms
+from rl_training.execution import between_graphs
 
 
 class Reach:
@@ -29,11 +30,13 @@ class Reach:
         max_episode_steps: int = 20,
         fails_at: int | None = None,
         width: int = 2,
+        waits: bool = False,
     ) -> None:
         self.num_worlds, self.device, self.time_limit = num_worlds, device, max_episode_steps
         self.place = torch.zeros(num_worlds, device=device)
         self.taken = torch.zeros(num_worlds, dtype=torch.int64, device=device)
         self.fails_at, self.width = fails_at, width
+        self.waits, self.push = waits, torch.zeros(num_worlds, device=device)
 
     def _obs(self) -> Tensor:
         obs = torch.stack([self.place, self.place.square()], 1)
@@ -45,12 +48,20 @@ class Reach:
         return self._obs()
 
     def step(self, actions: Tensor) -> StepTensors:
-        self.place += actions[:, 0]
+        self.push.copy_(actions[:, 0])
+        if self.waits:
+            between_graphs(self._wait_and_move)
+        else:
+            self.place += self.push
         self.taken += 1
         if self.fails_at is not None:  # in the third world alone
             broken = (torch.arange(self.num_worlds) == 2) & (self.taken == self.fails_at)
             self.place.copy_(torch.where(broken, torch.nan, self.place))
         return StepTensors(self._obs(), -self.place.abs(), self.place.abs() > 2.0)
+
+    def _wait_and_move(self) -> None:
+        """As a library would that launches graphs of its own."""
+        self.place.copy_(torch.tensor(self.place.tolist()) + self.push.cpu())
 
     def state(self) -> Mapping[str, Tensor]:
         return {"place": self.place, "taken": self.taken}

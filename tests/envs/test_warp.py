@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,41 @@ def test_steps_are_those_of_mujoco_on_the_cpu() -> None:
 
 
 CPU = torch.device("cpu")
+
+
+@pytest.mark.gpu
+@needs_warp
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_steps_agree_with_eager_ones_and_with_the_cpu() -> None:
+    """One that waits for nothing, with resets and, for Ant, work of Warp at every reset."""
+    for model in ("Hopper", "Ant"):
+        found = []
+        for engine in ("eager", "graph"):
+            torch.manual_seed(0)
+            knobs = {"rollout_length": 20, "batch_size": 160, "hidden_sizes": [8]}
+            config = TrainConfig(
+                algo="ppo",
+                env_id=f"warp/{model}-v5",
+                num_envs=64,
+                total_timesteps=100_000,
+                device="cuda",
+                engine=engine,
+                algo_kwargs=knobs,
+            )
+            loop: Any = build_loop(config, build_algorithm(config, task_spaces(config)))
+            torch.cuda.manual_seed(0)
+            gathering = loop.gathering
+            assert gathering.experience.steps(12) == 12
+            assert gathering.experience.engine.mode == engine
+            assert not loop.link.notes
+            found.append([x.cpu() for x in gathering.worlds.tensors().values()])
+            gathering.experience.steps(100)  # resets
+            assert gathering.worlds.totals().episodes > 0
+            loop.close()
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+    differing = differences("warp/Hopper-v5", 16, 10, torch.device("cuda"))
+    assert max(obs for obs, _ in differing) < 1e-4
 
 
 def test_the_ids_are_evaluated_in_gymnasium() -> None:

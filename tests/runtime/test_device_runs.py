@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from rl_training import PPO, ManagedAlgorithm, TrainConfig
 from rl_training.envs.device.register import CLASSIC
+from rl_training.execution import interrupted_by
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.errors import EnvironmentFailure, RLTrainingError
 from rl_training.replay.replay import ReplayBuffer
@@ -139,12 +140,13 @@ def test_a_step_waits_for_nothing_and_is_the_same_each_time(tmp_path: Path) -> N
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_step_agrees_with_an_eager_one(tmp_path: Path) -> None:
-    for algo in ("ppo", "dqn"):
+    cartpole = {"env_id": "torch/CartPole-v1"}
+    waiting = {"train_env_kwargs": {"waits": True}}  # divides the steps into several graphs
+    for algo, env in (("ppo", cartpole), ("dqn", cartpole), ("ppo", waiting), ("sac", waiting)):
         found = []
         for engine in ("eager", "graph"):
             torch.manual_seed(0)
-            changes = {"device": "cuda", "engine": engine, "env_id": "torch/CartPole-v1"}
-            loop = loop_of(config_of(tmp_path, algo, **changes))
+            loop = loop_of(config_of(tmp_path, algo, device="cuda", engine=engine, **env))
             torch.cuda.manual_seed(0)
             loop.advance(60)
             assert not loop.link.notes
@@ -152,6 +154,26 @@ def test_a_captured_step_agrees_with_an_eager_one(tmp_path: Path) -> None:
             found.append([x.cpu() for x in loop.experience.collector.tensors().values()])
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_work_between_graphs_is_recorded_in_its_place(tmp_path: Path) -> None:
+    """A simulator that waits for the device learns as one that does not; while a step is
+    captured, its work is handed on and not done."""
+    found = []
+    for waits in (False, True):
+        torch.manual_seed(0)
+        loop = loop_of(config_of(tmp_path, train_env_kwargs={"waits": waits}))
+        loop.advance(60)
+        found.append(loop.algorithm.state_dict())
+    assert_same_state(*found)
+    worlds, handed = loop.experience.collector, []
+    with interrupted_by(handed.append):
+        before = worlds.env.place.clone()
+        worlds.step(torch.ones(6, 1))
+    assert torch.equal(worlds.env.place, before)
+    (work,) = handed
+    work()
+    assert torch.equal(worlds.env.place, before + 0.5)
 
 
 def test_rows_of_the_device_are_those_of_the_host(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.global_random import untouched_randomness
-from rl_training.execution import tracing
+from rl_training.execution import interrupted_by, tracing
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner
 from rl_training.runtime.signals import Pause, RunLink
@@ -45,9 +45,10 @@ CHUNK_SECONDS = 0.02
 
 
 class Recording(NamedTuple):
-    """A captured graph and the tensors with its metrics."""
+    """Captured updates and the tensors with the metrics of the last one."""
 
-    graph: torch.cuda.CUDAGraph
+    pieces: list[Callable[[], None]]
+    """Replays of graphs, with what `between_graphs` was called with in between."""
     metrics: Metrics
 
 
@@ -131,14 +132,14 @@ class Engine:
             return self._run(updates)
         for count, recording in sorted(self._graphs.items(), reverse=True):
             while updates >= count:
-                recording.graph.replay()
+                for piece in recording.pieces:
+                    piece()
                 metrics, updates = recording.metrics, updates - count
         return metrics
 
     def _capture(self, updates: int) -> None:
         """Capture some updates. Weights and random state are unchanged afterwards, so that every
         update of a run, resumed or not, is the same work."""
-        graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         random = generator.clone_state()
         try:
@@ -151,7 +152,7 @@ class Engine:
                     with no_host_sync():
                         self.learner.update()
                 torch.cuda.current_stream().wait_stream(stream)
-            with self._taken_back(), torch.cuda.graph(graph):
+            with self._taken_back(), captured() as pieces:
                 for _ in range(updates):
                     metrics = self.learner.update()
         except RuntimeError as error:
@@ -162,7 +163,7 @@ class Engine:
             self.notes.append(f"the update cannot be captured, it runs eagerly ({why})")
             self.mode = "eager"
             return
-        self._graphs[updates] = Recording(graph, metrics)
+        self._graphs[updates] = Recording(pieces, metrics)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
@@ -220,14 +221,56 @@ def _nothing() -> None:
 
 
 @contextmanager
+def captured() -> Iterator[list[Callable[[], None]]]:
+    """Capture what is done inside in CUDA graphs; gives what replays them, complete on exit.
+
+    One graph, or as many as `between_graphs` divides the work into. They share one memory: the
+    tensors of one are still there in the next, because they are always replayed in this order.
+    """
+    pieces: list[Callable[[], None]] = []
+    pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+
+    def begin() -> torch.cuda.graph:
+        graph = torch.cuda.CUDAGraph()
+        pieces.append(graph.replay)
+        capture = torch.cuda.graph(graph, pool=pool)
+        capture.__enter__()
+        return capture
+
+    def interruption(work: Callable[[], None]) -> None:
+        nonlocal capture
+        capture.__exit__(None, None, None)
+        pieces.append(work)
+        capture = begin()
+
+    capture = begin()
+    try:
+        with interrupted_by(interruption):
+            yield pieces
+    except BaseException as error:
+        with suppress(RuntimeError):  # must not hide the first error
+            capture.__exit__(type(error), error, None)
+        raise
+    capture.__exit__(None, None, None)
+
+
+@contextmanager
 def no_host_sync() -> Iterator[None]:
-    """Raise an error if the host waits for the device, which cannot be captured."""
+    """Raise an error if the host waits for the device, which cannot be captured; between graphs
+    it may."""
     before = torch.cuda.get_sync_debug_mode()
+
+    def unwatched(work: Callable[[], None]) -> None:
+        torch.cuda.set_sync_debug_mode(before)
+        work()
+        torch.cuda.set_sync_debug_mode("error")
+
     with warnings.catch_warnings():  # that this mode of PyTorch is a prototype
         warnings.simplefilter("ignore", UserWarning)
         torch.cuda.set_sync_debug_mode("error")
     try:
-        yield
+        with interrupted_by(unwatched):
+            yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
 

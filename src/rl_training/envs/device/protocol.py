@@ -2,7 +2,8 @@
 
 Everything is a torch tensor on that device with the worlds along the first axis. Nothing may wait
 for the device (`.item()`, `.cpu()`, a branch on a tensor's value), because a step is captured in a
-CUDA graph together with the policy: shapes are fixed, and state is written in place.
+CUDA graph together with the policy: shapes are fixed, and state is written in place. What has to
+wait, or launches graphs of its own, does so in `rl_training.extend.between_graphs`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class DeviceEnv(Protocol):
     deterministic: bool
     """Whether equal seeds and actions give equal states, bit for bit; otherwise resumed runs say
     that they are not exact."""
+
+    # Where it has a list `notes`, sentences that it adds while it steps are shown as warnings.
 
     def reset(self, mask: Tensor, seeds: Tensor) -> Tensor:
         """Begin new episodes where the (N,) `mask` is set, each from its entry of the (N,) int64

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.execution import between_graphs
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 
 
 class WarpWorlds:
     """N copies of a model. Its arrays are torch tensors that share memory with Warp's.
 
-    `model` is a `mujoco.MjModel`. On a GPU a step runs in torch's stream; while torch captures a
-    graph, it becomes a part of that graph, and otherwise it is a graph of Warp's own. With
-    `deterministic` sums are made in a fixed order, so that a run repeats bit for bit, which
-    costs some speed.
+    `model` is a `mujoco.MjModel`. On a GPU a step is a graph of Warp's own, launched in torch's
+    stream. It cannot be a part of torch's graphs: the solver's loop ends a capture and begins it
+    again, which torch's allocator does not follow. With `deterministic` atomic sums are made in a
+    fixed order, which costs speed.
     """
 
     def __init__(
@@ -35,10 +36,14 @@ class WarpWorlds:
         """`contacts` is the most per world; `after_steps` are functions of MuJoCo Warp that are
         called after the last step."""
         self._wp, self._mjw = _modules(env_id)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         self.device, self._after = device, after_steps
+        self.notes: list[str] = []
+        self._captures = True  # until Warp could not capture something
         self._tensors: dict[str, Tensor] = {}
         self._graphs: dict[str, Any] = {}  # of Warp's own; None where the work was done once
-        self._captured: list[Any] = []  # what torch's graphs hold of Warp's memory
+        self._streams: dict[int, Any] = {}  # Warp's objects for torch's streams
         try:
             with self._wp.ScopedDevice(self._wp.device_from_torch(device)):
                 self.model = self._mjw.put_model(model)
@@ -86,34 +91,55 @@ class WarpWorlds:
 
     def _run(self, name: str, work: Callable[[], None]) -> None:
         """Do `work`, which is always the same for one name."""
-        wp = self._wp
         if self.device.type == "cpu":
-            with wp.ScopedDevice("cpu"):
+            with self._wp.ScopedDevice("cpu"):
                 work()
-            return
-        stream = wp.stream_from_torch(torch.cuda.current_stream(self.device))
-        if torch.cuda.is_current_stream_capturing():
-            mode = wp.CaptureMode.GLOBAL  # torch's
-            with (
-                wp.ScopedStream(stream, sync_enter=False),
-                wp.ScopedCapture(stream=stream, external=True, capture_mode=mode) as capture,
-            ):
-                work()
-            self._captured.append(capture.graph)
+        elif not self._captures:
+            between_graphs(lambda: self._launch_each(work))
         elif name not in self._graphs:  # kernels are loaded before anything is captured
-            with wp.ScopedStream(stream, sync_enter=False):
-                work()
+            self._launch_each(work)
             self._graphs[name] = None
         else:
-            if self._graphs[name] is None:
-                own = wp.Stream(wp.device_from_torch(self.device))  # torch's cannot be captured
-                with (
-                    wp.ScopedStream(own, sync_enter=False),
-                    wp.ScopedCapture(stream=own) as capture,
-                ):
-                    work()
-                self._graphs[name] = capture.graph
-            wp.capture_launch(self._graphs[name], stream=stream)
+            graph = self._graphs[name] or self._captured(name, work)
+            if graph is None:
+                between_graphs(lambda: self._launch_each(work))
+            else:
+                between_graphs(lambda: self._wp.capture_launch(graph, stream=self._stream()))
+
+    def _captured(self, name: str, work: Callable[[], None]) -> Any:
+        """A graph of Warp's own that does `work`; None where that is not possible."""
+        wp = self._wp
+        own = wp.Stream(wp.device_from_torch(self.device))  # torch's default one cannot be captured
+        try:
+            with wp.ScopedStream(own, sync_enter=False), wp.ScopedCapture(stream=own) as capture:
+                work()
+        except RuntimeError as error:
+            why = (str(error).strip().splitlines() or ["no reason given"])[0]
+            self._captures = False
+            self.notes.append(f"MuJoCo Warp cannot capture its steps, which are slower so ({why})")
+            return None
+        self._graphs[name] = capture.graph
+        return capture.graph
+
+    def _launch_each(self, work: Callable[[], None]) -> None:
+        """Do `work` kernel by kernel, after what torch has launched and before what it will.
+
+        In a stream of Warp's own, which waits for the default stream: what it allocates may be
+        freed at any time.
+        """
+        wp, stream = self._wp, self._stream()
+        own = wp.get_stream(wp.device_from_torch(self.device))
+        own.wait_stream(stream)
+        with wp.ScopedDevice(own.device):
+            work()
+        stream.wait_stream(own)
+
+    def _stream(self) -> Any:
+        """Torch's current stream, as Warp's object."""
+        now = torch.cuda.current_stream(self.device)
+        if now.cuda_stream not in self._streams:
+            self._streams[now.cuda_stream] = self._wp.stream_from_torch(now)
+        return self._streams[now.cuda_stream]
 
 
 def _modules(env_id: str) -> tuple[Any, Any]:

@@ -147,6 +147,12 @@ class Worlds:
         count, returns, lengths = self._totals.tolist()
         return EpisodeTotals(int(count), returns, lengths)
 
+    def new_notes(self) -> list[str]:
+        """What the simulator has to say since the last call."""
+        said: list[str] = getattr(self.env, "notes", [])
+        new, said[:] = list(said), []
+        return new
+
     def close(self) -> None:
         self.env.close()
 

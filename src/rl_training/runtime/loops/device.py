@@ -45,11 +45,6 @@ def training_worlds(config: TrainConfig, algorithm: Algorithm) -> Worlds:
             f"wrappers: the worlds of '{task.id}' are simulated together on {device.type}, where "
             "there is no environment to wrap; remove this key"
         )
-    if config.wrappers:
-        raise ConfigError(
-            f"wrappers: the worlds of '{task.id}' are no environments of Gymnasium, which could be "
-            f"wrapped; remove this key, or use {task.evaluated_in or 'an environment of Gymnasium'}"
-        )
     if algorithm.recurrent:
         raise ConfigError(
             f"algo_kwargs.memory: policies with memory do not learn in the worlds of '{task.id}' "
@@ -205,6 +200,7 @@ class DeviceExperience:
                 tensor.copy_(value)
             random.load_training_state(streams)
             raise
+        self.engine.notes.extend(self.collector.new_notes())
         self.progress.env_steps += done * self.num_envs
         self.episodes.now = self.collector.totals()
         self.progress.episodes = self.episodes.now.episodes
