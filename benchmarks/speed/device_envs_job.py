@@ -43,7 +43,7 @@ def wait() -> None:
 def rate(request: Request) -> dict[str, Any]:
     """Environment steps per second, of training and of the simulation alone."""
     steps = 2_000 if request.spec["quick"] else request.spec["steps"]
-    config = config_of(request, total_timesteps=100 * steps, **request.spec.get("changes", {}))
+    config = config_of(request, total_timesteps=100 * steps)
     spaces = task_spaces(config)
     algorithm = build_algorithm(config, spaces)
     with run_scope(config, spaces):
