@@ -36,7 +36,7 @@ class WarpWorlds:
         """`contacts` is the most per world; `after_steps` are functions of MuJoCo Warp that are
         called after the last step."""
         self._wp, self._mjw = _modules(env_id)
-        if device.type == "cuda" and device.index is None:
+        if device == torch.device("cuda"):  # the current one
             device = torch.device("cuda", torch.cuda.current_device())
         self.device, self._after = device, after_steps
         self.notes: list[str] = []
