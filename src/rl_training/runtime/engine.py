@@ -228,7 +228,7 @@ def captured() -> Iterator[list[Callable[[], None]]]:
     tensors of one are still there in the next, because they are always replayed in this order.
     """
     pieces: list[Callable[[], None]] = []
-    pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+    pool = torch.cuda.graph_pool_handle()
 
     def begin() -> torch.cuda.graph:
         graph = torch.cuda.CUDAGraph()
@@ -237,13 +237,14 @@ def captured() -> Iterator[list[Callable[[], None]]]:
         capture.__enter__()
         return capture
 
+    capture = begin()
+
     def interruption(work: Callable[[], None]) -> None:
         nonlocal capture
         capture.__exit__(None, None, None)
         pieces.append(work)
         capture = begin()
 
-    capture = begin()
     try:
         with interrupted_by(interruption):
             yield pieces
