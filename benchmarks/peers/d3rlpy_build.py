@@ -62,10 +62,17 @@ def make_algorithm(
         low, high = (np.asarray(bound, np.float32) for bound in bounds)
         config.action_scaler = MinMaxActionScaler(minimum=low, maximum=high)
     if standardize:
-        config.observation_scaler = StandardObservationScaler()
+        config.observation_scaler = fitted_scaler(dataset)
     algorithm = config.create(device=device)
     algorithm.build_with_dataset(dataset)
     return algorithm
+
+
+def fitted_scaler(dataset: Any) -> Any:
+    """Standardises observations; `fit` would fit it, `update` expects it fitted."""
+    scaler = StandardObservationScaler()
+    scaler.fit_with_transition_picker(dataset.episodes, dataset.transition_picker)
+    return scaler
 
 
 def update(algorithm: Any, dataset: Any, count: int) -> None:

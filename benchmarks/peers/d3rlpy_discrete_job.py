@@ -14,10 +14,9 @@ import torch
 from d3rlpy.algos import DiscreteCQLConfig
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import MDPDataset
-from d3rlpy.preprocessing import StandardObservationScaler
 
 from benchmarks.learning.icu_sepsis_mdp import exact_value, greedy, load_process
-from benchmarks.peers.d3rlpy_build import update
+from benchmarks.peers.d3rlpy_build import fitted_scaler, update
 from benchmarks.process import Request, answer_job
 
 
@@ -35,7 +34,7 @@ def work(request: Request) -> dict[str, Any]:
             action_size=process.clinicians.shape[1],
         )
     d3rlpy.seed(request.seed)
-    config = DiscreteCQLConfig(observation_scaler=StandardObservationScaler())
+    config = DiscreteCQLConfig(observation_scaler=fitted_scaler(dataset))
     algorithm = config.create(device=False)
     algorithm.build_with_dataset(dataset)
     began = time.perf_counter()
