@@ -14,7 +14,7 @@ from rl_training.algorithms.base import Act
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.envs.contract import close_env
 from rl_training.envs.make import make_env
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, DataError, TrainingDivergedError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models.policies import DeterministicPolicy
 from rl_training.models.value_networks import GreedyPolicy
@@ -115,3 +115,33 @@ def test_a_policy_without_chance_refuses_to_sample_in_one_sentence() -> None:
             with pytest.raises(ConfigError, match=r"^deterministic: .* nothing to sample"):
                 use()
     assert "dqn" in refused
+
+
+def test_one_observation_takes_the_same_way_as_a_batch_of_one() -> None:
+    """`predict` reuses its place for one observation, and calls the network without PyTorch's
+    call unless something is hooked into it."""
+    for kind in ("box", "discrete"):
+        agent = agent_of("awr", kind=kind)
+        seen: list[int] = []
+        rng = np.random.default_rng(0)
+        shape = agent.algorithm.spaces.obs_shape
+        observations = rng.normal(size=(3, *shape)).astype(np.float32)
+        alone = [agent.predict(obs)[0] for obs in observations]
+        for obs, action in zip(observations, alone, strict=True):
+            np.testing.assert_array_equal(agent.predict(obs[None])[0][0], action)
+        net = agent.algorithm.policy.net
+        assert isinstance(net, torch.nn.Module)
+        net.register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        agent.predict(observations[0])
+        assert seen == [1]
+        for wrong in (np.nan, np.inf, -np.inf):
+            spoiled = observations[0].copy()
+            spoiled[-1] = wrong
+            with pytest.raises(DataError, match="^predict: the observation holds NaN"):
+                agent.predict(spoiled)
+        with torch.no_grad():
+            next(net.parameters()).fill_(torch.nan)
+        if kind == "box":
+            with pytest.raises(TrainingDivergedError, match="actions became NaN"):
+                agent.predict(observations[0])
+        assert torch.is_grad_enabled()

@@ -11,7 +11,6 @@ import torch
 from rl_training.algorithms.base import Algorithm
 from rl_training.api import insight, worth
 from rl_training.data.dataset import TransitionDataset
-from rl_training.envs.contract import all_finite
 from rl_training.envs.global_random import refuse_beside_learning
 from rl_training.envs.masks import with_mask
 from rl_training.envs.spaces import Spaces
@@ -150,9 +149,10 @@ class Acting(Playable):
             and deterministic
             and action_mask is None
             and not with_support
-            and all_finite(observation)
         ):  # most calls, at less than half the price of what follows
-            return policy(observation[None])[0][0], state
+            action = policy.one(observation)
+            if action is not None:
+                return action, state
         if action_mask is not None:
             observation = with_mask(observation, action_mask, self.algorithm.spaces)
         obs, alone = insight.observation_rows(self.algorithm, observation, "predict")

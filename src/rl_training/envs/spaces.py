@@ -18,8 +18,34 @@ from rl_training.experiment.state import LARGEST_COUNT, Stored
 
 ActionKind = Literal["box", "discrete", "multi_discrete"]
 ACTION_NAMES = {"box": "Box", "discrete": "Discrete", "multi_discrete": "MultiDiscrete"}
-_ONE = np.float32(1.0)  # a number of Python is converted at every use
 """Of the kinds of actions, in messages."""
+_FLOAT32 = np.dtype(np.float32)  # NumPy has a single object for it
+
+
+class BoxMap:
+    """The affine map of Box actions from [-1, 1] to the environment's units, all float32."""
+
+    def __init__(self, low: tuple[float, ...], high: tuple[float, ...]) -> None:
+        self.low, self.high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        half_range = np.float32(0.5) * (self.high - self.low)  # exact
+        self._is_scaled = bool((half_range != 1.0).any())
+        self._numbers = (np.ones_like(self.low), half_range, self.low, self.high)
+        # For one action, arrays of equal shape take half the time of those to be broadcast.
+        self._of_a_row = tuple(numbers[None] for numbers in self._numbers)
+        self._row_shape = (1, len(self.low))
+
+    def __call__(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        is_row = action.shape == self._row_shape
+        one, half_range, low, high = self._of_a_row if is_row else self._numbers
+        result: np.ndarray[Any, Any] = action + one
+        if result.dtype is not _FLOAT32:
+            result = np.add(action, one, dtype=np.float32)
+        if self._is_scaled:
+            result *= half_range
+        result += low
+        np.maximum(result, low, out=result)
+        np.minimum(result, high, out=result)
+        return result
 
 
 @dataclass(frozen=True)
@@ -255,18 +281,8 @@ class Spaces:
         return cls(**given)
 
     @cached_property
-    def _box(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """Bounds of Box actions and half their range, whose computation is exact."""
-        low = np.asarray(self.action_low, np.float32)
-        high = np.asarray(self.action_high, np.float32)
-        return low, high, np.float32(0.5) * (high - low)
-
-    @cached_property
-    def _box_row(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """`_box` with a first axis of 1. For one action, arrays of equal shape take half the time
-        of those that have to be broadcast."""
-        low, high, half_range = self._box
-        return low[None], high[None], half_range[None]
+    def _box(self) -> BoxMap:
+        return BoxMap(self.action_low, self.action_high)
 
     def to_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Map actions from inner to environment units: float32, or integers.
@@ -274,17 +290,11 @@ class Spaces:
         Training, evaluation and prediction all use this map, so that actions agree bit for bit.
         Box actions are returned in a new array, which an environment may keep.
         """
-        if self.is_discrete:
-            return action + self.action_start if self.action_start else action
+        if self.action_kind == "box":
+            return self._box(action)
         if self.action_starts:
             return action + np.asarray(self.action_starts, np.int64)
-        low, high, half_range = self._box_row if len(action) == 1 == action.ndim - 1 else self._box
-        result: np.ndarray[Any, Any] = np.add(action, _ONE, dtype=np.float32)
-        result *= half_range
-        result += low
-        np.maximum(result, low, out=result)
-        np.minimum(result, high, out=result)
-        return result
+        return action + self.action_start if self.action_start else action
 
     def from_env(self, action: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Map actions from environment to inner units; Box actions are clipped to +-(1 - 1e-5),
@@ -293,7 +303,7 @@ class Spaces:
             return action - self.action_start
         if self.action_starts:
             return action - np.asarray(self.action_starts, np.int64)
-        low, high, _ = self._box
+        low, high = self._box.low, self._box.high
         inner = (action - low) / (high - low) * 2.0 - 1.0
         bound = np.float32(1.0 - 1e-5)
         inside: np.ndarray[Any, Any] = np.clip(inner, -bound, bound)

@@ -14,7 +14,7 @@ from rl_training.execution import can_branch_on
 from rl_training.models.architecture import Architecture, Layers, Net
 from rl_training.models.encoders import Observed
 from rl_training.models.masks import only_allowed
-from rl_training.models.mlp import MLP
+from rl_training.models.mlp import MLP, output
 from rl_training.models.stacked import DeferredForward
 
 Distribution = tuple[Tensor, Tensor]
@@ -178,6 +178,7 @@ class BoxPolicy(MeanPolicy):
         outputs = action_dim * (2 if state_dependent_std else 1)
         self.net = Architecture.of(hidden_sizes).net(observed, outputs)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.zeros(action_dim))
+        self.mean_alone = not state_dependent_std  # asking for the parameter takes longer
 
     def deferred(self, obs: Tensor) -> DeferredForward[Distribution]:
         return DeferredForward(self.net, obs, self._distribution)
@@ -195,10 +196,8 @@ class BoxPolicy(MeanPolicy):
 
     def mode(self, obs: Tensor) -> Tensor:
         net: Any = self._modules["net"]  # asking the module for it takes longer
-        out: Tensor = net(obs)
-        if self.log_std is None:
-            out = out.narrow(-1, 0, self.action_dim)
-        return torch.tanh(out)
+        out: Tensor = output(net, obs)
+        return torch.tanh(out if self.mean_alone else out.narrow(-1, 0, self.action_dim))
 
     def sample(self, obs: Tensor) -> Tensor:
         distribution = self(obs)
