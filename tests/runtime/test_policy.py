@@ -137,7 +137,7 @@ def test_one_observation_takes_the_same_way_as_a_batch_of_one() -> None:
         for wrong in (np.nan, np.inf, -np.inf):
             spoiled = observations[0].copy()
             spoiled[-1] = wrong
-            with pytest.raises(DataError, match="^predict: the observation holds NaN"):
+            with pytest.raises(DataError, match=r"^predict: the observation holds NaN"):
                 agent.predict(spoiled)
         with torch.no_grad():
             next(net.parameters()).fill_(torch.nan)
