@@ -242,7 +242,8 @@ def test_kinds_of_networks_are_captured_and_agree_with_eager(kind: str) -> None:
 
 def test_networks_of_ones_own_and_other_activations_are_compiled() -> None:
     own = {"networks": "tests.contract.own_networks:all_of_them"}
-    for algo, knobs in (("sac", own), ("iql", {"activation": "silu", "layer_norm": True})):
+    # without noise in the update: a compiled one draws other numbers
+    for algo, knobs in (("iql", own), ("iql", {"activation": "silu", "layer_norm": True})):
         config = small_config(algo, "box", device="cuda", algo_kwargs=knobs)
         states = {}
         for mode in ("eager", "compiled_graph"):
