@@ -36,7 +36,7 @@ from rl_training.models.dreamer import (
     two_hot,
     two_hot_bins,
 )
-from rl_training.models.dreamer.coders import enlarged
+from rl_training.models.dreamer.coders import enlarging
 from rl_training.models.dreamer.layers import trunc_normal_
 
 from ..each import each
@@ -349,10 +349,18 @@ def test_other_images_are_refused(height: int, width: int) -> None:
         image_stages(height, width)
 
 
-def test_images_are_enlarged_pixel_by_pixel() -> None:
-    x = torch.arange(12.0).view(1, 2, 2, 3)
-    expected = x.numpy().repeat(2, -2).repeat(2, -1)
-    np.testing.assert_array_equal(enlarged(x).numpy(), expected)
+def test_a_convolution_of_doubled_images_needs_no_doubled_images() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(3, 4, 5, padding=2).double()
+    x = torch.randn(2, 3, 5, 6, dtype=torch.float64, requires_grad=True)
+    doubled = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
+    outputs = layer(doubled), enlarging(layer, x)
+    torch.testing.assert_close(*outputs)
+    weights = torch.randn_like(outputs[0])
+    wanted, found = (
+        torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()]) for y in outputs
+    )
+    torch.testing.assert_close(wanted, found)
 
 
 def test_grey_is_nothing_to_an_encoder() -> None:

@@ -85,6 +85,9 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     pieces: ClassVar[tuple[str, ...]] = ()
     """Methods that are compiled separately because an update repeats them; without any, the
     whole update is compiled."""
+    fused_pieces: ClassVar[tuple[str, ...]] = ()
+    """Methods, and named tuples of functions, of which each is compiled by itself and with its
+    gradient: for updates that are too long to compile as a whole. Only on a GPU by default."""
     softer_weights: ClassVar[str] = ""
     """Advice if the advantage weights collapse; for algorithms that log `weight_metrics`."""
     outside_update: ClassVar[tuple[str, ...]] = ()

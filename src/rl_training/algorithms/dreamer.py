@@ -13,6 +13,9 @@ plain image decoder (nearest-neighbour upsampling and convolutions after one den
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
@@ -31,6 +34,7 @@ from rl_training.algorithms.params import (
     TargetRate,
     UpdatesPerStep,
 )
+from rl_training.algorithms.swap import replaced
 from rl_training.algorithms.world_models import (
     imagination_weights,
     imagined_policy_loss,
@@ -45,18 +49,22 @@ from rl_training.experiment.renames import Renamed
 from rl_training.models import Carry, OwnNetwork, Policy, frozen_copy
 from rl_training.models.dreamer import (
     BINS,
+    PLAIN,
     RSSM,
     SIZES,
+    CellWeights,
     Head,
     ImaginedPolicy,
     LatentState,
     ObservationDecoder,
     ObservationEncoder,
+    RoundedCopies,
     Sight,
     TwoHotHead,
     exponential_noise,
     mask_state,
     one_hot,
+    product_weights,
     sample_one_hot,
 )
 from rl_training.replay.sequences import Context, SequenceBatch
@@ -77,8 +85,10 @@ class DreamerParams(ReplayParams, OwnNetworkParams):
     """Sequences per update."""
     batch_length: Annotated[Whole, Field(ge=2)] = 64
     """Steps in each sequence."""
-    size: Literal["tiny", "1m", "12m"] = "1m"
+    size: Literal["tiny", "1m", "12m", "25m", "50m", "100m", "200m"] = "1m"
     """Size of all networks, named after the number of parameters."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Precision of matrix products and convolutions in updates; all else is float32."""
     rollout_length: Count = 15
     """Imagined steps from every state of a batch."""
     horizon: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 333.0
@@ -166,6 +176,15 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     recurrent = True
     slow_to_compile = True  # thousands of chained steps: compiling takes minutes, if it ends
+    fused_pieces: ClassVar[tuple[str, ...]] = (
+        "_kernels",
+        "_encoded",
+        "_observed_losses",
+        "_imagined_step",
+        "_foreseen",
+        "_inside",
+        "_replay_value_loss",
+    )
 
     return_range: Tensor
     last_deter: Tensor
@@ -177,6 +196,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         size = SIZES[params.size]
+        self._kernels = PLAIN
         self.sight = Sight(spaces, self.name())
         own = self.own_network("encoder", self.sight.in_shape, None)
         self.encoder: ObservationEncoder | OwnNetwork = own or self.sight.encoder(size)
@@ -193,6 +213,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         self.slow_value = frozen_copy(self.value)
         self.register_buffer("return_range", torch.zeros(()))
         trained = [p for p in self.parameters() if p.requires_grad]
+        self._rounded_weights = [] if params.precision == "float32" else product_weights(self)
         self.optimizers["all"] = LaProp(trained, params.lr, params.gradient_share, params.lr_warmup)
         batch = params.batch_size, params.batch_length
         self.register_buffer("last_deter", torch.zeros(*batch, size.deter), persistent=False)
@@ -236,7 +257,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         before = self.initial_carry(len(obs)) if carry is None else carry
         state = LatentState(before.deter, before.stoch)
         deter = self.rssm.recur(state, self.rssm.read_action(before.action))
-        posterior = self.rssm.posterior(deter, self.rssm.from_embed(self.encoder(self.seen(obs))))
+        posterior = self.rssm.posterior(deter, self.rssm.look(self.encoder(self.seen(obs))))
         if explore:
             state = LatentState(
                 deter, sample_one_hot(posterior, exponential_noise(torch.rand_like(posterior)))
@@ -275,27 +296,26 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         kept: dict[str, Tensor] = {}
 
         def loss() -> Loss:
-            seen = self.seen(batch.obs)
+            with self._rounding():
+                return weighted()
+
+        def weighted() -> Loss:
             states, posterior, prior = self.rssm.see_all(
-                self.latent(batch.context), batch.action, batch.first, self.encoder(seen), noise
+                self.latent(batch.context),
+                batch.action,
+                batch.first,
+                self._encoded(batch.obs),
+                noise,
+                self._kernels,
             )
             features = states.features
             kept["deter"] = states.deter.detach()
             kept["stoch"] = states.stoch.detach().argmax(-1)
-            dynamics, representation = kl_balance(posterior.log(), prior.log(), p.free_nats)
-            discount = 1.0 - 1.0 / p.horizon
-            goes_on = (~batch.terminal).to(features.dtype) * discount
-            terms = {
-                "reconstruction_loss": self.decoder.loss(features, seen),
-                "reward_loss": self.reward.loss(self.reward(features), batch.reward),
-                "continue_loss": F.binary_cross_entropy_with_logits(
-                    self.continues(features).squeeze(-1), goes_on, reduction="none"
-                ),
-                "dynamics_loss": dynamics,
-                "representation_loss": representation,
-            }
-            dreamt = self._imagine(states)
-            inside, returns = self._inside(dreamt)
+            goes_on = (~batch.terminal).to(features.dtype) * (1.0 - 1.0 / p.horizon)
+            terms = self._observed_losses(
+                features, posterior, prior, batch.obs, batch.reward, goes_on
+            )
+            inside, returns = self._inside(self._imagine(states))
             terms |= {name: inside.metrics[name] for name in ("policy_loss", "value_loss")}
             terms["replay_value_loss"] = self._replay_value_loss(
                 features, batch, goes_on, returns[0].reshape(rows, steps)
@@ -304,7 +324,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
             weights = self.weights()
             total = torch.stack([weights[name] * means[name] for name in TERMS]).sum()
             rest = {k: v for k, v in inside.metrics.items() if k not in means}
-            return Loss(total, means | rest | {"kl": dynamics.mean()})
+            return Loss(total, means | rest | {"kl": means["dynamics_loss"]})
 
         metrics = self.minimize(loss, "all")
         self.return_range.copy_(metrics.pop("return_range"))
@@ -315,6 +335,47 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
             last.copy_(new)
         return metrics
 
+    @contextmanager
+    def _rounding(self) -> Iterator[None]:
+        """While active, the networks compute in the configured precision.
+
+        Copies of the weights take their place, which pass their gradients on to the weights.
+        """
+        if not self._rounded_weights:
+            yield
+            return
+        copies: list[Tensor] = []
+        for trained, weights in itertools.groupby(self._rounded_weights, _is_trained):
+            with torch.set_grad_enabled(trained):
+                copies += RoundedCopies.apply(torch.bfloat16, *weights)
+        with replaced(self, self._rounded_weights, copies):
+            yield
+
+    def _encoded(self, obs: Tensor) -> Tensor:
+        embed: Tensor = self.encoder(self.seen(obs))
+        return embed
+
+    def _observed_losses(
+        self,
+        features: Tensor,
+        posterior: Tensor,
+        prior: Tensor,
+        obs: Tensor,
+        reward: Tensor,
+        goes_on: Tensor,
+    ) -> dict[str, Tensor]:
+        """(B, T) losses of the world model."""
+        dynamics, representation = kl_balance(posterior.log(), prior.log(), self.params.free_nats)
+        return {
+            "reconstruction_loss": self.decoder.loss(features, self.seen(obs)),
+            "reward_loss": self.reward.loss(self.reward(features), reward),
+            "continue_loss": F.binary_cross_entropy_with_logits(
+                self.continues(features).squeeze(-1), goes_on, reduction="none"
+            ),
+            "dynamics_loss": dynamics,
+            "representation_loss": representation,
+        }
+
     @torch.no_grad()
     def open_loop(self, batch: SequenceBatch, shown: int) -> OpenLoop:
         """Predict the steps of a batch open loop, after observing the first few.
@@ -324,7 +385,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         """
         rssm, embed = self.rssm, self.encoder(self.seen(batch.obs))
         going = (~batch.first).to(embed.dtype).unsqueeze(-1)
-        acted, looked = rssm.read_action(batch.action * going), rssm.from_embed(embed)
+        acted, looked = rssm.read_action(batch.action * going), rssm.look(embed)
         state, states = self.latent(batch.context), []
         for t in range(embed.shape[1]):
             deter = rssm.recur(mask_state(state, going[:, t]), acted[:, t])
@@ -358,18 +419,30 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         features, actions = [], []
         chance = self.actor.noise(self, p.rollout_length + 1, count)
         wait = exponential_noise(self.uniform(p.rollout_length, count, size.latents, size.classes))
-        for step in range(p.rollout_length + 1):
-            features.append(state.features)
-            actions.append(self.actor.draw(features[-1], chance[step]))
-            if step < p.rollout_length:
-                state = self.rssm.imagine(state, actions[-1], wait[step])
+        cell = self.rssm.cell()
+        for step in range(p.rollout_length):
+            seen, action, state = self._imagined_step(state, chance[step], wait[step], cell)
+            features.append(seen)
+            actions.append(action)
+        features.append(state.features)
+        actions.append(self.actor.draw(features[-1], chance[-1]))
         stacked = torch.stack(features)
-        return Imagination(
-            stacked,
-            torch.stack(actions),
-            self.reward.mean(self.reward(stacked)),
-            torch.sigmoid(self.continues(stacked).squeeze(-1)),
-            self.value.mean(self.value(stacked)),
+        return Imagination(stacked, torch.stack(actions), *self._foreseen(stacked))
+
+    def _imagined_step(
+        self, state: LatentState, chance: Tensor, wait: Tensor, cell: CellWeights
+    ) -> tuple[Tensor, Tensor, LatentState]:
+        """Features, the action in them, and the state that follows."""
+        features = state.features
+        action = self.actor.draw(features, chance)
+        return features, action, self.rssm.imagine(state, action, wait, cell)
+
+    def _foreseen(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rewards, continuations and values."""
+        return (
+            self.reward.mean(self.reward(features)),
+            torch.sigmoid(self.continues(features).squeeze(-1)),
+            self.value.mean(self.value(features)),
         )
 
     def _inside(self, dreamt: Imagination) -> tuple[Loss, Tensor]:
@@ -419,3 +492,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
             slow = self.slow_value.mean(self.slow_value(features))
         error = self.value.loss(log_probs, returns.detach())
         return error + float(self.params.slow_scale) * self.value.loss(log_probs, slow)
+
+
+def _is_trained(weight: nn.Parameter) -> bool:
+    return weight.requires_grad

@@ -16,6 +16,7 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.swap import holding
 from rl_training.execution import batching
 from rl_training.models import Carry
+from rl_training.runtime.compiling import fused
 from rl_training.runtime.randomness import RandomBlocks, kinds_of
 
 Draw = Callable[[Algorithm], Any]
@@ -99,6 +100,10 @@ class SingleLearner:
         return self.random.prepare(int(self.algorithm.update_count))
 
     def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
+        for name in self.algorithm.fused_pieces:
+            self._attached.values[name] = fused(getattr(self.algorithm, name))
+        if self.algorithm.fused_pieces:
+            return
         for name in self.algorithm.pieces:
             self._attached.values[name] = compiled(getattr(self.algorithm, name))
         if self.algorithm.pieces:

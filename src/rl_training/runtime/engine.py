@@ -20,17 +20,13 @@ from rl_training.envs.global_random import untouched_randomness
 from rl_training.execution import interrupted_by, tracing
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner
+from rl_training.runtime.compiling import COMPILER_OPTIONS
 from rl_training.runtime.signals import Pause, RunLink
 
 COMPILE_FROM_UPDATES = 50_000
 """Number of updates from which compiling pays off. On the CPU it saves up to a third of the time
 (BC, IQL, AWAC; CRR and CQL gain little) for about 40 seconds at the start; on an H200 it halves
 the time of a graph for about 9 seconds."""
-
-COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
-    # torch 2.11 fails with it when foreach operations meet others
-    "loop_ordering_after_fusion": False,
-}
 
 WARM_UP = 3
 """Warm-up updates before a capture, in which libraries initialise; they are undone."""

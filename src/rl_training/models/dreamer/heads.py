@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from rl_training.models.dreamer.coders import symexp
 from rl_training.models.dreamer.layers import Head
-from rl_training.models.dreamer.rssm import UNIMIX, exponential_noise, one_hot, sample_one_hot
+from rl_training.models.dreamer.rssm import exponential_noise
+from rl_training.models.dreamer.scan import mixed_with_uniform, one_hot, sample_one_hot
 from rl_training.models.policies import Policy
 
 BINS = 255
@@ -62,9 +63,10 @@ def two_hot(x: Tensor, bins: Tensor) -> Tensor:
     above = torch.searchsorted(bins, x, right=True).clamp(1, bins.shape[0] - 1)
     low, high = bins[above - 1], bins[above]
     share = (x - low) / (high - low)
-    weights = torch.zeros(*x.shape, bins.shape[0], dtype=x.dtype, device=x.device)
-    weights.scatter_(-1, (above - 1).unsqueeze(-1), (1.0 - share).unsqueeze(-1))
-    return weights.scatter_(-1, above.unsqueeze(-1), share.unsqueeze(-1))
+    place = torch.arange(bins.shape[0], device=x.device)
+    above, share = above.unsqueeze(-1), share.unsqueeze(-1)
+    weights = torch.where(place == above, share, torch.zeros_like(share))
+    return torch.where(place == above - 1, 1.0 - share, weights)
 
 
 class ImaginedPolicy(Policy):
@@ -91,8 +93,7 @@ class ImaginedPolicy(Policy):
 
     def probs(self, features: Tensor) -> Tensor:
         """(..., actions) probabilities of a Discrete policy."""
-        probs = torch.softmax(self.head(features), -1)
-        return (1.0 - UNIMIX) * probs + UNIMIX / self.action_dim
+        return mixed_with_uniform(torch.softmax(self.head(features), -1))
 
     def gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of a Box policy."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from rl_training.models.architecture import OwnNetwork
+
+
+NORM_EPS = 1e-4
 
 
 class DreamerSize(NamedTuple):
@@ -27,6 +34,10 @@ SIZES = {
     "tiny": DreamerSize(256, 48, 4, 4, 48, latents=16),
     "1m": DreamerSize(512, 64, 4, 4, 64),
     "12m": DreamerSize(2048, 256, 16, 16, 256),
+    "25m": DreamerSize(3072, 384, 24, 24, 384),
+    "50m": DreamerSize(4096, 512, 32, 32, 512),
+    "100m": DreamerSize(6144, 768, 48, 48, 768),
+    "200m": DreamerSize(8192, 1024, 64, 64, 1024),
 }
 
 
@@ -40,14 +51,25 @@ def trunc_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x), times a learned scale, without centring or shift."""
+    """x / rms(x), times a learned scale, without centring or shift, in the scale's precision."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.scale.shape, self.scale, 1e-4)
+        return F.rms_norm(x.to(self.scale.dtype), self.scale.shape, self.scale, NORM_EPS)
+
+
+def product(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
+    """The layer's output for an input of another precision, in that of the layer."""
+    out: Tensor = layer(x.to(layer.weight.dtype))
+    return out
+
+
+def widened(x: Tensor) -> Tensor:
+    """At least float32, in which losses and distributions are computed."""
+    return x.float() if x.dtype == torch.bfloat16 else x
 
 
 class Dense(nn.Module):
@@ -61,7 +83,7 @@ class Dense(nn.Module):
         self.norm = RMSNorm(out_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.silu(self.norm(self.linear(x)))
+        return F.silu(self.norm(product(self.linear, x)))
 
 
 class Head(nn.Module):
@@ -79,12 +101,11 @@ class Head(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(self.layers(x))
-        return out
+        return widened(product(self.out, self.layers(x)))
 
 
 class BlockLinear(nn.Module):
-    """A separate linear map per block: (blocks, rows, in) to (blocks, rows, out)."""
+    """Weights of a separate linear map per block: (blocks, rows, in) to (blocks, rows, out)."""
 
     def __init__(self, blocks: int, in_dim: int, out_dim: int, fan_in: int) -> None:
         super().__init__()
@@ -92,5 +113,35 @@ class BlockLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(blocks, 1, out_dim))
         trunc_normal_(self.weight, fan_in)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+
+
+def product_weights(module: nn.Module) -> list[nn.Parameter]:
+    """The weights of matrix products and convolutions, with their biases; not those of norms and
+    of networks of the user's own, which decide about their precision themselves."""
+    if isinstance(module, OwnNetwork):
+        return []
+    found = [w for part in module.children() for w in product_weights(part)]
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        found += module.parameters(recurse=False)
+    elif isinstance(module, BlockLinear):
+        found.append(module.weight)
+    return found
+
+
+class RoundedCopies(torch.autograd.Function):
+    """Copies of float32 tensors in another precision; their gradients become float32 again."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _converted(tensors, dtype)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        return None, *_converted(gradients, torch.float32)
+
+
+def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    copies = tuple(torch.empty_like(x, dtype=dtype) for x in tensors)
+    torch._foreach_copy_(copies, tensors)
+    return copies

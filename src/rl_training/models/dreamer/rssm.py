@@ -14,11 +14,20 @@ from rl_training.models.dreamer.layers import (
     DreamerSize,
     Head,
     RMSNorm,
+    product,
     trunc_normal_,
+    widened,
 )
-
-UNIMIX = 0.01
-"""Weight of the uniform distribution in every categorical, which keeps the KL finite."""
+from rl_training.models.dreamer.scan import (
+    PLAIN,
+    CellWeights,
+    Kernels,
+    ScanWeights,
+    cell_step,
+    mixed_with_uniform,
+    sample_one_hot,
+    see_chain,
+)
 
 
 class LatentState(NamedTuple):
@@ -51,8 +60,6 @@ class RSSM(nn.Module):
     does not depend on the state (actions, observations, noise) is computed for all steps at once.
     """
 
-    uniform: Tensor
-
     def __init__(self, size: DreamerSize, action_dim: int, embed_dim: int) -> None:
         super().__init__()
         self.size = s = size
@@ -75,7 +82,6 @@ class RSSM(nn.Module):
         nn.init.zeros_(self.from_embed.bias)
         self.posterior_norm = RMSNorm(s.hidden)
         self.posterior_out = Head(s.hidden, s.hidden, 0, stoch)
-        self.register_buffer("uniform", torch.tensor(1.0 / s.classes), persistent=False)
 
     @property
     def feature_dim(self) -> int:
@@ -89,64 +95,91 @@ class RSSM(nn.Module):
         )
 
     def read_action(self, action: Tensor) -> Tensor:
-        """Embed actions for `recur`."""
-        acted: Tensor = self.from_action(action / action.detach().abs().clamp(min=1.0))
-        return acted
+        """Embed actions for `recur`: (rows, deter), added before the norm of the mixing layer."""
+        acted = self.from_action(action / action.detach().abs().clamp(min=1.0))
+        weight = self.mixing_inputs.weight[:, 2 * self.size.hidden :]
+        fed = F.linear(acted.to(weight.dtype), weight)
+        return fed.to(self.mixing.bias.dtype) + self.mixing.bias.flatten()
 
-    def recur(self, state: LatentState, acted: Tensor) -> Tensor:
-        """Compute the next deterministic state, (rows, deter)."""
-        before = self._in_blocks(state.deter)
-        inputs = torch.cat(
-            [self.from_deter(state.deter), self.from_stoch(state.stoch.flatten(-2)), acted], -1
+    def cell(self) -> CellWeights:
+        """The weights of the recurrence, for `recur`."""
+        wide = self.mixing_norm.scale.dtype
+        readers = (self.from_deter, self.from_stoch)
+        return CellWeights(
+            self.from_stoch.linear.weight,
+            torch.stack([reader.linear.bias for reader in readers]).to(wide),
+            torch.stack([reader.norm.scale for reader in readers]),
+            self.mixing.weight,
+            self.mixing_inputs.weight[:, : 2 * self.size.hidden],
+            self.mixing_norm.scale,
+            self.gates.weight,
+            self.gates.bias,
         )
-        mixed = self.mixing(before).transpose(0, 1).flatten(-2)
-        mixed = torch.addmm(mixed, inputs, self.mixing_inputs.weight.t())
-        mixed = F.silu(self.mixing_norm(mixed))
-        reset, candidate, update = self.gates(self._in_blocks(mixed)).chunk(3, -1)
-        candidate = torch.tanh(torch.sigmoid(reset) * candidate)
-        after = torch.lerp(before, candidate, torch.sigmoid(update - 1.0))
-        return after.transpose(0, 1).flatten(-2)
 
-    def _in_blocks(self, x: Tensor) -> Tensor:
-        return x.reshape(-1, self.size.blocks, x.shape[-1] // self.size.blocks).transpose(0, 1)
+    def recur(self, state: LatentState, acted: Tensor, cell: CellWeights | None = None) -> Tensor:
+        """Compute the next deterministic state, (rows, deter)."""
+        weight = self.from_deter.linear.weight
+        rounded, stoch = (x.to(weight.dtype) for x in (state.deter, state.stoch.flatten(-2)))
+        before = (state.deter, rounded, F.linear(rounded, weight), stoch)
+        return cell_step(cell or self.cell(), before, 1.0, acted).deter
 
     def prior(self, deter: Tensor) -> Tensor:
         return self._probs(self.prior_head(deter))
 
     def posterior(self, deter: Tensor, looked: Tensor) -> Tensor:
         """The posterior for (rows, deter) states; `looked` is `from_embed` of the observation."""
-        hidden = torch.addmm(looked, deter, self.posterior_linear.weight.t())
-        return self._probs(self.posterior_out(F.silu(self.posterior_norm(hidden))))
+        hidden = self.posterior_norm(widened(product(self.posterior_linear, deter)) + looked)
+        return self._probs(self.posterior_out(F.silu(hidden)))
 
     def _probs(self, logits: Tensor) -> Tensor:
         logits = logits.reshape(*logits.shape[:-1], self.size.latents, self.size.classes)
-        return torch.lerp(torch.softmax(logits, -1), self.uniform, UNIMIX)
+        return mixed_with_uniform(torch.softmax(logits, -1))
 
-    def imagine(self, state: LatentState, action: Tensor, wait: Tensor) -> LatentState:
+    def imagine(
+        self, state: LatentState, action: Tensor, wait: Tensor, cell: CellWeights | None = None
+    ) -> LatentState:
         """One step without an observation; `wait` is the noise for `sample_one_hot`."""
-        deter = self.recur(state, self.read_action(action))
+        deter = self.recur(state, self.read_action(action), cell)
         return LatentState(deter, sample_one_hot(self.prior(deter), wait))
 
+    def look(self, embed: Tensor) -> Tensor:
+        """Embeddings of observations for `posterior`."""
+        return widened(product(self.from_embed, embed))
+
     def see_all(
-        self, state: LatentState, action: Tensor, is_first: Tensor, embed: Tensor, noise: Tensor
+        self,
+        state: LatentState,
+        action: Tensor,
+        is_first: Tensor,
+        embed: Tensor,
+        noise: Tensor,
+        kernels: Kernels = PLAIN,
     ) -> tuple[LatentState, Tensor, Tensor]:
         """Filter a sequence of T steps; the second axis of inputs and outputs is time.
 
         `action[:, t]` precedes observation t, and `noise` is uniform. Returns states, posteriors
-        and priors.
+        and priors. The state before the sequence gets no gradient.
         """
-        going = (~is_first).to(embed.dtype).unsqueeze(-1)
-        acted, looked = self.read_action(action * going), self.from_embed(embed)
-        wait = exponential_noise(noise)
-        states, posteriors = [], []
-        for t in range(embed.shape[1]):
-            deter = self.recur(mask_state(state, going[:, t]), acted[:, t])
-            posterior = self.posterior(deter, looked[:, t])
-            state = LatentState(deter, sample_one_hot(posterior, wait[:, t]))
-            states.append(state)
-            posteriors.append(posterior)
-        deter, stoch = (torch.stack(part, 1) for part in zip(*states, strict=True))
-        return LatentState(deter, stoch), torch.stack(posteriors, 1), self.prior(deter)
+        first, action, embed, noise = (
+            x.transpose(0, 1) for x in (is_first, action, embed, noise)
+        )
+        going = (~first).to(state.deter.dtype).unsqueeze(-1)
+        inputs = (
+            going,
+            self.read_action(action * going),
+            self.look(embed),
+            exponential_noise(noise).contiguous(),
+        )
+        readers = (self.from_deter.linear, self.posterior_linear)
+        weights = ScanWeights(
+            torch.cat([reader.weight for reader in readers]),
+            self.posterior_norm.scale,
+            self.posterior_out.out.weight,
+            widened(self.posterior_out.out.bias),
+        )
+        found = see_chain(kernels, state, inputs, self.cell(), weights)
+        deter, stoch, posterior = (x.transpose(0, 1) for x in found)
+        return LatentState(deter, stoch), posterior, self.prior(deter)
 
 
 def mask_state(state: LatentState, going: Tensor) -> LatentState:
@@ -154,22 +187,6 @@ def mask_state(state: LatentState, going: Tensor) -> LatentState:
     return LatentState(state.deter * going, state.stoch * going.unsqueeze(-1))
 
 
-def one_hot(index: Tensor, classes: int) -> Tensor:
-    """Like torch's `one_hot`, but without its host sync."""
-    return index.unsqueeze(-1) == torch.arange(classes, device=index.device)
-
-
 def exponential_noise(noise: Tensor) -> Tensor:
     """Turn uniform noise in [0, 1) into exponential noise for `sample_one_hot`."""
     return -torch.log(noise.clamp(min=torch.finfo(noise.dtype).tiny))
-
-
-def sample_one_hot(probs: Tensor, wait: Tensor) -> Tensor:
-    """Sample one-hot vectors with straight-through gradients of the probabilities.
-
-    The sample is the argmin of exponential noise / probability; unlike `torch.multinomial`
-    this has a fixed shape and needs no host sync.
-    """
-    chosen = (probs / wait).argmax(-1, keepdim=True)
-    hard = torch.zeros_like(probs).scatter_(-1, chosen, 1.0)
-    return hard + (probs - probs.detach())
