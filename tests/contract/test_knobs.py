@@ -85,6 +85,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("dreamer", "batch_size"): 3,
     ("dreamer", "batch_length"): 3,
     ("dreamer", "size"): "1m",
+    ("dreamer", "precision"): "bfloat16",
     ("dreamer", "rollout_length"): 3,
     ("dreamer", "free_nats"): 100.0,
     ("fqe", "horizon"): 5,

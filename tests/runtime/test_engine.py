@@ -13,7 +13,7 @@ from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime import engine
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.build import flushes_denormals, run_scope
-from rl_training.runtime.engine import COMPILE_FROM_UPDATES, Engine, choose_mode
+from rl_training.runtime.engine import COMPILE_FROM_UPDATES, FUSE_FROM_UPDATES, Engine, choose_mode
 
 from ..contract.small_runs import small_config, small_learner
 
@@ -69,7 +69,15 @@ def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         assert mode == expected
         assert "so many operations" in reason
     assert choose_mode("compile", CPU, 1, slow_to_compile=True)[0] == "compile"
-    assert algorithm_class("dreamer").slow_to_compile
+    dreamer = algorithm_class("dreamer")
+    assert dreamer.slow_to_compile
+    assert dreamer.fused_pieces
+    for device, updates, expected in (
+        (CPU, 10**9, "eager"),
+        (CUDA, FUSE_FROM_UPDATES, "compiled_graph"),
+        (CUDA, FUSE_FROM_UPDATES - 1, "graph"),
+    ):
+        assert choose_mode("auto", device, updates, True, fuses=True)[0] == expected
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

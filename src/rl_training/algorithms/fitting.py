@@ -102,7 +102,8 @@ class Fitting:
         capacity: int,
     ) -> None:
         self.model, self.optimizer, self.params = model, optimizer, params
-        self.device, self.slow_to_compile = model.elites.device, False
+        self.device = model.elites.device
+        self.slow_to_compile = self.fuses = False
         width, obs_dim = model.targets.mean.shape[0], model.obs_dim
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

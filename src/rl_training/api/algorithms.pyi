@@ -2060,6 +2060,8 @@ class Dreamer(ManagedAlgorithm):
             Steps in each sequence.
         size = '1m'
             Size of all networks, named after the number of parameters.
+        precision = 'float32'
+            Precision of matrix products and convolutions in updates; all else is float32.
         rollout_length = 15
             Imagined steps from every state of a batch.
         horizon = 333.0
@@ -2104,7 +2106,8 @@ class Dreamer(ManagedAlgorithm):
         gradient_updates_per_step: float = 0.25,
         batch_size: int = 16,
         batch_length: int = 64,
-        size: Literal['tiny', '1m', '12m'] = '1m',
+        size: Literal['tiny', '1m', '12m', '25m', '50m', '100m', '200m'] = '1m',
+        precision: Literal['float32', 'bfloat16'] = 'float32',
         rollout_length: int = 15,
         horizon: float = 333.0,
         gae_lambda: float = 0.95,

@@ -28,6 +28,8 @@ class Learner(Protocol):
 
     device: torch.device
     slow_to_compile: bool
+    fuses: bool
+    """Whether it is compiled in pieces with gradients of their own, at its first update."""
 
     def attached(self) -> AbstractContextManager[None]:
         """While active, the algorithm uses what belongs to the run: random numbers sampled ahead
@@ -84,6 +86,7 @@ class SingleLearner:
         self.algorithm, self.draw, self.learned, self.touched = algorithm, draw, learned, touched
         self.device = algorithm.update_count.device
         self.slow_to_compile = algorithm.slow_to_compile
+        self.fuses = bool(algorithm.fused_pieces)
         self.random = None if seed is None else random_blocks(algorithm, draw, [seed])
         self._attached = Attached(algorithm)
         if self.random is not None:
@@ -102,7 +105,7 @@ class SingleLearner:
     def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
         for name in self.algorithm.fused_pieces:
             self._attached.values[name] = fused(getattr(self.algorithm, name))
-        if self.algorithm.fused_pieces:
+        if self.fuses:
             return
         for name in self.algorithm.pieces:
             self._attached.values[name] = compiled(getattr(self.algorithm, name))
@@ -143,7 +146,7 @@ class VmapLearner:
     def __init__(self, agents: Sequence[Algorithm], draw: Draw, seeds: Sequence[int]) -> None:
         self.agents, self.draw = agents, draw
         self.device = agents[0].update_count.device
-        self.slow_to_compile = agents[0].slow_to_compile
+        self.slow_to_compile, self.fuses = agents[0].slow_to_compile, False
         self.template = copy.deepcopy(agents[0])
         self.random = random_blocks(self.template, draw, seeds)
         self.template.drawn_ahead = self.random

@@ -28,6 +28,9 @@ COMPILE_FROM_UPDATES = 50_000
 (BC, IQL, AWAC; CRR and CQL gain little) for about 40 seconds at the start; on an H200 it halves
 the time of a graph for about 9 seconds."""
 
+FUSE_FROM_UPDATES = 5_000
+"""The same for updates that are compiled in pieces on a GPU, which are long ones."""
+
 WARM_UP = 3
 """Warm-up updates before a capture, in which libraries initialise; they are undone."""
 
@@ -61,17 +64,19 @@ class Engine:
     ) -> None:
         self.learner = learner
         self.mode, self.reason = choose_mode(
-            mode, learner.device, total_updates, learner.slow_to_compile
+            mode, learner.device, total_updates, learner.slow_to_compile, learner.fuses
         )
         self.link = link or RunLink()
         self.notes, self.pause = self.link.notes, self.link.pause
         self._graphs: dict[int, Recording] = {}
+        self._uncompiled = False
         self._chunk = MANY if self.mode in ("graph", "compiled_graph") else 1
         if self.mode in ("compile", "compiled_graph"):
             # Not interrupted, because half an import cannot be repeated.
             importlib.import_module("torch._inductor.compile_fx")
             torch.compile(_nothing, dynamic=False, options=COMPILER_OPTIONS)
             learner.compile(lambda function: Compiled(function, self._taken_back, self.pause))
+            self._uncompiled = learner.fuses
 
     def run(self, updates: int) -> Metrics:
         """Run `updates` updates; returns the metrics of the last one.
@@ -112,6 +117,10 @@ class Engine:
         return metrics, count
 
     def _run(self, updates: int) -> Metrics:
+        if self._uncompiled:
+            with self._taken_back(), self.pause:
+                self.learner.update()
+            self._uncompiled = False
         if self.mode in ("graph", "compiled_graph"):
             with torch.cuda.device(self.learner.device):
                 return self._replay(updates)
@@ -273,7 +282,11 @@ def no_host_sync() -> Iterator[None]:
 
 
 def choose_mode(
-    wanted: str, device: torch.device, total_updates: int, slow_to_compile: bool = False
+    wanted: str,
+    device: torch.device,
+    total_updates: int,
+    slow_to_compile: bool = False,
+    fuses: bool = False,
 ) -> tuple[str, str]:
     """The mode to run and the reason for it."""
     compiler = shutil.which("g++") or shutil.which("clang++")
@@ -290,9 +303,11 @@ def choose_mode(
     if wanted != "auto":
         return wanted, "asked for"
     graph = "one CUDA graph per update, sampling included"
-    if total_updates < COMPILE_FROM_UPDATES:
-        plain = f"compiling pays from {COMPILE_FROM_UPDATES:,} updates on"
-    elif slow_to_compile:
+    in_pieces = fuses and device.type == "cuda"
+    pays_from = FUSE_FROM_UPDATES if in_pieces else COMPILE_FROM_UPDATES
+    if total_updates < pays_from:
+        plain = f"compiling pays from {pays_from:,} updates on"
+    elif slow_to_compile and not in_pieces:
         plain = "compiling an update of so many operations takes too long"
     elif not compiler:
         plain = "no C++ compiler (g++ or clang++) was found to compile with"

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from rl_training.models.architecture import OwnNetwork
 
-
 NORM_EPS = 1e-4
 
 
@@ -112,7 +111,6 @@ class BlockLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(blocks, in_dim, out_dim))
         self.bias = nn.Parameter(torch.zeros(blocks, 1, out_dim))
         trunc_normal_(self.weight, fan_in)
-
 
 
 def product_weights(module: nn.Module) -> list[nn.Parameter]:

@@ -160,9 +160,7 @@ class RSSM(nn.Module):
         `action[:, t]` precedes observation t, and `noise` is uniform. Returns states, posteriors
         and priors. The state before the sequence gets no gradient.
         """
-        first, action, embed, noise = (
-            x.transpose(0, 1) for x in (is_first, action, embed, noise)
-        )
+        first, action, embed, noise = (x.transpose(0, 1) for x in (is_first, action, embed, noise))
         going = (~first).to(state.deter.dtype).unsqueeze(-1)
         inputs = (
             going,

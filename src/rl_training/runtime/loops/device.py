@@ -138,7 +138,7 @@ class WorldStatistics:
 class StepLearner:
     """One step of all worlds as work of an engine: eager, or captured in a CUDA graph."""
 
-    slow_to_compile = True
+    slow_to_compile, fuses = True, False
 
     def __init__(
         self, step: Callable[[], None], touched: Callable[[], list[Tensor]], device: torch.device

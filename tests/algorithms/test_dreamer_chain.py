@@ -1,0 +1,198 @@
+"""Dreamer's update in its fast forms computes what the plain ones do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
+from rl_training.envs.spaces import Spaces
+from rl_training.models import dreamer as networks
+from rl_training.models.dreamer import (
+    RSSM,
+    SIZES,
+    LatentState,
+    exponential_noise,
+    mask_state,
+    sample_one_hot,
+)
+from rl_training.models.dreamer.scan import PLAIN, CellWeights, Kernels
+from rl_training.runtime import agents
+from rl_training.runtime.agents import SingleLearner
+
+from .test_dreamer import BOX, CATCH, SMALL, learner, sequences
+
+ROWS, STEPS = 3, 6
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(networks.SIZES, "tiny", SMALL)
+
+
+class Filtering:
+    """A model and a sequence that it filters, in double precision."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = RSSM(SMALL, action_dim=3, embed_dim=5).double()
+        for parameter in self.model.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        self.embed = torch.randn(ROWS, STEPS, 5).double().requires_grad_()
+        self.action = torch.randn(ROWS, STEPS, 3).double().requires_grad_()
+        self.noise = torch.rand(ROWS, STEPS, SMALL.latents, SMALL.classes).double()
+        classes = torch.randint(SMALL.classes, (ROWS, SMALL.latents))
+        stoch = torch.eye(SMALL.classes).double()[classes]
+        self.state = LatentState(torch.randn(ROWS, SMALL.deter).double(), stoch)
+        self.first = torch.zeros(ROWS, STEPS, dtype=torch.bool)
+        self.first[0, 2] = self.first[1, 0] = self.first[2, 5] = True
+
+    def step_by_step(self) -> list[torch.Tensor]:
+        """What `see_all` computes, by autograd."""
+        model = self.model
+        going = (~self.first).double().unsqueeze(-1)
+        acted, looked = model.read_action(self.action * going), model.look(self.embed)
+        wait, state, states, posteriors = exponential_noise(self.noise), self.state, [], []
+        for t in range(STEPS):
+            deter = model.recur(mask_state(state, going[:, t]), acted[:, t])
+            posteriors.append(model.posterior(deter, looked[:, t]))
+            state = LatentState(deter, sample_one_hot(posteriors[-1], wait[:, t]))
+            states.append(state)
+        deter, stoch = (torch.stack(part, 1) for part in zip(*states, strict=True))
+        return [deter, stoch, torch.stack(posteriors, 1), model.prior(deter)]
+
+    def as_a_chain(self, kernels: Kernels = PLAIN) -> list[torch.Tensor]:
+        states, posterior, prior = self.model.see_all(
+            self.state, self.action, self.first, self.embed, self.noise, kernels
+        )
+        return [*states, posterior, prior]
+
+    def gradients(self, outputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        weights = [torch.randn(x.shape, dtype=x.dtype) for x in outputs]
+        total = torch.stack([(x * w).sum() for x, w in zip(outputs, weights, strict=True)]).sum()
+        named = {"embed": self.embed, "action": self.action, **dict(self.model.named_parameters())}
+        return dict(zip(named, torch.autograd.grad(total, list(named.values())), strict=True))
+
+
+def test_a_chain_is_its_steps_and_so_are_its_gradients() -> None:
+    filtering = Filtering()
+    wanted, found = filtering.step_by_step(), filtering.as_a_chain()
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(filtering.gradients(found), filtering.gradients(wanted))
+
+
+def without_latents(*arguments: Any) -> Any:
+    """Gradients of a step that do not go back through the latents before it."""
+    grads, chain = PLAIN.backward(*arguments)
+    return grads, chain._replace(stoch=torch.zeros_like(chain.stoch))
+
+
+def across_resets(*arguments: Any) -> Any:
+    """Gradients that reach the state before a reset."""
+    *rest, masks, outer, chain = arguments
+    return PLAIN.backward(*rest, (masks[0], torch.ones_like(masks[1])), outer, chain)
+
+
+def without_a_bias(cell: CellWeights, w: Any, *arguments: Any) -> Any:
+    """Gradients of weights without those of the gates' bias."""
+    found = list(PLAIN.weights(cell, w, *arguments))
+    at = CellWeights._fields.index("gate_bias")
+    found[at] = torch.zeros_like(found[at])
+    return tuple(found)
+
+
+def test_wrong_gradients_of_a_chain_are_found() -> None:
+    filtering = Filtering()
+    wanted = filtering.gradients(filtering.step_by_step())
+    wrong = (
+        PLAIN._replace(backward=without_latents),
+        PLAIN._replace(backward=across_resets),
+        PLAIN._replace(weights=without_a_bias),
+    )
+    for kernels in wrong:
+        found = filtering.gradients(filtering.as_a_chain(kernels))
+        different = [k for k in wanted if not torch.allclose(found[k], wanted[k], rtol=1e-3)]
+        assert different, kernels
+
+
+def gradients_of(algorithm: DreamerAlgorithm, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
+    """Metrics and all gradients of one update, which is not taken."""
+    found: list[Any] = []
+    optimizer = algorithm.optimizers["all"]
+    optimizer.step = lambda own, due=None: found.extend(own)  # type: ignore[method-assign]
+    torch.manual_seed(seed)
+    metrics = algorithm.step(sequences(algorithm.spaces, seed=seed))
+    assert {g.dtype for g in found} == {torch.float32}
+    return metrics, torch.cat([g.flatten() for g in found])
+
+
+def test_bfloat16_rounds_products_and_nothing_else() -> None:
+    for spaces in (CATCH, BOX):
+        exact, rounded = learner(spaces), learner(spaces, precision="bfloat16")
+        (metrics, wanted), (near, found) = gradients_of(exact, 5), gradients_of(rounded, 5)
+        assert not torch.equal(wanted, found)
+        for name, value in metrics.items():
+            assert float(near[name]) == pytest.approx(float(value), rel=0.05, abs=0.02), name
+        assert float(torch.cosine_similarity(wanted, found, 0)) > 0.99
+        kinds = {name: x.dtype for name, x in rounded.state_dict().items() if x.is_floating_point()}
+        assert set(kinds.values()) == {torch.float32}
+        with rounded._rounding():
+            inside = {name: p.dtype for name, p in rounded.named_parameters()}
+        narrow = {name for name, dtype in inside.items() if dtype == torch.bfloat16}
+        assert {"rssm.gates.weight", "slow_value.head.out.weight"} <= narrow
+        assert not [name for name in narrow if "norm" in name]
+        assert {p.dtype for p in rounded.parameters()} == {torch.float32}
+
+
+def test_an_update_in_bfloat16_is_resumed_exactly() -> None:
+    first, second = (learner(BOX, precision="bfloat16") for _ in range(2))
+    first.step(sequences(BOX, seed=1))
+    second.load_training_state(first.training_state())
+    for algorithm in (first, second):
+        torch.manual_seed(2)
+        algorithm.step(sequences(BOX, seed=2))
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+
+
+def test_every_piece_is_one_graph_and_means_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as on a GPU, without the compiler behind it."""
+
+    def traced(piece: Any) -> Any:
+        if isinstance(piece, tuple):
+            return type(piece)(*(traced(function) for function in piece))
+        return torch.compile(piece, dynamic=False, fullgraph=True, backend="eager")
+
+    monkeypatch.setattr(agents, "fused", traced)
+    states = []
+    for compiled in (False, True):
+        algorithm, batch = learner(BOX, rollout_length=2), sequences(BOX, steps=3)
+        runner = SingleLearner(algorithm, lambda _, batch=batch: batch)
+        if compiled:
+            runner.compile(lambda function: function)
+        torch.manual_seed(3)
+        with runner.attached():
+            runner.update()
+        assert not set(algorithm.fused_pieces) - {"_kernels"} & set(vars(algorithm))
+        states.append(algorithm.state_dict())
+    torch.testing.assert_close(*states)
+
+
+def test_sizes_have_the_parameters_they_name() -> None:
+    """For colour images of 64 by 64 pixels and the actions of Atari games."""
+    spaces = Spaces.from_gymnasium(
+        gym.spaces.Box(0, 255, (64, 64, 3), np.uint8), gym.spaces.Discrete(18)
+    )
+    published = {"1m": 0.79, "12m": 12.1, "25m": 27.0, "50m": 47.9, "100m": 107.6, "200m": 191.1}
+    assert set(published) | {"tiny"} == set(SIZES)
+    for size, millions in published.items():
+        with torch.device("meta"):
+            algorithm = DreamerAlgorithm(spaces, DreamerParams(size=size))  # type: ignore[arg-type]
+        count = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
+        assert count / 1e6 == pytest.approx(millions, abs=0.06), size
+        assert count / 1e6 == pytest.approx(float(size[:-1]), rel=0.22), size
