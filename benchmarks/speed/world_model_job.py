@@ -38,12 +38,14 @@ def filled_replay(algorithm: DreamerAlgorithm, rng: np.random.Generator) -> Sequ
 def work(request: Request) -> dict[str, Any]:
     spec = request.spec
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    knobs = {k: spec[k] for k in ("size", "batch_size", "batch_length", "rollout_length")}
+    named = ("size", "batch_size", "batch_length", "rollout_length", "precision")
+    knobs = {k: spec[k] for k in named if k in spec}
     side = spec["image"]
     spaces = Spaces.from_gymnasium(
         gym.spaces.Box(0, 255, (side, side, 3), np.uint8), gym.spaces.Discrete(ACTIONS)
     )
     torch.backends.cuda.matmul.allow_tf32 = spec.get("tf32", False)
+    torch.backends.cudnn.deterministic = True  # as in a run
     torch.manual_seed(request.seed)
     with device:
         algorithm = DreamerAlgorithm(spaces, DreamerParams(**knobs))

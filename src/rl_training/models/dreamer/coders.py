@@ -126,6 +126,7 @@ class PixelEncoder(nn.Module):
         x = images.reshape(-1, *images.shape[-3:]) - 0.5
         x = x.contiguous(memory_format=torch.channels_last)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            assert isinstance(convolution, nn.Conv2d)
             x = F.silu(norm(F.max_pool2d(product(convolution, x), 2)))
         return x.reshape(*leading, self.out_dim)
 
@@ -171,7 +172,8 @@ def enlarging(layer: nn.Conv2d, x: Tensor) -> Tensor:
     kernels = wide.flatten(0, 2).to(weight.dtype)
     found = F.conv2d(x.to(weight.dtype), kernels, layer.bias.repeat(4), padding=1)
     count, _, height, width = found.shape
-    places = found.permute(0, 2, 3, 1).unflatten(-1, (2, 2, outputs)).permute(0, 1, 3, 2, 4, 5)
+    places = found.permute(0, 2, 3, 1).reshape(count, height, width, 2, 2, outputs)
+    places = places.permute(0, 1, 3, 2, 4, 5)
     return places.reshape(count, 2 * height, 2 * width, outputs).permute(0, 3, 1, 2)
 
 
@@ -194,6 +196,7 @@ class PixelDecoder(nn.Module):
         leading = features.shape[:-1]
         x = self.linear(features).reshape(-1, *self.start)
         for i, convolution in enumerate(self.convolutions):
+            assert isinstance(convolution, nn.Conv2d)
             x = enlarging(convolution, x)
             if i < len(self.norms):
                 x = F.silu(self.norms[i](x))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -134,12 +133,12 @@ class RoundedCopies(torch.autograd.Function):
         return _converted(tensors, dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         return None, *_converted(gradients, torch.float32)
 
 
-def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _converted(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     copies = tuple(torch.empty_like(x, dtype=dtype) for x in tensors)
     torch._foreach_copy_(copies, tensors)
     return copies

@@ -117,7 +117,7 @@ def activated_grads(x: Tensor, scale: Tensor, grad: Tensor) -> tuple[Tensor, Ten
 
 def in_blocks(x: Tensor, blocks: int) -> Tensor:
     """(blocks, rows, width / blocks) of (rows, width)."""
-    return x.unflatten(-1, (blocks, -1)).transpose(0, 1)
+    return x.view(x.shape[0], blocks, -1).transpose(0, 1)
 
 
 def out_of_blocks(x: Tensor) -> Tensor:
@@ -315,7 +315,7 @@ class SeeChain(torch.autograd.Function):
         return deters, stochs, torch.stack([seen.probs for _, seen in kept])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
         kernels, cell, w, going = ctx.kernels, ctx.cell, ctx.w, ctx.going
         last_step, last_seen = ctx.kept[-1]
@@ -353,8 +353,8 @@ class SeeChain(torch.autograd.Function):
             all_grads,
         )
         leading = going.shape[:2]
-        of_fed = all_grads.mixing.unflatten(0, leading)
-        of_looked = all_grads.hidden.unflatten(0, leading)
+        of_fed = all_grads.mixing.view(*leading, -1)
+        of_looked = all_grads.hidden.view(*leading, -1)
         return None, None, None, of_fed, of_looked, None, *of_weights
 
 
@@ -378,5 +378,6 @@ def see_chain(
     layer and its bias; `looked`, those of the observations with the posterior's layer; `wait`,
     exponential noise.
     """
-    found: tuple[Tensor, Tensor, Tensor] = SeeChain.apply(kernels, state, *inputs, *cell, *w)
+    chain: Any = SeeChain.apply
+    found: tuple[Tensor, Tensor, Tensor] = chain(kernels, state, *inputs, *cell, *w)
     return found
