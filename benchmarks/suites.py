@@ -53,6 +53,7 @@ SUITES = {
     "atari": "benchmarks.speed.atari",
     "device_envs": "benchmarks.speed.device_envs",
     "large_data": "benchmarks.speed.large_data",
+    "reports": "benchmarks.speed.reports",
     "offline": "benchmarks.learning.offline",
     "discrete": "benchmarks.learning.discrete",
     "ope": "benchmarks.learning.ope",

@@ -30,7 +30,7 @@ from rl_training.reports.extras import PREDICTIONS, Extras, newest_prediction
 from rl_training.reports.figures import return_distribution
 from rl_training.reports.page import document, folded, paragraph
 from rl_training.reports.report import REFRESH_SECONDS, report
-from rl_training.reports.runs import Curve, find_runs, read_run
+from rl_training.reports.runs import Curve, Run, find_runs, read_run
 from rl_training.reports.settings import differences, overrides
 from rl_training.reports.watching import plotted
 from rl_training.runtime.callbacks import StartEvent
@@ -206,6 +206,14 @@ def test_the_command_in_a_report_makes_the_same_config(seeds_run: Path) -> None:
         ("algo", "of another package", None),
         ("x", "[1]", None),
     ]
+    held_out = load_config("bc/pendulum", ["dataset.split.holdout=0.2"])
+    listed = {one.key: one.value for one in differences(held_out.to_dict())}
+    assert listed["dataset.split"] == '{"holdout": 0.2, "seed": 0}'  # all its keys at defaults
+    for task, name in (
+        ({"env_id": "ALE/Pong-v5"}, "ALE/Pong-v5"),
+        ({"dataset": {"kind": "npz", "path": "/data/log.npz"}}, "log.npz"),
+    ):
+        assert Run(Path("run"), task, "finished", (), {}).task_name == name
 
 
 def test_several_runs_are_compared(tmp_path: Path) -> None:
@@ -238,18 +246,21 @@ def test_warnings_estimates_and_damaged_files(tmp_path: Path) -> None:
     (run / "result.json").write_text(json.dumps(result))
     entry = {"checkpoint": "1", "data": "ab", "episodes": 7, "gamma": 0.9, "unusual": 0.25,
              "effective_size": 3.5, "verdict": "not supported by the data",
-             "estimates": {"fqe": {"value": 1.25, "low": 0.5, "high": 2.5}}}  # fmt: skip
+             "stochastic": True, "rows_trained_on": 0.125, "notes": ["few <episodes>"],
+             "estimates": {"fqe": {"value": 1.25, "low": 0.5, "high": 2.5, "coverage": [0.1, 0.5]},
+                           "new": {"value": 7.5, "low": None}}}  # fmt: skip
     (run / "ope.json").write_text(json.dumps({"evaluations": [entry, "odd", {"estimates": 3}]}))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('no json\n{"event": "eval", "tick": 500, "eval/retu')
     page = page_of(run)
     for words in (
-        "not complete: it failed", "few rows", "rewards are zero", "it keeps state",
-        "</script>broke", "not supported by the data", "25.0%", "3.5 episodes",
-        "rl-training resume", "300 of 300",
+        "not complete: it failed", "Few rows", "Rewards are zero", "it keeps state",
+        "</script>broke", "Not supported by the data", "25.0%", "3.5 episodes",
+        "rl-training resume", "300 of 300", "Fitted Q evaluation", "10% to 50%", "sampled actions",
+        "trained on 12.5%", "Few <episodes>",
     ):  # fmt: skip
         assert words in page.text, words
-    assert {1.25, 0.5, 2.5, 3.0} <= set(page.numbers)
+    assert {1.25, 0.5, 2.5, 3.0, 7.5} <= set(page.numbers)
     for name, content in (
         ("result.json", "{"),
         ("result.json", '{"profile": 3, "best": [], "held_out": "x", "versions": []}'),
@@ -346,6 +357,29 @@ def test_a_record_is_read_on_from_where_it_was(tmp_path: Path) -> None:
     assert ticks() == [0, 1, 2, 3, 4]
     path.write_text("".join(lines[:2]) + lines[5])  # a resumed run dropped the end
     assert ticks() == [0, 1, 5]
+
+
+def test_a_record_is_the_same_in_blocks_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ["eval" if tick % 3 == 0 else "train" for tick in range(500)]
+    events = [
+        {"event": kind, "tick": tick, "best": tick in (30, 33), "x": "x" * (tick % 50)}
+        for tick, kind in enumerate(kinds)
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in events) + "[]\n\n{")
+    monkeypatch.setattr("rl_training.reports.events.MOST_POINTS", 20)
+    for size in (7, 100, 1 << 17):
+        monkeypatch.setattr("rl_training.reports.events.BLOCK_BYTES", size)
+        reader = EventReader(path)
+        reader.update()
+        assert parsed([reader.newest_best]) == [events[33]]
+        # every 8th of 167, and the newest; every 16th of 333 and two lines that are no events
+        kept = [events[at] for at in range(0, 500, 24)]
+        assert parsed(reader.evaluations.lines()) == [*kept, events[498]]
+        train = [event for event in events if event["event"] == "train"]
+        assert parsed(reader.training.lines()) == train[::16]
 
 
 def heed_ctrl_c() -> None:
@@ -455,6 +489,10 @@ def test_all_runs_are_listed_and_wrong_requests_refused(tmp_path: Path, cli: Com
     assert cli("watch", tmp_path / "missing").code == 2
 
 
+def data_mean(page: Page) -> str:
+    return re.findall(r"mean return of the data (\S+)", page.text)[0]
+
+
 def test_videos_and_data_on_request(bc_run: Path, tmp_path: Path, cli: Command) -> None:
     pytest.importorskip("imageio_ffmpeg")
     out = tmp_path / "report.html"
@@ -467,6 +505,10 @@ def test_videos_and_data_on_request(bc_run: Path, tmp_path: Path, cli: Command) 
     assert "mean return of the data" in page.text
     assert out.read_text().count("data:video/mp4;base64,AAAA") == 2
     config = read_run_config(bc_run)
+    scaled = {**config["dataset"], "rewards": {"scale": 1 / 16}}
+    (bc_run / "config.yaml").write_text(json.dumps({**config, "dataset": scaled}))
+    assert cli("report", bc_run, "--out", out, "--data").code == 0
+    assert data_mean(Page(out.read_text())) == data_mean(page)  # as evaluations count rewards
     (bc_run / "config.yaml").write_text(json.dumps({**config, "dataset": None}))
     shutil.rmtree(bc_run / "checkpoints")
     done = cli("report", bc_run, "--out", out, "--videos", "--data")

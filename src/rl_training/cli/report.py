@@ -64,7 +64,7 @@ def report(
     from rl_training.experiment.files import replace_text
     from rl_training.reports.index import index
     from rl_training.reports.report import REPORT_FILE, write_report
-    from rl_training.reports.runs import find_runs
+    from rl_training.reports.runs import RunReader, find_runs
 
     if not runs and not everything:
         raise ConfigError("report: name the runs, such as runs/awr-..., or list all by --all")
@@ -78,8 +78,9 @@ def report(
     if path.is_dir():
         raise ConfigError(f"--out: '{path}' is a folder; name a file in it")
     extras: dict[Path, Extras] | None = None
+    readers: dict[Path, RunReader] = {}
     while True:
-        found = find_runs(places)
+        found = find_runs(places, readers)
         if everything:
             replace_text(path, index(found, path))
         else:
@@ -145,20 +146,21 @@ def _videos(run: Run, trust: bool) -> tuple[tuple[str, str], ...]:
 
 
 def _data(run: Run, trust: bool) -> dict[str, Any]:
-    """Size and returns of the data that a run learned from."""
-    from rl_training.data.sources import load_transition_dataset
+    """Size and returns of the data that a run learned from, in the rewards of the data: those of
+    the run may be scaled, and evaluations are not."""
+    from rl_training.data.episodes import chosen_episodes
     from rl_training.experiment.config import TrainConfig
     from rl_training.experiment.errors import ConfigError
     from rl_training.experiment.trust import refuse_unknown_modules
     from rl_training.reports.extras import data_summary
+    from rl_training.runtime.loops.data import read_data
 
     config = TrainConfig.stored(run.config)
     if config.dataset is None:
         raise ConfigError(f"dataset: '{run.folder}' learned without data")
     if not trust:
         refuse_unknown_modules(run.config, f"run '{run.folder}'")
-    dataset = load_transition_dataset(config.dataset, env_id=config.env_id, needs_rewards=False)
-    return data_summary(dataset)
+    return data_summary(chosen_episodes(read_data(config, None), config.dataset))
 
 
 @app.command()

@@ -13,7 +13,7 @@ MOST_DRAWN = 320
 """Points of a curve that are drawn; its extremes are among them."""
 MOST_DOTS = 40
 """Points of a curve that are shown as dots, which say their value under a pointer."""
-LEFT, RIGHT, TOP, BOTTOM = 72, 16, 16, 48
+LEFT, RIGHT, TOP, BOTTOM = 84, 16, 16, 52
 LARGEST = 1e300
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b8860b")
 """Okabe and Ito's, which colour-blind readers can tell apart, and two more."""
@@ -210,7 +210,7 @@ def _grid_line(at: float, value: float) -> str:
 def _x_tick(at: float, value: float) -> str:
     """A number below the axis; the last one ends at it, so that it is not cut off."""
     anchor = "end" if at > WIDTH - RIGHT - 20 else "middle"
-    where = f'x="{at:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}"'
+    where = f'x="{at:.1f}" y="{HEIGHT - BOTTOM + 22}" text-anchor="{anchor}"'
     return f"<text {where}>{short(value)}</text>"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rl_training.data.dataset import TransitionDataset
+if TYPE_CHECKING:  # PyTorch, without which a list of runs starts sooner
+    from rl_training.data.dataset import TransitionDataset
 
 PREDICTIONS = "model/open_loop"
 """Name under which a run logs what its world model expected."""
@@ -34,7 +35,9 @@ def data_summary(dataset: TransitionDataset) -> dict[str, Any]:
         "fingerprint": dataset.fingerprint(),
         "steps": f"{len(dataset):,}",
         "episodes": f"{dataset.num_episodes:,}",
-        "episode length": f"{lengths.min():,} to {lengths.max():,}",
+        "episode length": " to ".join(
+            f"{length:,}" for length in dict.fromkeys([lengths.min(), lengths.max()])
+        ),
     }
     if dataset.has_rewards:
         returns = dataset.episode_returns()

@@ -48,7 +48,9 @@ def learning_curves(found: Comparison, marks: Sequence[Mark] = ()) -> list[Marku
     """Charts of the learning curves, a few experiments in each."""
     unit = unit_of(found.arms[0].runs[0])
     several = any(len(arm.seeds) > 1 for arm in found.arms)
-    shown = "interquartile mean over seeds with its 95% interval" if several else "one seed each"
+    shown = "interquartile mean over seeds with its 95% interval" if several else "one seed"
+    if len(found.arms) > 1 and not several:
+        shown += " each"
     charts = []
     for start in range(0, len(found.arms), MOST_LINES):
         lines = arm_lines(found, found.arms[start : start + MOST_LINES])

@@ -89,7 +89,7 @@ def _row(run: Run, target: Path) -> str:
     cells = [
         (Markup(f'<span class="{about["status"]}">{about["status"]}</span>'), None),
         (about["algo"] or "", None),
-        (about["task"], None),
+        (run.task_name, None),
         (", ".join(map(str, about["seeds"])), None),
         ("" if progress is None else f"{progress:.0%}", progress),
         (in_words(about["metric"] or ""), None),

@@ -8,7 +8,7 @@ from typing import Any
 from rl_training.experiment.tracking import CONFIG_FILE
 from rl_training.experiment.trust import needs_trust
 from rl_training.reports.charts import short
-from rl_training.reports.page import Markup, command, paragraph, table
+from rl_training.reports.page import Markup, columns, command, paragraph, table
 from rl_training.reports.runs import Run, mapping_in
 from rl_training.reports.settings import differences, known_config, overrides
 
@@ -24,7 +24,8 @@ def origin_parts(run: Run, data: Mapping[str, Any]) -> list[Markup]:
         ("device", config.get("device", "unknown")),
         ("engine", config.get("engine", "unknown")),
     ]
-    parts = [table("The run", (), about)]
+    facts = [table("The run", (), about)]
+    parts = []
     found = differences(config)
     if found:
         rows = [(one.key, one.value, "–" if one.default is None else one.default) for one in found]
@@ -39,15 +40,15 @@ def origin_parts(run: Run, data: Mapping[str, Any]) -> list[Markup]:
             (key, short(value) if isinstance(value, float) else value)
             for key, value in data.items()
         ]
-        parts.append(table("The data", (), rows_of_data))
+        facts.append(table("The data", (), rows_of_data))
     machine = [
         (key.replace("_", " "), value)
         for name in ("hardware", "versions")
         for key, value in _stored(run, name).items()
     ]
     if machine:
-        parts.append(table("Machine and versions", (), machine))
-    return parts
+        facts.append(table("Machine and versions", (), machine))
+    return [columns(facts), *parts]
 
 
 def _stored(run: Run, name: str) -> dict[str, Any]:

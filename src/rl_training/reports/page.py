@@ -156,6 +156,11 @@ def grid(parts: Sequence[Markup]) -> Markup:
     return Markup(f'<div class="charts">\n{joined(parts)}\n</div>') if parts else Markup()
 
 
+def columns(parts: Sequence[Markup]) -> Markup:
+    """Short tables beside each other where there is room."""
+    return Markup(f'<div class="columns">\n{joined(parts)}\n</div>')
+
+
 @dataclass(frozen=True)
 class Tile:
     """A fact in large letters, with a line of detail below it."""

@@ -49,12 +49,12 @@ def report(runs: Sequence[Run], extras: Mapping[Path, Extras] | None = None) -> 
         found = compare(runs)
     if len(runs) == 1:
         (run,) = runs
-        title = f"{run.config.get('algo', 'run')} on {run.task}"
+        title = f"{run.config.get('algo', 'run')} on {run.task_name}"
         parts = run_parts(run, found, given.get(run.folder, Extras()))
         intro = paragraph(f"Run folder: {run.folder}", "soft")
     else:
         assert found is not None
-        title = f"{len(runs)} runs on {found.task}"
+        title = f"{len(runs)} runs on {runs[0].task_name}"
         parts = {"Comparison": _comparison_parts(found, given), "Runs": [_runs_table(runs)]}
         for i, run in enumerate(runs[:MOST_DETAILED]):
             own = compare([run]) if run.chosen_metric else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rl_training.experiment.tracking import OPE_FILE
 from rl_training.reports import figures
 from rl_training.reports.charts import Mark, duration
 from rl_training.reports.comparison import Comparison
+from rl_training.reports.estimates import estimate_parts
 from rl_training.reports.extras import Extras
 from rl_training.reports.origin import origin_parts, reproduction_parts
 from rl_training.reports.page import (
@@ -22,7 +20,7 @@ from rl_training.reports.page import (
     table,
     tiles,
 )
-from rl_training.reports.runs import Run, SeedRun, is_number, json_file, mapping_in
+from rl_training.reports.runs import Run, SeedRun, is_number, mapping_in
 from rl_training.reports.words import in_words, sentence
 from rl_training.runtime.statistics import Interval, Summary
 
@@ -36,7 +34,7 @@ def run_parts(run: Run, found: Comparison | None, extras: Extras) -> dict[str, l
         "Videos": _video_parts(extras),
         "What the model expected": _model_parts(run, extras),
         "Measures on held-out data": _data_metric_parts(run),
-        "Off-policy estimates": _estimate_parts(run),
+        "Off-policy estimates": estimate_parts(run),
         "Where the time went": _time_parts(run),
         "Warnings and notes": _warning_parts(run, extras),
         "What was run": origin_parts(run, extras.data),
@@ -219,36 +217,6 @@ def _data_metric_parts(run: Run) -> list[Markup]:
     return _measure_parts(run, names, caption) if names else []
 
 
-def _estimate_parts(run: Run) -> list[Markup]:
-    parts = []
-    for folder in dict.fromkeys([run.folder, *(seed.folder for seed in run.seeds)]):
-        entries = json_file(folder / OPE_FILE).get("evaluations")
-        for entry in entries if isinstance(entries, list) else ():
-            if isinstance(entry, dict) and isinstance(entry.get("estimates"), dict):
-                parts += _estimate(entry)
-    return parts
-
-
-def _estimate(entry: dict[str, Any]) -> list[Markup]:
-    rows = [
-        (name, *(number(one.get(key)) for key in ("value", "low", "high")))
-        for name, one in entry["estimates"].items()
-        if isinstance(one, dict)
-    ]
-    caption = (
-        f"Value of checkpoint {entry.get('checkpoint')} on {entry.get('episodes')} episodes of "
-        f"the log {entry.get('data')}, discount {entry.get('gamma')}"
-    )
-    facts = [f"Verdict: {entry.get('verdict')}"]
-    unusual = entry.get("unusual")
-    if isinstance(unusual, (int, float)):
-        facts.append(f"Support: {unusual:.1%} of the policy's actions are unusual in the log")
-    size = entry.get("effective_size")
-    if isinstance(size, (int, float)):
-        facts.append(f"Effective sample size of the weights: {size:.1f} episodes")
-    return [table(caption, ("estimator", "value", "low", "high"), rows), bullets(facts)]
-
-
 def _time_parts(run: Run) -> list[Markup]:
     parts = []
     profile = mapping_in(run.result, "profile")
@@ -279,22 +247,28 @@ def _time_parts(run: Run) -> list[Markup]:
 
 
 def _warning_parts(run: Run, extras: Extras) -> list[Markup]:
-    listed: list[str] = []
+    """What asks for attention, and below it what is merely worth knowing."""
+    warnings: list[str] = []
+    notes: list[str] = []
     if run.status in ("failed", "dead", "interrupted"):
         ends = {"dead": "its process ended without a result", "failed": "it failed",
                 "interrupted": "it was interrupted"}  # fmt: skip
-        listed.append(f"The run is not complete: {ends[run.status]}.")
+        warnings.append(f"The run is not complete: {ends[run.status]}.")
     results = [run.result, *(seed.result for seed in run.seeds if seed.folder != run.folder)]
     for result in results:
-        for key in ("warnings", "data_notes"):
+        for key, listed in (("warnings", warnings), ("data_notes", notes)):
             found = result.get(key)
             listed += [str(one) for one in found] if isinstance(found, list) else []
         failures = mapping_in(result, "failures")
-        listed += [f"seed {seed} failed: {why}" for seed, why in failures.items()]
+        warnings += [f"seed {seed} failed: {why}" for seed, why in failures.items()]
         if result.get("inexact_because"):
-            listed.append(f"A resume is not exact: {result['inexact_because']}.")
-    listed += extras.notes
+            warnings.append(f"A resume is not exact: {result['inexact_because']}.")
+    notes += extras.notes
     if 1 < len(run.seeds) < 3:
-        listed.append("Fewer than three seeds: intervals over seeds say little.")
-    unique = list(dict.fromkeys(listed))
-    return [bullets(unique, "warn")] if unique else [paragraph("None.")]
+        warnings.append("Fewer than three seeds: intervals over seeds say little.")
+    parts = [
+        bullets(map(sentence, dict.fromkeys(listed)), kind)
+        for listed, kind in ((warnings, "warn"), (notes, ""))
+        if listed
+    ]
+    return parts or [paragraph("None.")]

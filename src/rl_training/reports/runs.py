@@ -143,6 +143,11 @@ class Run:
         return str(self.config.get("env_id") or named or "unknown task")
 
     @property
+    def task_name(self) -> str:
+        """The task for titles: of a file only its name."""
+        return self.task if self.config.get("env_id") else Path(self.task).name
+
+    @property
     def chosen_metric(self) -> str | None:
         return next((s.chosen_metric for s in self.seeds if s.chosen_metric), None)
 
@@ -200,11 +205,12 @@ def read_run(folder: Path) -> Run:
     return RunReader(folder).read()
 
 
-def find_runs(places: Sequence[Path]) -> list[Run]:
+def find_runs(places: Sequence[Path], readers: dict[Path, RunReader] | None = None) -> list[Run]:
     """The runs in `places`: run folders, and folders at any depth above run folders.
 
-    Refuses a place without any.
+    Refuses a place without any. `readers`, kept from call to call, read only what is new.
     """
+    known = {} if readers is None else readers
     runs = []
     for place in places:
         folders = list(_run_folders(place))
@@ -213,7 +219,7 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
             raise ConfigError(
                 f"'{place}' {what}; give run folders, such as those that 'rl-training list' shows"
             )
-        runs += [read_run(folder) for folder in folders]
+        runs += [known.setdefault(folder, RunReader(folder)).read() for folder in folders]
     unique = {run.folder.resolve(): run for run in runs}
     return list(unique.values())
 

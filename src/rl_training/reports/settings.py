@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rl_training.experiment.config import TrainConfig, load_config
-from rl_training.experiment.config_files import packaged_config
+from rl_training.experiment.config_files import packaged_config, parse_yaml
 from rl_training.experiment.errors import RLTrainingError
 
 ONLY_WHERE = ("output_dir", "run_name", "report")
@@ -48,9 +49,10 @@ def _differing(section: BaseModel, prefix: str) -> Iterator[Difference]:
         default = field.get_default(call_default_factory=True)
         if prefix + name in ONLY_WHERE or value == default:
             continue
-        if isinstance(value, BaseModel):
-            yield from _differing(value, f"{prefix}{name}.")
-        else:
+        inner = list(_differing(value, f"{prefix}{name}.")) if isinstance(value, BaseModel) else []
+        if inner:
+            yield from inner
+        else:  # also a section that is there, with the defaults of all its keys
             known = None if field.is_required() else _plain(default)
             yield Difference(prefix + name, _plain(value), known)
 
@@ -66,6 +68,14 @@ def _as_values(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
 
 
+def _given(value: Any) -> str:
+    """A value for the command line; a word that can only be read as one needs no quotes."""
+    word = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./:-]*", value) is not None
+    if word and parse_yaml(value, "a word") == value:
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
 def overrides(config: TrainConfig) -> list[str] | None:
     """The `key=value` texts that make the packaged default of its algorithm this config; None
     where there is no such default."""
@@ -78,7 +88,7 @@ def overrides(config: TrainConfig) -> list[str] | None:
             continue
         if key == "algo_kwargs":
             texts += [
-                f"{key}.{name}={json.dumps(knob, ensure_ascii=False)}"
+                f"{key}.{name}={_given(knob)}"
                 for name, knob in value.items()
                 if knob != base[key].get(name)
             ]
@@ -86,5 +96,5 @@ def overrides(config: TrainConfig) -> list[str] | None:
             section = config.dataset.model_dump(mode="json", exclude_defaults=True)
             texts.append(f"{key}={json.dumps(section, ensure_ascii=False)}")
         else:
-            texts.append(f"{key}={json.dumps(value, ensure_ascii=False)}")
+            texts.append(f"{key}={_given(value)}")
     return texts

@@ -41,7 +41,7 @@ gap:.5rem 1.5rem;align-items:start}
 .charts>figure:first-child:nth-last-child(3){max-width:52rem}
 .scroll{overflow-x:auto;margin:.75rem 0}.scroll:focus-visible{outline:2px solid var(--link)}
 table{border-collapse:collapse;min-width:50%;font-size:.94rem;font-variant-numeric:tabular-nums}
-caption{text-align:left;padding:.3rem 0;font-size:.9rem}
+caption{text-align:left;padding:.3rem 0;font-size:.9rem;max-width:calc(100vw - 4rem)}
 th,td{text-align:left;padding:.35rem 1rem .35rem .5rem;border-bottom:1px solid var(--line);
 vertical-align:top;min-width:4.5rem;overflow-wrap:break-word}
 tbody th{font-weight:500}tbody tr:last-child>*{border-bottom:0}
@@ -63,7 +63,10 @@ vertical-align:middle;border-radius:2px}
 .legend .mark1{border-top-style:dotted}
 video,figure img{width:min(100%,24rem);height:auto;border-radius:.5rem}
 figure img{image-rendering:pixelated}
-.videos{display:flex;flex-wrap:wrap;gap:1rem}
+.videos{display:flex;flex-wrap:wrap;gap:1rem}.videos figure{width:min(100%,24rem)}
+.videos video{width:100%}
+.columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr));
+gap:0 1.5rem;align-items:start}.columns table{width:100%}
 .bar{background:var(--bar);height:.7rem;border-radius:.2rem;min-width:1px;margin-top:.4rem}
 td:has(>.bar){min-width:9rem}
 details{margin-top:.75rem}details summary{cursor:pointer;padding:.3rem 0;color:var(--link)}
