@@ -110,10 +110,25 @@ class Plain(gym.Wrapper[Any, Any, Any, Any]):
     """A wrapper that does not record its arguments."""
 
 
+class Sized(Reach):
+    """An environment that does not record its argument."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Kept(Sized, gym.utils.RecordConstructorArgs):
+    """An environment that does."""
+
+    def __init__(self, size: int) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, size=size)
+        super().__init__(size)
+
+
 @each(
     ("given", "line"),
     [
-        (Reach(), "give its class and env_kwargs"),
+        (Sized(2), "give its class and env_kwargs"),
         (lambda: Reach(), "write it at the top of a module"),
         (Plain(gym.make("Pendulum-v1")), "and the wrapper in wrappers="),
         (3, "its class, a function that makes it, or a TrainConfig, not int"),
@@ -148,6 +163,9 @@ def test_classes_functions_and_instances_are_environments(
     assert ids == [f"{__name__}:Reach", f"{__name__}:make_reach", "Pendulum-v1"]
     assert named[2].config.env_kwargs == {"max_episode_steps": 7}
     assert named[2].evaluate(1).lengths == (7,)
+    direct = SAC(gym.wrappers.TimeLimit(Reach(), 3), **small)  # without arguments to be recorded
+    assert (direct.config.env_id, direct.evaluate(1).lengths) == (ids[0], (3,))
+    assert SAC(Kept(2), **small).config.env_kwargs == {"size": 2}
     limited = SAC(Reach, env_kwargs={"max_episode_steps": 5}, learning_starts=4, **small)
     run = limited.learn(total_timesteps=12, eval_episodes=1, progress=False)
     assert load(run.run_dir, trust=True).evaluate(1).lengths == (5,)

@@ -100,10 +100,7 @@ def name_of(env: Any) -> tuple[str, dict[str, Any]]:
         around = [_recorded(wrapper, spec.id) for wrapper in spec.additional_wrappers]
         return spec.id, {**spec.kwargs, **longer, **({WRAPPERS: around} if around else {})}
     if isinstance(env, gym.Env):
-        raise ConfigError(
-            f"{prefix}not a {type(env).__name__}, which the agent cannot make again; give its "
-            "class and env_kwargs"
-        )
+        return _made_directly(env, prefix)
     if isinstance(env, gym.vector.VectorEnv):
         raise ConfigError(
             f"{prefix}not a {type(env).__name__}, which the agent cannot make again; give the "
@@ -118,6 +115,33 @@ def name_of(env: Any) -> tuple[str, dict[str, Any]]:
             "cannot find it; write it at the top of a module"
         )
     return f"{module}:{name}", {}
+
+
+def _made_directly(env: gym.Env[Any, Any], prefix: str) -> tuple[str, dict[str, Any]]:
+    """Of an instance that its class has made: known if the class takes no arguments or records
+    them, as Gymnasium's wrappers do."""
+    inner, around = env, list[dict[str, Any]]()
+    while isinstance(inner, gym.Wrapper):
+        kind = type(inner)
+        place = f"{kind.__module__}:{kind.__qualname__}"
+        spec = WrapperSpec(kind.__name__, place, _arguments(inner))
+        around.insert(0, _recorded(spec, type(env.unwrapped).__name__))
+        inner = inner.env
+    arguments = _arguments(inner)
+    if arguments is None and inspect.signature(type(inner)).parameters:
+        raise ConfigError(
+            f"{prefix}not a {type(inner).__name__}, which does not record the arguments that the "
+            "agent would make it with again; give its class and env_kwargs"
+        )
+    name, _ = name_of(type(inner))
+    return name, {**(arguments or {}), **({WRAPPERS: around} if around else {})}
+
+
+def _arguments(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
+    """What an environment or wrapper was made with; None where it does not record that."""
+    if not isinstance(env, gym.utils.RecordConstructorArgs):
+        return None
+    return {key: value for key, value in env._saved_kwargs.items() if key != "env"}
 
 
 def _recorded(wrapper: WrapperSpec, env_id: str) -> dict[str, Any]:
