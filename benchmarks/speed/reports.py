@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import gates
+from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, Records
 from benchmarks.markdown import number, table
 from benchmarks.speed.ratios import only
@@ -27,7 +28,8 @@ def report_jobs(options: Options) -> list[Job]:
 
 
 def report_report(records: Records, _: Path) -> Section:
-    verdicts, rows = [], []
+    verdicts: list[Verdict] = []
+    rows: list[list[str]] = []
     whats = {
         "rows": f"{ROWS:,} rows of training, an evaluation after every 1,000",
         "evaluations": f"{EVALUATIONS:,} rows of training, an evaluation after each",

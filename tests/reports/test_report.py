@@ -490,7 +490,7 @@ def test_all_runs_are_listed_and_wrong_requests_refused(tmp_path: Path, cli: Com
 
 
 def data_mean(page: Page) -> str:
-    return re.findall(r"mean return of the data (\S+)", page.text)[0]
+    return str(re.findall(r"mean return of the data (\S+)", page.text)[0])
 
 
 def test_videos_and_data_on_request(bc_run: Path, tmp_path: Path, cli: Command) -> None:

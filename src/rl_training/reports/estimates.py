@@ -65,9 +65,8 @@ def _table(caption: str, estimates: dict[str, dict[str, Any]]) -> Markup:
         numbers = (number(one.get(key)) for key in ("value", "low", "high"))
         rows.append((words, *numbers, _coverage(one.get("coverage"))))
     heads = ("estimator", "value", "low", "high", "intervals held the truth in")
-    if not any(row[-1] for row in rows):
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return table(caption, heads, rows)
+    shown = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
+    return table(caption, heads[:shown], [row[:shown] for row in rows])
 
 
 def _coverage(shares: Any) -> str:
