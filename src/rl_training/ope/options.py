@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from rl_training.experiment.errors import ConfigError, did_you_mean
 
-ESTIMATORS = ("fqe", "mb", "wdr", "dr", "wis", "pdwis", "is", "pdis")
+IN_WORDS = {
+    "fqe": "fitted Q evaluation",
+    "mb": "returns in a learned model",
+    "wdr": "weighted doubly robust",
+    "dr": "doubly robust",
+    "wis": "weighted importance sampling",
+    "pdwis": "weighted importance sampling per decision",
+    "is": "importance sampling",
+    "pdis": "importance sampling per decision",
+    "behaviour": "the policy that made the log",
+}
+ESTIMATORS = tuple(name for name in IN_WORDS if name != "behaviour")
 """The first of those that were asked for is read first."""
 DEFAULT = ("fqe", "wdr", "wis", "pdwis")
 RATIOS = frozenset(ESTIMATORS) - {"fqe", "mb"}

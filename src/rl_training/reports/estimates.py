@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_training.experiment.tracking import OPE_FILE
+from rl_training.ope.options import IN_WORDS
 from rl_training.reports.charts import interval_chart
 from rl_training.reports.page import (
     Markup,
@@ -19,18 +20,6 @@ from rl_training.reports.page import (
 )
 from rl_training.reports.runs import Run, is_number, json_file, mapping_in
 from rl_training.reports.words import sentence
-
-ESTIMATORS = {
-    "fqe": "fitted Q evaluation",
-    "mb": "returns in a learned model",
-    "wdr": "weighted doubly robust",
-    "dr": "doubly robust",
-    "wis": "weighted importance sampling",
-    "pdwis": "weighted importance sampling per decision",
-    "is": "importance sampling",
-    "pdis": "importance sampling per decision",
-    "behaviour": "the policy that made the log",
-}
 
 
 def estimate_parts(run: Run) -> list[Markup]:
@@ -61,7 +50,7 @@ def _table(caption: str, estimates: dict[str, dict[str, Any]]) -> Markup:
     """Columns without any value are left out."""
     rows = []
     for name, one in estimates.items():
-        words = Markup(f"{html(sentence(ESTIMATORS.get(name, name)))} <code>{html(name)}</code>")
+        words = Markup(f"{html(sentence(IN_WORDS.get(name, name)))} <code>{html(name)}</code>")
         numbers = (number(one.get(key)) for key in ("value", "low", "high"))
         rows.append((words, *numbers, _coverage(one.get("coverage"))))
     heads = ("estimator", "value", "low", "high", "intervals held the truth in")
@@ -78,7 +67,7 @@ def _coverage(shares: Any) -> str:
 
 def _chart(estimates: dict[str, dict[str, Any]]) -> list[Markup]:
     rows = [
-        (ESTIMATORS.get(name, name), float(one["value"]), float(one["low"]), float(one["high"]))
+        (IN_WORDS.get(name, name), float(one["value"]), float(one["low"]), float(one["high"]))
         for name, one in estimates.items()
         if all(is_number(one, key) for key in ("value", "low", "high"))
         and one["low"] <= one["high"]
