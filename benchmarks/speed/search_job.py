@@ -196,6 +196,7 @@ def tune(request: Request) -> dict[str, Any]:
     verdict = json.loads((study / "verdict.json").read_text())
     with (study / TABLE_FILE).open() as file:
         states = [row["state"] for row in csv.DictReader(file)]
+    parts = minutes_by_part(study)
     shutil.rmtree(folder)
     winner, defaults = (verdict[f"{who}_scores"]["iqm"] for who in ("winner", "defaults"))
     interval = defaults["high"] - defaults["low"]
@@ -208,12 +209,25 @@ def tune(request: Request) -> dict[str, Any]:
         "trials": len(states),
         "pruned": states.count("pruned"),
         "failed": states.count("failed"),
+        "parts": parts,
         "winner": winner,
         "defaults": defaults,
         "margin": winner["value"] - (defaults["value"] - interval),
         "verdict": verdict["verdict"],
         "values": verdict["values"],
     }
+
+
+def minutes_by_part(study: Path) -> dict[str, float]:
+    """Of the trials and of the test, by the profiles of their runs."""
+    found: dict[str, float] = {}
+    for path in [*study.glob("runs/*/result.json"), *study.glob("test-*/runs/*/result.json")]:
+        result = json.loads(path.read_text())
+        parts = result["profile"] or {}
+        rest = result["wall_seconds"] - sum(parts.values())
+        for name, seconds in {**parts, "everything else": rest}.items():
+            found[name] = found.get(name, 0.0) + seconds / 60.0
+    return dict(sorted(found.items(), key=lambda part: -part[1]))
 
 
 # --- what a sweep adds ---------------------------------------------------------------------------

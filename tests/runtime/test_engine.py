@@ -11,9 +11,16 @@ import torch
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime import engine
-from rl_training.runtime.agents import SingleLearner
+from rl_training.runtime.agents import SingleLearner, VmapLearner
 from rl_training.runtime.build import flushes_denormals, run_scope
-from rl_training.runtime.engine import COMPILE_FROM_UPDATES, FUSE_FROM_UPDATES, Engine, choose_mode
+from rl_training.runtime.engine import (
+    COMPILE_FROM_UPDATES,
+    FUSE_FROM_UPDATES,
+    RECORD_FROM_UPDATES,
+    Engine,
+    Recorded,
+    choose_mode,
+)
 
 from ..contract.small_runs import small_config, small_learner
 
@@ -52,6 +59,27 @@ def test_compiled_and_eager_agree(algo: str, slices: int, knobs: dict[str, Any])
         assert torch.allclose(
             value.double(), states["compile"][name].double(), rtol=1e-3, atol=1e-5
         ), name
+
+
+def test_the_batched_update_of_a_long_run_is_recorded_and_gives_the_same_bits() -> None:
+    """Also after another learning rate, and with a policy that waits for its critics."""
+    for algo in ("awr", "td3_bc"):
+        states = []
+        for total in (RECORD_FROM_UPDATES - 1, RECORD_FROM_UPDATES):
+            config = small_config(algo, algo_kwargs={"grad_clip": 1.0})
+            _, table = small_learner(config)
+            agents = [small_learner(config.replace(seed=seed))[0] for seed in (4, 7)]
+            learner = VmapLearner(agents, lambda a, t=table: t.sample(32, a.random), (4, 7))
+            runner = Engine(learner, "auto", total)
+            assert isinstance(learner._whole, Recorded) == (total == RECORD_FROM_UPDATES)
+            runner.run(5)
+            for agent in agents:
+                agent.set_lr_factor(0.1)
+            metrics = runner.run(4)
+            values = [value for agent in agents for value in agent.state_dict().values()]
+            states.append([*values, *metrics.values()])
+        for one, other in zip(*states, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

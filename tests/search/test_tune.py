@@ -111,10 +111,12 @@ def test_pruning_waits_for_a_third_of_the_budget_and_needs_evaluations() -> None
     config = load_config("awr/pendulum", ["total_updates=1000", "eval_interval=100"])
     assert rungs_of(config) == (400, 700)
     assert rungs_of(config.replace(eval_interval=0)) == ()
-    assert rungs_of(evaluated(config.replace(eval_interval=0), "eval/return_mean", True)) == (
-        334,
-        668,
-    )
+    for interval in (0, 100):  # further evaluations would decide nothing
+        often = evaluated(config.replace(eval_interval=interval), RETURN, True)
+        assert (often.eval_interval, rungs_of(often)) == (334, (334, 668))
+    assert evaluated(config, RETURN, False).eval_interval == 100
+    stopping = configured(config, {"early_stopping": {"patience": 3}})
+    assert evaluated(stopping, RETURN, True).eval_interval == 100
     with pytest.raises(ConfigError, match=r"set dataset\.split"):
         evaluated(config, "offline/td_error", True)
     assert chosen_metric(config, None) == "eval/return_mean"

@@ -48,10 +48,13 @@ def chosen_metric(config: TrainConfig, asked: str | None) -> str:
 
 
 def evaluated(config: TrainConfig, metric: str, prune: bool) -> TrainConfig:
-    """The config of the trials: it reports the metric, at the end and where trials are pruned."""
+    """The config of the trials: it reports the metric, at the end and where trials are pruned.
+
+    Further evaluations decide nothing and cost time, unless the config stops early by them.
+    """
     config = config.replace(best_metric=metric, final_eval=True)
     budget = config.total_timesteps or config.total_updates
-    if prune and budget and not rungs_of(config):
+    if prune and budget and (config.early_stopping is None or not rungs_of(config)):
         config = config.replace(eval_interval=math.ceil(budget / 3))
     return config
 
