@@ -66,9 +66,9 @@ def scale_report(records: Records, _: Path) -> Section:
         f"one to eight checkpoints, {ROUNDS} times over. Parameters and optimisers equal those of "
         f"an uninterrupted run bit for bit in {len(right)} of {len(rounds)} rounds.",
         "**Collecting.** `rl-training data collect RUN --steps N --shard N/20` (of the larger set "
-        "N/200) with a small policy on Pendulum, by several numbers of workers. The files are equal "
-        "if they are the same byte for byte, whatever the number of workers; of the larger set, "
-        "three shards that one process wrote once more, in another order.",
+        "N/200) with a small policy on Pendulum, by several numbers of workers. The files are "
+        "equal if they are the same byte for byte, whatever the number of workers; of the larger "
+        "set, three shards that one process wrote once more, in another order.",
         collected(records),
         "**What limits many workers**, on a machine that was not idle:",
         table(("what", "measured"), rows),
@@ -82,21 +82,19 @@ def scale_report(records: Records, _: Path) -> Section:
 
 def collected(records: Records) -> str:
     """Rates of the data sets."""
-    rows = []
-    for record in (*records.of("collect"), *records.of("collect_large")):
-        result = record.result
-        for run in result["runs"]:
-            rows.append(
-                [
-                    f"{record.spec['steps']:,}",
-                    f"{run['workers']}",
-                    f"{run['steps_per_second']:,.0f}",
-                    f"{run['steps_per_core_second']:,.0f}",
-                    f"{run['wall_seconds'] / 60:.1f}",
-                    f"{run['bytes'] / 2**20:,.0f}",
-                    "yes" if result["equal"] else "**no**",
-                ]
-            )
+    rows = [
+        [
+            f"{record.spec['steps']:,}",
+            f"{run['workers']}",
+            f"{run['steps_per_second']:,.0f}",
+            f"{run['steps_per_core_second']:,.0f}",
+            f"{run['wall_seconds'] / 60:.1f}",
+            f"{run['bytes'] / 2**20:,.0f}",
+            "yes" if record.result["equal"] else "**no**",
+        ]
+        for record in (*records.of("collect"), *records.of("collect_large"))
+        for run in record.result["runs"]
+    ]
     header = ("steps", "workers", "steps/s", "per core-second", "minutes", "MiB", "equal")
     return table(header, rows)
 
