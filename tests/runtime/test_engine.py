@@ -69,7 +69,8 @@ def test_the_batched_update_of_a_long_run_is_recorded_and_gives_the_same_bits() 
             config = small_config(algo, algo_kwargs={"grad_clip": 1.0})
             _, table = small_learner(config)
             agents = [small_learner(config.replace(seed=seed))[0] for seed in (4, 7)]
-            learner = VmapLearner(agents, lambda a, t=table: t.sample(32, a.random), (4, 7))
+            draw = lambda agent, table=table: table.sample(32, agent.random)  # noqa: E731
+            learner = VmapLearner(agents, draw, (4, 7))
             runner = Engine(learner, "auto", total)
             assert isinstance(learner._whole, Recorded) == (total == RECORD_FROM_UPDATES)
             runner.run(5)
