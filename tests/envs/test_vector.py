@@ -38,6 +38,7 @@ def test_sync_and_async_agree_with_the_environments_themselves(env_id: str, num_
     kwargs = {"max_episode_steps": 40}
     plain = [gym.make(env_id, **kwargs) for _ in range(num_envs)]
     both = [make_vector_env(env_id, kwargs, num_envs, mode) for mode in MODES]  # type: ignore[arg-type]
+    both.append(make_vector_env(env_id, kwargs, num_envs, workers=2))
     spaces = both[0].spaces
     assert spaces == Spaces.from_gymnasium(plain[0].observation_space, plain[0].action_space)
     try:
@@ -47,6 +48,7 @@ def test_sync_and_async_agree_with_the_environments_themselves(env_id: str, num_
             envs.reset(np.ones(num_envs, np.bool_), seeds)
             np.testing.assert_array_equal(envs.obs, current)
         ends = 0
+        assert len(getattr(both[-1], "processes")) == min(2, num_envs)  # noqa: B009
         for row in streams.actions(spaces, num_envs, 150):
             row = spaces.to_env(row)
             expected = [env.step(a) for env, a in zip(plain, row, strict=True)]
@@ -176,7 +178,7 @@ def begin_and_step(envs: VectorEnvs, seed: int) -> None:
 def test_a_worker_that_dies_ends_the_others_promptly(at: int) -> None:
     envs = make("async", die_at=at, only_seed=62)
     envs.reset(ALL, [51, 52, 53])
-    processes = envs._vector.processes  # type: ignore[attr-defined]
+    processes = envs.processes  # type: ignore[attr-defined]
     began = time.monotonic()
     with pytest.raises(
         EnvironmentFailure, match=rf"environment 1 .*seed 62, step {at}\) lost .*exit code 3"
@@ -190,7 +192,7 @@ def test_a_worker_that_dies_ends_the_others_promptly(at: int) -> None:
 def test_a_worker_that_is_killed_from_outside_is_noticed() -> None:
     envs = make("async")
     envs.reset(ALL, [1, 2, 3])
-    processes = envs._vector.processes  # type: ignore[attr-defined]
+    processes = envs.processes  # type: ignore[attr-defined]
     os.kill(processes[2].pid, signal.SIGKILL)
     with pytest.raises(EnvironmentFailure, match=r"environment 2 .*killed by signal SIGKILL"):
         begin_and_step(envs, 62)
@@ -201,7 +203,7 @@ def test_a_worker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(workers, "ANSWER_LIMIT_S", 1)
     envs = make("async")
     envs.reset(ALL, [1, 2, 3])
-    processes = envs._vector.processes  # type: ignore[attr-defined]
+    processes = envs.processes  # type: ignore[attr-defined]
     os.kill(processes[1].pid, signal.SIGSTOP)
     with pytest.raises(EnvironmentFailure, match=r"environment 1 .*has not answered for 1 s"):
         envs.step(np.zeros((3, 2), np.float32))
@@ -212,7 +214,7 @@ def test_workers_survive_signals_and_end_with_the_vector() -> None:
     """Signals go to the whole process group; the parent decides what happens."""
     envs = make("async")
     envs.reset(ALL, [1, 2, 3])
-    processes = envs._vector.processes  # type: ignore[attr-defined]
+    processes = envs.processes  # type: ignore[attr-defined]
     for process, number in itertools.product(
         processes, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ):

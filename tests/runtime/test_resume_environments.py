@@ -15,7 +15,7 @@ from .test_resume import config_for, curve, final_state, only_run, run
 SMALL_ATARI = {"game": "breakout", "screen_size": 36}
 CASES: list[tuple[str, str, dict[str, Any], str | None]] = [
     # algo, env_id, further keys, needs
-    ("dqn", "CartPole-v1", {}, None),
+    ("dqn", "CartPole-v1", {"env_workers": 2, "overlap_updates": True}, None),
     ("sac", "Pendulum-v1", {}, None),
     ("dqn", "LunarLander-v3", {}, "Box2D"),
     ("sac", "HalfCheetah-v5", {"env_kwargs": {"max_episode_steps": 25}}, "mujoco"),

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
 
 UPDATE_BUDGETS = ("total_updates", "total_epochs")
-ENVIRONMENT_KEYS = ("total_timesteps", "num_envs", "vectorization", "train_env_kwargs")
+ENVIRONMENT_KEYS = (
+    "total_timesteps",
+    "num_envs",
+    "vectorization",
+    "env_workers",
+    "overlap_updates",
+    "train_env_kwargs",
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,8 @@ class LoopFamily:
     """Whether it learns in the environment; otherwise that serves evaluations alone."""
     many_seeds: bool = False
     """Whether one run may train several seeds at once."""
+    overlaps: bool = False
+    """Whether it can update while the environments make a step."""
     online_knobs: tuple[str, ...] = ()
     """Knobs that it reads and an offline loop of the same algorithm does not."""
     check: Callable[[Any], None] | None = None
@@ -221,6 +230,7 @@ LOOPS = {
             roles.Role,
             roles.ReplayKnobs,
             how=_IN_ENVIRONMENT,
+            overlaps=True,
             unread=("dataset", *UPDATE_BUDGETS),
         ),
         LoopFamily(
@@ -305,6 +315,10 @@ def check_keys(algorithm: type[Algorithm], config: TrainConfig) -> None:
             raise ConfigError(
                 f"{key}: {algorithm.name()} {chosen.how}; remove this key{null}{instead}"
             )
+    if config.overlap_updates and not chosen.overlaps:
+        alone = "only the updates of DQN, SAC and their like can run beside a step"
+        raise ConfigError(f"overlap_updates: {algorithm.name()} {chosen.how}, and {alone}; set it "
+        "to false")
     chosen.check_environment(algorithm.name(), config)
     if config.seeds is not None and not chosen.many_seeds:
         raise ConfigError(

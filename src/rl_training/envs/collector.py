@@ -63,9 +63,10 @@ def make_vector_env(
     env_kwargs: Mapping[str, Any] | None,
     num_envs: int,
     vectorization: Vectorization = "sync",
+    workers: int = 0,
 ) -> VectorEnvs:
     """Make `num_envs` copies of a Gymnasium environment, in this process ("sync", faster for
-    cheap environments) or in one process each ("async")."""
+    cheap environments), in one process each ("async"), or in `workers` processes if given."""
     if num_envs < 1:
         raise ConfigError(f"num_envs: {num_envs} environments cannot be stepped; use 1 or more")
     if num_envs > MOST_ENVS:
@@ -74,17 +75,17 @@ def make_vector_env(
             f"{num_envs:,}; lower it, or use worlds on the device, such as torch/CartPole-v1"
         )
     if holds_many(env_id):
-        if vectorization == "async":
+        if vectorization == "async" or workers:
             raise ConfigError(
-                f"vectorization: '{env_id}' makes many environments at once, which are stepped "
+                f"{'env_workers' if workers else 'vectorization'}: '{env_id}' makes many environments at once, which are stepped "
                 "together; remove this key"
             )
         return ManyEnvs(env_id, env_kwargs, num_envs)
-    if vectorization == "sync":
-        return SyncEnvs(env_id, env_kwargs, num_envs)
-    if vectorization == "async":
-        return AsyncEnvs(env_id, env_kwargs, num_envs)
-    raise ConfigError(f"vectorization: '{vectorization}' is unknown; use 'sync' or 'async'")
+    if vectorization not in ("sync", "async"):
+        raise ConfigError(f"vectorization: '{vectorization}' is unknown; use 'sync' or 'async'")
+    if workers or vectorization == "async":
+        return AsyncEnvs(env_id, env_kwargs, num_envs, workers)
+    return SyncEnvs(env_id, env_kwargs, num_envs)
 
 
 class Collector:
@@ -103,8 +104,9 @@ class Collector:
         num_envs: int,
         seed: int,
         vectorization: Vectorization = "sync",
+        workers: int = 0,
     ) -> None:
-        self._envs = make_vector_env(env_id, env_kwargs, num_envs, vectorization)
+        self._envs = make_vector_env(env_id, env_kwargs, num_envs, vectorization, workers)
         self.spaces: Spaces = self._envs.spaces
         self.num_envs = num_envs
         self.env_steps = 0
@@ -122,6 +124,7 @@ class Collector:
         self._returns = np.zeros(num_envs, np.float64)
         self._log = _ActionLog(self.spaces, num_envs)
         self._action_shape = (num_envs, *self.spaces.inner_action_shape)
+        self._begun: tuple[NDArray[Any], NDArray[Any]] | None = None  # in inner and outer units
         self._envs.reset(np.ones(num_envs, np.bool_), self._seeds)
         self.obs: NDArray[Any] = self._envs.obs
 
@@ -137,14 +140,28 @@ class Collector:
         observations to act on next are in `obs`. After an `EnvironmentFailure` the
         environments are closed, and `training_state` returns the state before this step.
         """
+        self.begin(actions)
+        return self.finish()
+
+    def begin(self, actions: NDArray[Any]) -> None:
+        """Begin a step: worker processes make it while the caller does something else. Until
+        `finish`, `training_state` returns the state before it."""
         if actions.shape != self._action_shape:
             raise ValueError(f"actions of shape {actions.shape}, expected {self._action_shape}")
         env_actions = self.spaces.to_env(actions)
+        with self.guard:
+            self._envs.begin_step(env_actions)
+        self._begun = (actions, env_actions)
+
+    def finish(self) -> Step:
+        """Wait for the step that `begin` began, and reset the environments whose episode ended."""
+        assert self._begun is not None
+        (actions, env_actions), self._begun = self._begun, None
         obs = self.obs
         seeds: list[int] | None = None
         # Nothing is recorded inside: if a step or a reset fails, the step has not happened.
         with self.guard:
-            next_obs, reward, terminated, truncated = self._envs.step(env_actions)
+            next_obs, reward, terminated, truncated = self._envs.finish_step()
             ended = terminated | truncated
             if 1 in ended.tobytes():  # a tenth of the time of `any`
                 seeds = self._begin_episodes(ended)
@@ -158,6 +175,15 @@ class Collector:
         if self._envs.lives_lost is not None:
             terminated = terminated | self._envs.lives_lost
         return Step(obs, actions, reward, next_obs, terminated, truncated)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step is under way."""
+        return self._begun is not None
+
+    def no_actions(self) -> NDArray[Any]:
+        """(E, ...) zeros with the shape and the dtype of inner actions."""
+        return np.zeros(self._action_shape, np.int64 if self.spaces.choices else np.float32)
 
     def drain_episodes(self) -> list[EpisodeRecord]:
         """Return the episodes finished since the last call, in the order of their ends."""

@@ -73,6 +73,17 @@ class VectorEnvs(ABC):
         self._clock = 0
         self._began = [0] * num_envs
         self._seeds = [0] * num_envs
+        self._begun: NDArray[Any] = np.zeros(0)
+        self._number = 0  # of the first environment, where others are stepped elsewhere
+
+    def begin_step(self, actions: NDArray[Any]) -> None:
+        """Begin what `step` does. Worker processes go on by themselves until `finish_step`;
+        environments of this process wait for it."""
+        self._begun = actions
+
+    def finish_step(self) -> StepArrays:
+        """The results of the step that `begin_step` began."""
+        return self.step(self._begun)
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> StepArrays:
@@ -142,13 +153,18 @@ class VectorEnvs(ABC):
     def _fail(
         self, i: int, what: str, fix: str = CORRECT, cause: BaseException | None = None
     ) -> NoReturn:
-        seed, step = self._seeds[i], self._clock - self._began[i]
+        failure = self.failure(i, what, fix)
         with suppress(Exception):
             self.close()
-        raise EnvironmentFailure(
-            f"env_id: environment {i} of '{self.env_id}' (episode seed {seed}, step {step}) "
-            f"{what}; {fix}"
-        ) from cause
+        raise failure from cause
+
+    def failure(self, i: int, what: str, fix: str = CORRECT) -> EnvironmentFailure:
+        """The sentence about an environment that did `what`, a verb and what follows it."""
+        seed, step = self._seeds[i], self._clock - self._began[i]
+        return EnvironmentFailure(
+            f"env_id: environment {self._number + i} of '{self.env_id}' (episode seed {seed}, "
+            f"step {step}) {what}; {fix}"
+        )
 
 
 def check_same_spaces(found: Spaces, first: Spaces, env_id: str) -> None:
@@ -181,9 +197,16 @@ def replay_episode(
 class SyncEnvs(VectorEnvs):
     """Steps a list of environments in a loop."""
 
-    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
+    def __init__(
+        self,
+        env_id: str,
+        env_kwargs: Mapping[str, Any] | None,
+        num_envs: int,
+        tried: Repeatability | None = None,
+    ) -> None:
+        """`tried` says what a test of the environment has found; None tests it."""
         self._envs: list[gym.Env[Any, Any]] = []
-        tried = repeatability(env_id, env_kwargs)
+        tried = tried or repeatability(env_id, env_kwargs)
         try:
             for _ in range(num_envs):
                 self._envs.append(make_env(env_id, env_kwargs))
@@ -245,7 +268,8 @@ class SyncEnvs(VectorEnvs):
             self._fail(i, what_it_did(error), cause=error)
 
     def _generators_of(self, i: int, seed: int) -> AbstractContextManager[None]:
-        """Seed and install the private generators of an environment, if it has any."""
+        """Seed and install the private generators of an environment, if it has any, for the
+        beginning of an episode."""
         if not self._generators:
             return nullcontext()
         self._generators[i].begin_episode(seed)

@@ -1,49 +1,53 @@
-"""Environments in worker processes, one each."""
+"""Environments in worker processes, each of which steps a share of them.
+
+Actions, observations, rewards and flags lie in memory that all processes share: a step sends a
+few bytes to each worker and back, and nothing is pickled.
+"""
 
 from __future__ import annotations
 
 import atexit
-import os
+import multiprocessing
+import pickle
 import select
 import signal
 import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from gymnasium.vector.async_vector_env import _async_worker
 from numpy.typing import NDArray
 
-from rl_training.envs.contract import (
-    EnvContract,
-    all_finite,
-    close_env,
-    life_lost_in,
-    score_in,
-    success_in,
-    what_it_did,
-)
+from rl_training.envs.contract import CORRECT, what_it_did
 from rl_training.envs.global_random import seed_global_generators
-from rl_training.envs.make import env_spaces, make_env, spaces_of
+from rl_training.envs.make import env_spaces
 from rl_training.envs.repeatability import Repeatability, repeatability
 from rl_training.envs.spaces import Spaces
 from rl_training.envs.vector import (
     Replayed,
     StepArrays,
+    SyncEnvs,
     VectorEnvs,
     check_same_spaces,
-    replay_episode,
 )
-from rl_training.experiment.errors import EnvironmentSetupError
+from rl_training.experiment.errors import (
+    EnvironmentFailure,
+    EnvironmentSetupError,
+    RLTrainingError,
+)
 
 ANSWER_LIMIT_S = 600
 """Seconds that a worker may take for a step or a reset before it counts as stuck."""
+
+STEP, RESET, DONE = b"step", b"reset", b""
+"""Requests and the answer that name no further values; others are pickled."""
+
+UNKNOWN = -1
+"""A success that the environment does not report."""
 
 
 _open_workers: weakref.WeakSet[AsyncEnvs] = weakref.WeakSet()
@@ -55,263 +59,389 @@ def _close_workers() -> None:
         envs.close()
 
 
-class AsyncEnvs(VectorEnvs):
-    """Gymnasium's worker processes, with shared memory and without autoreset."""
+class SharedArrays:
+    """What the processes write for one another: a row per environment.
 
-    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
-        self._vector: AsyncVectorEnv[Any, Any] | None = None
+    The memory has no name that could be left behind: it is gone with the last process.
+    """
+
+    obs: NDArray[Any]
+    actions: NDArray[Any]
+    scores: NDArray[Any]
+    seeds: NDArray[Any]
+    reward: NDArray[Any]
+    stepping: NDArray[Any]
+    mask: NDArray[Any]
+    terminated: NDArray[Any]
+    truncated: NDArray[Any]
+    lives_lost: NDArray[Any]
+    successes: NDArray[Any]
+
+    def __init__(self, spaces: Spaces, num_envs: int, context: Any) -> None:
+        self._spaces, self._num_envs = spaces, num_envs
+        sizes = [_bytes_of(dtype, shape) for dtype, shape in self._fields().values()]
+        self._memory = context.RawArray("B", sum(sizes))
+        self._map()
+
+    def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        spaces, rows = self._spaces, (self._num_envs,)
+        whole = np.int64 if spaces.choices else np.float32
+        return {
+            "obs": (spaces.obs_dtype, (*rows, *spaces.obs_shape)),
+            "actions": (whole, (*rows, *spaces.inner_action_shape)),
+            "scores": (np.float64, rows),  # NaN where none is reported
+            "seeds": (np.int64, rows),
+            "reward": (np.float32, rows),
+            "stepping": (np.int32, rows),  # of each worker, the environment it is busy with
+            "mask": (np.bool_, rows),
+            "terminated": (np.bool_, rows),
+            "truncated": (np.bool_, rows),
+            "lives_lost": (np.bool_, rows),
+            "successes": (np.int8, rows),
+        }
+
+    def _map(self) -> None:
+        start = 0
+        for name, (dtype, shape) in self._fields().items():
+            array = np.frombuffer(self._memory, dtype, int(np.prod(shape)), start)
+            setattr(self, name, array.reshape(shape))
+            start += _bytes_of(dtype, shape)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._spaces, self._num_envs, self._memory
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._spaces, self._num_envs, self._memory = state
+        self._map()
+
+
+def _bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
+    """Rounded up, so that what follows is aligned."""
+    return -(-np.dtype(dtype).itemsize * int(np.prod(shape)) // 8) * 8
+
+
+class Share(NamedTuple):
+    """What one worker is given."""
+
+    env_id: str
+    env_kwargs: dict[str, Any]
+    number: int
+    """Of the worker."""
+    first: int
+    """Its first environment."""
+    count: int
+
+
+class AsyncEnvs(VectorEnvs):
+    """Environments in `workers` processes, by default in one each.
+
+    What they return does not depend on the number of processes.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        env_kwargs: Mapping[str, Any] | None,
+        num_envs: int,
+        workers: int | None = None,
+    ) -> None:
+        self.processes: list[Any] = []
+        self._pipes: list[Connection] = []
         super().__init__(env_id, env_spaces(env_id, env_kwargs), num_envs)
-        make = _WorkerFactory(env_id, dict(env_kwargs or {}), self.spaces)
-        try:
-            self._vector = AsyncVectorEnv(
-                [make] * num_envs,
-                shared_memory=True,
-                worker=_serve_until_the_parent_ends,
-                copy=False,
-                context=_start_method(),
-                autoreset_mode=AutoresetMode.DISABLED,
-            )
-        except (EOFError, OSError) as error:
-            raise EnvironmentSetupError(
-                f"vectorization: a worker process of '{env_id}' ended while it made the "
-                f"environment ({type(error).__name__}); look above for its message, or use "
-                "vectorization=sync"
-            ) from error
+        context = multiprocessing.get_context(_start_method())
+        self._shared = SharedArrays(self.spaces, num_envs, context)
+        count = min(workers or num_envs, num_envs)
+        cuts = [num_envs * w // count for w in range(count + 1)]
+        self._shares = [slice(*ends) for ends in zip(cuts, cuts[1:], strict=False)]
         # At exit the interpreter sends SIGTERM, which workers ignore, and then waits for them.
         _open_workers.add(self)
-        self._answered = [_answered_in_a_second(pipe) for pipe in self._vector.parent_pipes]
-        self.repeatability = self._tried()
+        try:
+            for w, own in enumerate(self._shares):
+                share = Share(env_id, dict(env_kwargs or {}), w, own.start, own.stop - own.start)
+                self._start(context, share)
+            self._answered = [_answered_in_a_second(pipe) for pipe in self._pipes]
+            self.repeatability = self._made()
+        except BaseException:
+            self.close()
+            raise
 
-    def _tried(self) -> Repeatability:
-        """Run the test in a worker, because it may kill the process."""
-        vector = self._workers
+    def _start(self, context: Any, share: Share) -> None:
+        here, there = context.Pipe()
+        self._pipes.append(here)
+        process = context.Process(
+            target=_serve,
+            name=f"environments-{share.number}",
+            args=(share, self.spaces, self._shared, there),
+            daemon=True,
+        )
+        process.start()
+        there.close()
+        self.processes.append(process)
 
-        def ask() -> None:
-            vector.set_attr("tries", [i == 0 for i in range(self.num_envs)])
-            vector.call_async("repeatability")
+    def _made(self) -> Repeatability:
+        """Wait until all environments are made.
 
-        found: Repeatability = self._answers(ask, vector.call_wait, steps=1)[0]
-        return found
-
-    @property
-    def _workers(self) -> AsyncVectorEnv[Any, Any]:
-        if self._vector is None:
-            raise RuntimeError("these environments are closed")
-        return self._vector
+        The first worker tests them before, because a test may end its process.
+        """
+        try:
+            tried: Repeatability = self._answers({0: DONE})[0]
+            self._answers(dict.fromkeys(range(len(self._pipes)), pickle.dumps(tried)))
+        except EnvironmentFailure as error:
+            cause = error.__cause__
+            if not isinstance(cause, (EOFError, OSError)):
+                raise
+            raise EnvironmentSetupError(
+                f"vectorization: a worker process of '{self.env_id}' ended while it made the "
+                f"environment ({type(cause).__name__}); look above for its message, or use "
+                "vectorization=sync without env_workers"
+            ) from cause
+        return tried
 
     def step(self, actions: NDArray[Any]) -> StepArrays:
+        self.begin_step(actions)
+        return self.finish_step()
+
+    def begin_step(self, actions: NDArray[Any]) -> None:
         self._clock += 1
-        vector = self._workers
+        self._shared.actions[...] = actions
+        self._ask(dict.fromkeys(range(len(self._pipes)), STEP))
 
-        def ask() -> None:
-            vector.step_async(actions)
-
-        shared, rewards, terminated, truncated, infos = self._answers(ask, vector.step_wait)
-        self._raise_reported(infos)
-        obs, reward = shared.copy(), rewards.astype(np.float32)
-        if not (all_finite(obs) and all_finite(reward)):
-            self._fail_not_finite(obs, reward, actions)
+    def finish_step(self) -> StepArrays:
+        self._collect(range(len(self._pipes)))
+        shared = self._shared
+        obs, reward = shared.obs.copy(), shared.reward.copy()
+        terminated, truncated = shared.terminated.copy(), shared.truncated.copy()
         for i in np.flatnonzero(terminated | truncated).tolist():
-            self.successes[i] = _sent(infos, "is_success", i)
-            self.scores[i] = _sent(infos, "score", i)
-        self.lives_lost = infos.get("_life_lost")
+            success, score = int(shared.successes[i]), float(shared.scores[i])
+            self.successes[i] = None if success == UNKNOWN else bool(success)
+            self.scores[i] = None if np.isnan(score) else score
+        lost = 1 in shared.lives_lost.tobytes()
+        self.lives_lost = shared.lives_lost.copy() if lost else None
         self.obs = obs
-        return obs, reward, terminated, truncated & ~terminated
+        return obs, reward, terminated, truncated
 
     def _reset(self, mask: NDArray[Any], obs: NDArray[Any]) -> None:
-        vector = self._workers
-
-        def ask() -> None:
-            vector.reset_async(seed=list(self._seeds), options={"reset_mask": mask})
-
-        shared, infos = self._answers(ask, vector.reset_wait)
-        self._raise_reported(infos)
-        obs[mask] = shared[mask]
+        shared = self._shared
+        shared.mask[...], shared.seeds[...] = mask, self._seeds
+        due = [w for w, own in enumerate(self._shares) if mask[own].any()]
+        self._answers(dict.fromkeys(due, RESET))
+        obs[mask] = shared.obs[mask]
 
     def _replay(self, actions: Sequence[NDArray[Any]]) -> list[Replayed | None]:
-        vector = self._workers
+        given = {
+            w: pickle.dumps((self._seeds[own], list(actions[own])))
+            for w, own in enumerate(self._shares)
+        }
+        answers = self._answers(given, steps=max(len(taken) for taken in actions))
+        return [replayed for w in range(len(self._shares)) for replayed in answers[w]]
 
-        def ask() -> None:
-            vector.set_attr("episode", list(zip(self._seeds, actions, strict=True)))
-            vector.call_async("replay_episode")
+    def _answers(self, requests: Mapping[int, bytes], steps: int = 1) -> dict[int, Any]:
+        """Send a request to each of some workers; returns their answers."""
+        self._ask(requests)
+        return self._collect(requests, steps)
 
-        longest = max(len(taken) for taken in actions)
-        return list(self._answers(ask, vector.call_wait, steps=longest))
+    def _ask(self, requests: Mapping[int, bytes]) -> None:
+        if not self._pipes:
+            raise RuntimeError("these environments are closed")
+        for w, request in requests.items():
+            try:
+                self._pipes[w].send_bytes(request)
+            except OSError as error:
+                self._lost(w, error)
 
-    def _answers(self, ask: Callable[[], None], answer: Callable[[], Any], steps: int = 1) -> Any:
-        """Return the workers' results, or raise a failure that names the broken one."""
-        vector, limit = self._workers, ANSWER_LIMIT_S * max(1, steps)
-        try:
-            ask()
-            for i, answered in enumerate(self._answered):
-                # Counted in polls: a clock would continue while the process is stopped.
-                if not any(answered() for _ in range(limit)):
-                    self._fail(i, f"has not answered for {limit} s")
-            return answer()
-        except (EOFError, OSError) as error:
-            sentinels = [process.sentinel for process in vector.processes]
-            ended = wait(sentinels, timeout=5.0)
-            i = next((i for i, s in enumerate(sentinels) if s in ended), 0)
-            vector.processes[i].join(5.0)  # the exit code arrives a little after the end
-            what = f"lost its worker process ({_end_of(vector.processes[i].exitcode)})"
-            fix = "correct the environment, or give the machine more memory"
-            self._fail(i, what, fix, error)
+    def _collect(self, workers: Sequence[int] | Mapping[int, bytes], steps: int = 1) -> Any:
+        """The answers of workers, or a failure that names the broken environment."""
+        limit = ANSWER_LIMIT_S * max(1, steps)
+        answers: dict[int, Any] = {}
+        failures: list[_Failed] = []
+        for w in workers:
+            # Counted in polls: a clock would continue while the process is stopped.
+            if not any(self._answered[w]() for _ in range(limit)):
+                self._fail(int(self._shared.stepping[w]), f"has not answered for {limit} s")
+            try:
+                answer = self._pipes[w].recv_bytes()
+            except (EOFError, OSError) as error:
+                self._lost(w, error)
+            answers[w] = None if answer == DONE else pickle.loads(answer)
+            if isinstance(answers[w], _Failed):
+                failures.append(answers[w])
+        if failures:
+            failed = failures[0]
+            with suppress(Exception):
+                self.close()
+            raise (EnvironmentSetupError if failed.setup else EnvironmentFailure)(failed.sentence)
+        return answers
 
-    def _raise_reported(self, infos: Mapping[str, Any]) -> None:
-        if "failure" in infos:
-            i = int(np.flatnonzero(infos["_failure"])[0])
-            self._fail(i, str(infos["failure"][i]))
+    def _lost(self, w: int, error: BaseException) -> NoReturn:
+        """Blame the environment that a worker was busy with when its process ended."""
+        sentinels = [process.sentinel for process in self.processes]
+        ended = wait(sentinels, timeout=5.0)
+        if sentinels[w] not in ended:
+            w = next((v for v, sentinel in enumerate(sentinels) if sentinel in ended), w)
+        self.processes[w].join(5.0)  # the exit code arrives a little after the end
+        what = f"lost its worker process ({_end_of(self.processes[w].exitcode)})"
+        fix = "correct the environment, or give the machine more memory"
+        self._fail(int(self._shared.stepping[w]), what, fix, error)
 
     def close(self) -> None:
-        vector, self._vector = self._vector, None
-        if vector is None:
+        pipes, self._pipes = self._pipes, []
+        if not pipes:
             return
-        # Gymnasium's close waits for replies that a failed worker never sends.
-        for pipe in vector.parent_pipes:
-            with suppress(OSError):
-                pipe.send(("close", None))
+        for pipe in pipes:  # at whose end a worker ends
+            pipe.close()
         # Workers in a long step get one second; after that they are killed.
         deadline = time.monotonic() + 1.0
-        for process in vector.processes:
+        for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
-        for process in vector.processes:
+        for process in self.processes:
             if process.is_alive():
                 process.kill()
-        for process in vector.processes:
+        for process in self.processes:
             process.join()
-        for pipe in vector.parent_pipes:
-            pipe.close()
-        vector.error_queue.close()
-        vector.closed = True
 
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
 
 
-def _serve_until_the_parent_ends(*arguments: Any) -> None:
-    """Gymnasium's worker, without a traceback when the parent process was killed."""
-    with suppress(EOFError, ConnectionError):
-        _async_worker(*arguments)
+class _Failed(NamedTuple):
+    """The answer of a worker that cannot go on."""
+
+    sentence: str
+    setup: bool = False
+    """Whether the environments could not be made."""
 
 
-class _WorkerFactory:
-    """Makes the environment in a worker process."""
-
-    def __init__(self, env_id: str, env_kwargs: dict[str, Any], spaces: Spaces) -> None:
-        self._env_id, self._env_kwargs, self._spaces = env_id, env_kwargs, spaces
-        self._parent = os.getpid()
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        if os.getpid() == self._parent:  # Gymnasium also makes one here, for its spaces
-            return _WorkerEnv(_Absent(), self._spaces)
-        # Signals reach the whole process group. The parent handles them and closes the pipe,
-        # which ends a worker.
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.SIG_IGN)
-        if "torch" in sys.modules:
-            # The thread pool does not survive a fork; with one thread it is not used.
-            sys.modules["torch"].set_num_threads(1)
-        env: gym.Env[Any, Any]
+def _serve(share: Share, spaces: Spaces, shared: SharedArrays, pipe: Connection) -> None:
+    """Make a share of the environments and do what the parent asks until it closes the pipe."""
+    # A fork inherits the parent's ends of pipes; held here, they would not close with the parent.
+    for envs in list(_open_workers):
+        inherited, envs._pipes = envs._pipes, []
+        for end in inherited:
+            end.close()
+    # Signals reach the whole process group. The parent handles them and closes the pipe, which
+    # ends a worker.
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if "torch" in sys.modules:
+        # The thread pool does not survive a fork; with one thread it is not used.
+        sys.modules["torch"].set_num_threads(1)
+    with suppress(EOFError, OSError):  # the parent has ended, or has closed the environments
+        worker = _Worker(share, spaces, shared, pipe)
         try:
-            env = make_env(self._env_id, self._env_kwargs)
-            check_same_spaces(spaces_of(env, self._env_id), self._spaces, self._env_id)
-        except BaseException as error:  # noqa: BLE001  (raised at the first reset)
-            env = _Absent(error)
-        return _WorkerEnv(env, self._spaces, (self._env_id, self._env_kwargs))
+            worker.serve()
+        finally:
+            worker.close()
 
 
-class _Absent(gym.Env[Any, Any]):
-    """Placeholder for an environment that could not be made or is not needed."""
-
-    def __init__(self, why: BaseException | None = None) -> None:
-        self._why = why or RuntimeError("there is no environment in this process")
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        raise self._why
-
-
-class _WorkerEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment in a worker: observations of one shape and dtype, failures as text.
-
-    Gymnasium would broadcast an observation of another shape into its shared memory and
-    would not report which environment raised.
-    """
+class _Worker:
+    """A worker's side of the pipe."""
 
     def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        spaces: Spaces,
-        task: tuple[str, dict[str, Any]] = ("", {}),
+        self, share: Share, spaces: Spaces, shared: SharedArrays, pipe: Connection
     ) -> None:
-        super().__init__(env)
-        self._contract, self._task = EnvContract(spaces), task
-        low, high = (0, 255) if spaces.is_image else (-np.inf, np.inf)
-        self.observation_space = gym.spaces.Box(low, high, spaces.obs_shape, spaces.obs_dtype)
-        self.action_space = _action_space(spaces)
-        self._discrete = spaces.is_discrete
-        self._nothing = np.zeros(spaces.obs_shape, spaces.obs_dtype)
-        self.episode: tuple[int, NDArray[Any]] = (0, np.zeros(0))
-        self.tries = False
+        self._share, self._spaces, self._shared, self._pipe = share, spaces, shared, pipe
+        self._own = slice(share.first, share.first + share.count)
+        self._envs: _SharedEnvs | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        seed = seed or 0
-        # A fork inherits its parent's generators: all workers would sample the same numbers.
-        seed_global_generators(seed)
+    def serve(self) -> None:
+        self._shared.stepping[self._share.number] = self._share.first
+        if self._share.number == 0:
+            self._pipe.recv_bytes()
+            self._answer(self._tried)
+        tried: Repeatability = pickle.loads(self._pipe.recv_bytes())
+        self._answer(lambda: self._make(tried))
+        while True:
+            request = self._pipe.recv_bytes()
+            if request == STEP:
+                self._answer(self._step)
+            elif request == RESET:
+                self._answer(self._reset)
+            else:
+                seeds, actions = pickle.loads(request)
+                self._answer(lambda: self._made.replay(seeds, actions))  # noqa: B023
+
+    def close(self) -> None:
+        if self._envs is not None:
+            self._envs.close()
+
+    def _answer(self, work: Callable[[], Any]) -> None:
         try:
-            return self._contract.reset(self.env, seed), {}
+            result = work()
+            answer = DONE if result is None else pickle.dumps(result)
+        except EnvironmentFailure as failure:
+            answer = pickle.dumps(_Failed(str(failure)))
+        except RLTrainingError as error:
+            answer = pickle.dumps(_Failed(str(error), setup=True))
         except BaseException as error:  # noqa: BLE001  (Ctrl-C does not reach a worker)
-            return self._nothing, {"failure": what_it_did(error)}
+            answer = pickle.dumps(self._failed(error))
+        self._pipe.send_bytes(answer)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def _failed(self, error: BaseException) -> _Failed:
+        """The environment that was being stepped, reset or made raised what is no `Exception`."""
+        if self._envs is None:
+            did, env_id = what_it_did(error), self._share.env_id
+            return _Failed(f"env_id: environment '{env_id}' {did} when made; {CORRECT}", setup=True)
+        i = int(self._shared.stepping[self._share.number]) - self._share.first
+        return _Failed(str(self._envs.failure(i, what_it_did(error))))
+
+    def _tried(self) -> Repeatability:
         try:
-            obs, reward, terminated, truncated, info = self._contract.step(
-                self.env.step, int(action) if self._discrete else action
-            )
-        except BaseException as error:  # noqa: BLE001
-            return self._nothing, 0.0, False, False, {"failure": what_it_did(error)}
-        sent: dict[str, Any] = {}
-        if terminated or truncated:
-            found = {"is_success": success_in(info), "score": score_in(info)}
-            sent = {key: value for key, value in found.items() if value is not None}
-        elif life_lost_in(info):
-            sent = {"life_lost": True}
-        return obs, float(reward), bool(terminated), bool(truncated), sent
-
-    def replay_episode(self) -> Replayed | None:
-        """Replay `episode`, which is set before, because Gymnasium can set a different value in
-        each worker but passes the same arguments to all."""
-        seed_global_generators(self.episode[0])
-        return replay_episode(self.env, *self.episode, self._contract)
-
-    def repeatability(self) -> Repeatability:
-        """Run the test if `tries` is set."""
-        try:
-            return repeatability(*self._task) if self.tries else Repeatability()
+            return repeatability(self._share.env_id, self._share.env_kwargs)
         except BaseException:  # noqa: BLE001  (training reports it)
             return Repeatability()
 
-    def close(self) -> None:
-        close_env(self.env)
+    @property
+    def _made(self) -> _SharedEnvs:
+        assert self._envs is not None
+        return self._envs
+
+    def _make(self, tried: Repeatability) -> None:
+        self._envs = _SharedEnvs(self._share, tried, self._shared.stepping)
+        check_same_spaces(self._envs.spaces, self._spaces, self._share.env_id)
+
+    def _step(self) -> None:
+        shared, own, envs = self._shared, self._own, self._made
+        obs, reward, terminated, truncated = envs.step(shared.actions[own].copy())
+        shared.obs[own], shared.reward[own] = obs, reward
+        shared.terminated[own], shared.truncated[own] = terminated, truncated
+        shared.lives_lost[own] = False if envs.lives_lost is None else envs.lives_lost
+        for i in np.flatnonzero(terminated | truncated).tolist():
+            success, score = envs.successes[i], envs.scores[i]
+            shared.successes[own.start + i] = UNKNOWN if success is None else success
+            shared.scores[own.start + i] = np.nan if score is None else score
+
+    def _reset(self) -> None:
+        shared, own = self._shared, self._own
+        self._made.reset(shared.mask[own], shared.seeds[own].tolist())
+        shared.obs[own] = self._made.obs
 
 
-def _sent(infos: Mapping[str, Any], key: str, env: int) -> Any:
-    """What a worker sent under this key in the last step; None for nothing."""
-    return infos[key][env].item() if key in infos and infos[f"_{key}"][env] else None
+class _SharedEnvs(SyncEnvs):
+    """The environments of a worker, which writes with which of them it is busy."""
 
+    def __init__(self, share: Share, tried: Repeatability, stepping: NDArray[Any]) -> None:
+        super().__init__(share.env_id, share.env_kwargs, share.count, tried)
+        self._number, self._place, self._stepping = share.first, share.number, stepping
+        steps = self._step_functions
+        self._step_functions = [self._marked(i, step) for i, step in enumerate(steps)]
 
-def _action_space(spaces: Spaces) -> gym.Space[Any]:
-    if spaces.is_discrete:
-        return gym.spaces.Discrete(spaces.action_dim, start=spaces.action_start)
-    if not spaces.is_box:
-        return gym.spaces.MultiDiscrete(
-            list(spaces.action_choices), start=list(spaces.action_starts)
-        )
-    low, high = (np.asarray(x, np.float32) for x in (spaces.action_low, spaces.action_high))
-    return gym.spaces.Box(low, high, dtype=np.float32)
+    def _marked(self, i: int, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        stepping, place, number = self._stepping, self._place, self._number + i
+
+        def marked(action: Any) -> Any:
+            stepping[place] = number
+            return step(action)
+
+        return marked
+
+    def _generators_of(self, i: int, seed: int) -> AbstractContextManager[None]:
+        self._stepping[self._place] = self._number + i
+        if not self._generators:
+            # A fork inherits its parent's generators: all workers would sample the same numbers.
+            seed_global_generators(seed)
+        return super()._generators_of(i, seed)
 
 
 def _end_of(exit_code: int | None) -> str:
@@ -333,7 +463,15 @@ def _answered_in_a_second(pipe: Connection) -> Callable[[], Any]:
 
 
 def _start_method() -> str | None:
-    """Use fork on Linux: environments registered by a script or a notebook then exist in the
-    workers, and no script needs a `__main__` guard. The libraries of macOS may crash after a
-    fork, and Windows has none: the system's own way is used there."""
+    """How processes are started: by fork on Linux, if the program has set no other way than the
+    system's own.
+
+    Environments registered by a script or a notebook then exist in the workers, and no script
+    needs a `__main__` guard. The libraries of macOS may crash after a fork, and Windows has none:
+    the system's own way is used there.
+    """
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    # what is the system's own may have been set by a library that only asked for it
+    if chosen not in (None, multiprocessing.get_all_start_methods()[0]):
+        return chosen
     return "fork" if sys.platform.startswith("linux") else None

@@ -162,6 +162,10 @@ class TrainConfig(Section):
     """Environments that are stepped together (online)."""
     vectorization: Literal["sync", "async"] = "sync"
     """sync: in this process, for fast environments; async: one process each (online)."""
+    env_workers: Annotated[Whole, Field(ge=0, le=1024)] = 0
+    """Processes that share the environments, at most one each; 0: see vectorization (online)."""
+    overlap_updates: bool = False
+    """Update while the environments make the next step, whose actions were chosen before."""
     eval_interval: NonNegativeInt = 0
     """Updates or environment steps between evaluations; 0 evaluates only at the end."""
     eval_episodes: Annotated[Count, Field(le=1_000_000)] = 10

@@ -35,9 +35,11 @@ def training_worlds(config: TrainConfig, algorithm: Algorithm) -> Worlds:
     task = worlds_of(config)
     assert task is not None
     device = algorithm.update_count.device
-    if config.vectorization != "sync":
+    if config.vectorization != "sync" or config.env_workers or config.overlap_updates:
+        keys = {"env_workers": config.env_workers, "overlap_updates": config.overlap_updates}
+        key = next((name for name, value in keys.items() if value), "vectorization")
         raise ConfigError(
-            f"vectorization: the worlds of '{task.id}' are simulated together on {device.type}; "
+            f"{key}: the worlds of '{task.id}' are simulated together on {device.type}; "
             "remove this key"
         )
     if config.wrappers:

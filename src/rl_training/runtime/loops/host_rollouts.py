@@ -112,6 +112,6 @@ class HostRollouts:
 
     def parts(self) -> list[Part]:
         return [
-            Part(self.experience.collector, "step", "environment"),
+            Part(self.experience.collector, "finish", "environment"),
             Part(self.algorithm, "collect", "policy"),
         ]

@@ -79,15 +79,36 @@ class HostCollecting:
         self.actor, self.experience = actor, experience
 
     def collect(self, fraction: float) -> None:
+        self._prepare(fraction)
+        self.memory.store(self.experience.draw_and_step(self.actor.actions), fraction)
+
+    def begin(self, fraction: float, drawn: NDArray[Any] | None) -> NDArray[Any]:
+        """Begin a step, unless it is under way, and return its actions: `drawn`, if a run that is
+        resumed had begun it already."""
+        collector = self.experience.collector
+        if drawn is not None and collector.begun:
+            return drawn
+        # an environment that could not be restored is in another state
+        again = drawn is not None and not collector.restarted.any()
+        self._prepare(fraction)
+        if drawn is None or not again:
+            return self.experience.draw_and_begin(self.actor.actions)
+        collector.begin(drawn)
+        return drawn
+
+    def finish(self, fraction: float) -> None:
+        """Wait for the step that `begin` began, and store it."""
+        self.memory.store(self.experience.finish(), fraction)
+
+    def _prepare(self, fraction: float) -> None:
         restarted = self.experience.collector.restarted
         if restarted.any():
             self.memory.cut(restarted)
             restarted[:] = False
         self.algorithm.fraction = fraction
-        self.memory.store(self.experience.draw_and_step(self.actor.actions), fraction)
 
     def parts(self) -> list[Part]:
-        environment = Part(self.experience.collector, "step", "environment")
+        environment = Part(self.experience.collector, "finish", "environment")
         return [environment, Part(self.actor, "actions", "policy")]
 
 
@@ -139,11 +160,15 @@ class OffPolicyParts:
     """Work of its own at a count of environment steps; asked again where it was broken off."""
     extras: Sequence[Extra] = ()
     data_notes: tuple[str, ...] = ()
+    overlapping: HostCollecting | None = None
+    """`collecting`, if updates overlap with the next step."""
 
 
 class OffPolicyLoop:
     """The clock counts environment steps; every vector step takes `num_envs` of them and is
-    complete after the updates that are due. A pretraining update is also one tick:
+    complete after the updates that are due. Where updates overlap with steps, those that are due
+    after a step are made while the next one is, whose actions were chosen before them: the order
+    of all work is fixed, and results do not depend on its timing. A pretraining update is also one tick:
     `progress.updates` counts both kinds, and because pretraining comes first, one counter
     suffices."""
 
@@ -159,7 +184,12 @@ class OffPolicyLoop:
         self.pretraining_total = 0 if self.pretraining is None else self.pretraining.total
         self.total = self.horizon = total + self.pretraining_total
         self.unit = "pretraining updates and env steps" if self.pretraining_total else "env steps"
-        self.newest, self.step = NewestMetrics(), UnfinishedStep()
+        self.newest = NewestMetrics()
+        self.overlapping = parts.overlapping
+        self.step = UnfinishedStep()
+        if self.overlapping is not None:
+            collector = self.overlapping.experience.collector
+            self.step = UnfinishedStep(torch.from_numpy(collector.no_actions()))
 
     @property
     def pretrained(self) -> int:
@@ -170,7 +200,9 @@ class OffPolicyLoop:
     @property
     def tick(self) -> int:
         position = self.position
-        return position - self.experience.num_envs if self.step.begun else position
+        if self.step.begun and self.overlapping is None:
+            return position - self.experience.num_envs
+        return position
 
     @property
     def position(self) -> int:
@@ -184,13 +216,24 @@ class OffPolicyLoop:
             if self.link.pause.due():
                 return self.newest.metrics
         while (tick := self.tick) < until:
-            if not self.step.begun:
-                self.collecting.collect(tick / self.horizon)
-                self.step.begun = True
-            self.step.begun = not self._learn()
+            if self.overlapping is not None:
+                self._step_beside_updates(self.overlapping, tick / self.horizon)
+            else:
+                if not self.step.begun:
+                    self.collecting.collect(tick / self.horizon)
+                    self.step.begun = True
+                self.step.begun = not self._learn()
             if self.link.pause.due():
                 break
         return self.newest.metrics
+
+    def _step_beside_updates(self, collecting: HostCollecting, fraction: float) -> None:
+        """Begin a step, make the updates that were due before it, and finish it."""
+        self.step.actions = collecting.begin(fraction, self.step.actions)
+        self.step.begun = True
+        if self._learn():
+            collecting.finish(fraction)
+            self.step.begun, self.step.actions = False, None
 
     def _pretrain(self, updates: int) -> None:
         assert self.pretraining is not None
@@ -263,12 +306,23 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     starts = random_steps(config, knobs)
     collecting: Collecting
     if isinstance(memory, TransitionStreams):
+        if config.overlap_updates:
+            raise ConfigError(
+                "overlap_updates: policies with memory (algo_kwargs.memory) update after a step, "
+                "not beside it; set it to false"
+            )
         experience = Experience(config, algorithm, link.pause)
         actor = StreamActor(algorithm, experience, memory.stream, starts)
         collecting = HostCollecting(algorithm, memory, actor, experience)
     else:
         collecting = collecting_for(config, algorithm, memory, engine, starts)
-    return OffPolicyLoop(total, OffPolicyParts(algorithm, schedule, memory, engine, collecting))
+    overlapping = None
+    if config.overlap_updates and isinstance(collecting, HostCollecting):
+        overlapping = collecting
+    parts = OffPolicyParts(
+        algorithm, schedule, memory, engine, collecting, overlapping=overlapping
+    )
+    return OffPolicyLoop(total, parts)
 
 
 def collecting_for(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
@@ -152,16 +154,26 @@ class NewestMetrics:
 
 
 class UnfinishedStep(OptionalComponent):
-    """Whether environments were stepped but the updates after it are not complete."""
+    """Whether a step of the environments and the updates beside it are not complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, action_like: Tensor | None = None) -> None:
+        """`action_like` is like the actions of a step, where updates overlap with it."""
         self.begun = False
+        self.actions: NDArray[Any] | None = None
+        """Of a step that was begun and is not counted yet."""
+        self._like = action_like
 
     def training_state(self) -> dict[str, Any]:
-        return {"begun": self.begun}
+        if self.actions is None:
+            return {"begun": self.begun}
+        return {"begun": self.begun, "actions": torch.from_numpy(self.actions.copy())}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        self.begun = Stored(state, "step").flag("begun")
+        stored = Stored(state, "step")
+        self.begun, self.actions = stored.flag("begun"), None
+        if "actions" in stored and self._like is not None:
+            like = self._like
+            self.actions = stored.tensor("actions", like.dtype, *like.shape).numpy().copy()
 
 
 class Experience:
@@ -193,7 +205,12 @@ class Experience:
 
     def step(self, actions: NDArray[Any]) -> Step:
         """One step of every environment, with `actions` in inner units."""
-        step = self.collector.step(actions)
+        self.collector.begin(actions)
+        return self.finish()
+
+    def finish(self) -> Step:
+        """The step that was begun in the collector, counted."""
+        step = self.collector.finish()
         self.progress.env_steps += self.num_envs
         for episode in self.collector.drain_episodes():
             self.progress.episodes += 1
@@ -202,9 +219,22 @@ class Experience:
 
     def draw_and_step(self, draw_actions: Callable[[], NDArray[Any]]) -> Step:
         """`step` with newly sampled actions; if it fails, the random state is restored."""
+        with self._restored_if_it_fails():
+            return self.step(draw_actions())
+
+    def draw_and_begin(self, draw_actions: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Begin a step with newly sampled actions, which are returned; if that fails, the random
+        state is restored."""
+        with self._restored_if_it_fails():
+            actions = draw_actions()
+            self.collector.begin(actions)
+            return actions
+
+    @contextmanager
+    def _restored_if_it_fails(self) -> Iterator[None]:
         streams = [generator.get_state() for generator in self._generators]
         try:
-            return self.step(draw_actions())
+            yield
         except (EnvironmentFailure, StepInterrupted):
             for generator, state in zip(self._generators, streams, strict=True):
                 generator.set_state(state)
@@ -243,6 +273,7 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
             config.num_envs,
             derive_seed(config.seed, "collect"),
             config.vectorization,
+            config.env_workers,
         )
     except EnvironmentSetupError as error:
         if not config.train_env_kwargs:
