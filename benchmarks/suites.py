@@ -51,6 +51,7 @@ SUITES = {
     "scale": "benchmarks.speed.scale",
     "gpu_speed": "benchmarks.speed.gpu",
     "atari": "benchmarks.speed.atari",
+    "atari_speed": "benchmarks.speed.atari_speed",
     "device_envs": "benchmarks.speed.device_envs",
     "large_data": "benchmarks.speed.large_data",
     "reports": "benchmarks.speed.reports",

@@ -317,8 +317,9 @@ def check_keys(algorithm: type[Algorithm], config: TrainConfig) -> None:
             )
     if config.overlap_updates and not chosen.overlaps:
         alone = "only the updates of DQN, SAC and their like can run beside a step"
-        raise ConfigError(f"overlap_updates: {algorithm.name()} {chosen.how}, and {alone}; set it "
-        "to false")
+        raise ConfigError(
+            f"overlap_updates: {algorithm.name()} {chosen.how}, and {alone}; set it to false"
+        )
     chosen.check_environment(algorithm.name(), config)
     if config.seeds is not None and not chosen.many_seeds:
         raise ConfigError(

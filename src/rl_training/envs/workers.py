@@ -7,6 +7,7 @@ few bytes to each worker and back, and nothing is pickled.
 from __future__ import annotations
 
 import atexit
+import itertools
 import multiprocessing
 import pickle
 import select
@@ -152,7 +153,7 @@ class AsyncEnvs(VectorEnvs):
         self._shared = SharedArrays(self.spaces, num_envs, context)
         count = min(workers or num_envs, num_envs)
         cuts = [num_envs * w // count for w in range(count + 1)]
-        self._shares = [slice(*ends) for ends in zip(cuts, cuts[1:], strict=False)]
+        self._shares = [slice(*ends) for ends in itertools.pairwise(cuts)]
         # At exit the interpreter sends SIGTERM, which workers ignore, and then waits for them.
         _open_workers.add(self)
         try:

@@ -168,8 +168,8 @@ class OffPolicyLoop:
     """The clock counts environment steps; every vector step takes `num_envs` of them and is
     complete after the updates that are due. Where updates overlap with steps, those that are due
     after a step are made while the next one is, whose actions were chosen before them: the order
-    of all work is fixed, and results do not depend on its timing. A pretraining update is also one tick:
-    `progress.updates` counts both kinds, and because pretraining comes first, one counter
+    of all work is fixed, and results do not depend on its timing. A pretraining update is also one
+    tick: `progress.updates` counts both kinds, and because pretraining comes first, one counter
     suffices."""
 
     held_out = None
@@ -319,9 +319,7 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     overlapping = None
     if config.overlap_updates and isinstance(collecting, HostCollecting):
         overlapping = collecting
-    parts = OffPolicyParts(
-        algorithm, schedule, memory, engine, collecting, overlapping=overlapping
-    )
+    parts = OffPolicyParts(algorithm, schedule, memory, engine, collecting, overlapping=overlapping)
     return OffPolicyLoop(total, parts)
 
 
