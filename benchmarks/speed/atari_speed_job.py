@@ -94,7 +94,7 @@ def sb3(config: TrainConfig, seconds: float, warm_seconds: float) -> tuple[int, 
             if self.began is None and now[1] >= self.warm + warm_seconds:
                 self.began = now
             elif self.began is not None and now[1] >= self.began[1] + seconds:
-                self.taken = tuple(a - b for a, b in zip(now, self.began, strict=True))  # type: ignore[assignment]
+                self.taken = tuple(a - b for a, b in zip(now, self.began, strict=True))
 
         def _on_step(self) -> bool:
             return self.taken is None

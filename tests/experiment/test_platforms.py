@@ -60,7 +60,10 @@ def test_workers_without_fork_and_poll(monkeypatch: pytest.MonkeyPatch) -> None:
         for system in ("darwin", "win32"):
             elsewhere.setattr(sys, "platform", system)
             assert workers._start_method() is None
-    monkeypatch.setattr(workers, "_start_method", lambda: "spawn")
+    monkeypatch.setenv("RL_TRAINING_START_METHOD", "thread")
+    with pytest.raises(ConfigError, match="RL_TRAINING_START_METHOD: there is no way 'thread'"):
+        workers.AsyncEnvs("CartPole-v1", None, 1)
+    monkeypatch.setenv("RL_TRAINING_START_METHOD", "spawn")
     monkeypatch.delattr(select, "poll")
     found = []
     for kind in (SyncEnvs, workers.AsyncEnvs):

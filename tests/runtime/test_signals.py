@@ -266,7 +266,7 @@ def job(config: dict[str, Any], what: str, sign: str) -> None:
 
 ENDLESS = 10_000_000
 DATA = {"dataset": {"kind": "scripted", "name": "pendulum-mixed"}, "env_id": "Pendulum-v1"}
-STEP = (Collector, "step")
+STEP = (Collector, "finish")
 WORK: dict[str, tuple[tuple[Any, str], dict[str, Any]]] = {
     "slow steps": (STEP, {"algo": "sac", "train_env_kwargs": {"seconds": 0.5}}),
     "a vector of slow steps": (
@@ -279,7 +279,8 @@ WORK: dict[str, tuple[tuple[Any, str], dict[str, Any]]] = {
             "algo": "sac",
             "train_env_kwargs": {"seconds": 100.0},
             "num_envs": 3,
-            "vectorization": "async",
+            "env_workers": 2,
+            "overlap_updates": True,
         },
     ),
     "a rollout": (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import multiprocessing
+import os
 import pickle
 import select
 import signal
@@ -36,6 +37,7 @@ from rl_training.envs.vector import (
     check_same_spaces,
 )
 from rl_training.experiment.errors import (
+    ConfigError,
     EnvironmentFailure,
     EnvironmentSetupError,
     RLTrainingError,
@@ -463,16 +465,21 @@ def _answered_in_a_second(pipe: Connection) -> Callable[[], Any]:
     return lambda: poller.poll(1000)
 
 
+START_METHOD = "RL_TRAINING_START_METHOD"
+"""Environment variable that chooses how worker processes are started."""
+
+
 def _start_method() -> str | None:
-    """How processes are started: by fork on Linux, if the program has set no other way than the
-    system's own.
+    """How processes are started: by fork on Linux, unless START_METHOD says otherwise.
 
     Environments registered by a script or a notebook then exist in the workers, and no script
     needs a `__main__` guard. The libraries of macOS may crash after a fork, and Windows has none:
     the system's own way is used there.
     """
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    # what is the system's own may have been set by a library that only asked for it
-    if chosen not in (None, multiprocessing.get_all_start_methods()[0]):
-        return chosen
-    return "fork" if sys.platform.startswith("linux") else None
+    chosen, known = os.environ.get(START_METHOD), multiprocessing.get_all_start_methods()
+    if chosen and chosen not in known:
+        raise ConfigError(
+            f"{START_METHOD}: there is no way '{chosen}' to start processes here; use one of "
+            f"{', '.join(known)}, or remove the variable"
+        )
+    return chosen or ("fork" if sys.platform.startswith("linux") else None)
