@@ -50,7 +50,7 @@ SMALL = ("num_envs=4", "env_workers=2")
 
 def atari_speed_jobs(options: Options) -> list[Job]:
     """One job per run, one at a time; seeds play no part."""
-    quick, jobs = options.quick, []
+    quick, jobs = options.quick, list[Job]()
     for name, case in CASES.items():
         changes = [*case.changes, *(COMMON if case.config.startswith("dqn") else ())]
         if quick:

@@ -378,6 +378,6 @@ class _AreaMean:
         at_cuts = np.take(values, self._below, 1)
         at_cuts *= self._share
         at_cuts += np.take(sums, self._below, 1)
-        means = at_cuts[:, 1:] - at_cuts[:, :-1]
+        means: NDArray[Any] = at_cuts[:, 1:] - at_cuts[:, :-1]
         means *= self._scale
         return means

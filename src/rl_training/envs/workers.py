@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import math
 import multiprocessing
 import os
 import pickle
@@ -16,7 +17,7 @@ import signal
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn
@@ -106,7 +107,7 @@ class SharedArrays:
     def _map(self) -> None:
         start = 0
         for name, (dtype, shape) in self._fields().items():
-            array = np.frombuffer(self._memory, dtype, int(np.prod(shape)), start)
+            array = np.frombuffer(self._memory, dtype, math.prod(shape), start)
             setattr(self, name, array.reshape(shape))
             start += _bytes_of(dtype, shape)
 
@@ -120,7 +121,8 @@ class SharedArrays:
 
 def _bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
     """Rounded up, so that what follows is aligned."""
-    return -(-np.dtype(dtype).itemsize * int(np.prod(shape)) // 8) * 8
+    size: int = np.dtype(dtype).itemsize * math.prod(shape)
+    return -(-size // 8) * 8
 
 
 class Share(NamedTuple):
@@ -132,7 +134,8 @@ class Share(NamedTuple):
     """Of the worker."""
     first: int
     """Its first environment."""
-    count: int
+    size: int
+    """How many."""
 
 
 class AsyncEnvs(VectorEnvs):
@@ -252,7 +255,7 @@ class AsyncEnvs(VectorEnvs):
             except OSError as error:
                 self._lost(w, error)
 
-    def _collect(self, workers: Sequence[int] | Mapping[int, bytes], steps: int = 1) -> Any:
+    def _collect(self, workers: Iterable[int], steps: int = 1) -> dict[int, Any]:
         """The answers of workers, or a failure that names the broken environment."""
         limit = ANSWER_LIMIT_S * max(1, steps)
         answers: dict[int, Any] = {}
@@ -345,7 +348,7 @@ class _Worker:
         self, share: Share, spaces: Spaces, shared: SharedArrays, pipe: Connection
     ) -> None:
         self._share, self._spaces, self._shared, self._pipe = share, spaces, shared, pipe
-        self._own = slice(share.first, share.first + share.count)
+        self._own = slice(share.first, share.first + share.size)
         self._envs: _SharedEnvs | None = None
 
     def serve(self) -> None:
@@ -425,7 +428,7 @@ class _SharedEnvs(SyncEnvs):
     """The environments of a worker, which writes with which of them it is busy."""
 
     def __init__(self, share: Share, tried: Repeatability, stepping: NDArray[Any]) -> None:
-        super().__init__(share.env_id, share.env_kwargs, share.count, tried)
+        super().__init__(share.env_id, share.env_kwargs, share.size, tried)
         self._number, self._place, self._stepping = share.first, share.number, stepping
         steps = self._step_functions
         self._step_functions = [self._marked(i, step) for i, step in enumerate(steps)]
