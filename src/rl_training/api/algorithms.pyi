@@ -63,6 +63,10 @@ class RunKeys(TypedDict, total=False):
     """Environments that are stepped together (online)."""
     vectorization: Literal['sync', 'async']
     """sync: in this process, for fast environments; async: one process each (online)."""
+    env_workers: int
+    """Processes that share the environments, at most one each; 0: see vectorization (online)."""
+    overlap_updates: bool
+    """Update while the environments make the next step, whose actions were chosen before."""
     eval_interval: int
     """Updates or environment steps between evaluations; 0 evaluates only at the end."""
     eval_episodes: int
