@@ -20,7 +20,9 @@ from benchmarks.markdown import SEED_HEADER, mean, seed_columns, table
 from benchmarks.suites import Options, Section, Suite
 
 NAME = "world_model_gpu"
-CONFIG, JOB = "dreamer/boxing_atari", "boxing"
+CONFIG = "dreamer/boxing_atari"
+JOBS: dict[str, dict[str, Any]] = {"boxing": {}, "boxing_bf16": {"precision": "bfloat16"}}
+"""Knobs that differ from the packaged config."""
 FRAMES, FRAMES_PER_STEP = 100_000, 4
 BOXES = 20.0
 EPISODES, EVAL_SEED = 10, 1000
@@ -30,34 +32,41 @@ ROLLOUT = "rollout/return_mean"
 def gpu_jobs(options: Options) -> list[Job]:
     """Two seeds are enough of an hour's run."""
     fewer = options if len(options.seeds) <= 2 else _two_seeds(options)
-    return seeded(fewer, _job)
+    return [job for name in JOBS for job in seeded(fewer, _job, name)]
 
 
 def _two_seeds(options: Options) -> Options:
     return Options(options.seeds[:2], options.quick, options.scratch)
 
 
-def _job(options: Options, seed: int) -> Job:
+def _job(options: Options, seed: int, name: str) -> Job:
     budget = {"total_timesteps": FRAMES // FRAMES_PER_STEP, "log_interval": 1_000}
     evaluations = {"eval_interval": 6_250, "eval_episodes": EPISODES}
     quick = {"total_timesteps": 1_100, "eval_interval": 0, "eval_episodes": 1}
     config = on_gpu(CONFIG, options, budget | evaluations, quick)
+    config["algo_kwargs"] |= JOBS[name]
     spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED, "peaks": [ROLLOUT]}
     spec |= {"final_episodes": 1 if options.quick else EPISODES, "also_drawn": True}
-    return Job(NAME, JOB, seed, TRAIN, spec, cost=1800, timeout=7200.0, gpu=True)
+    return Job(NAME, name, seed, TRAIN, spec, cost=1800, timeout=7200.0, gpu=True)
 
 
 def gpu_report(records: Records, figures: Path) -> Section:
-    drawn = records.values(JOB, "drawn_return")
-    verdicts = (gates.every_seed_at_least(f"Dreamer on Boxing by {FRAMES:,} frames", drawn, BOXES),)
-    peaks = [float(record.result["peaks"][ROLLOUT]) for record in records.of(JOB)]
-    row = [
-        JOB,
-        *seed_columns(drawn, 1),
-        *seed_columns(returns(records, JOB), 1)[:2],
-        mean(peaks, 1),
-        *details(records, JOB, "env_steps"),
-    ]
+    verdicts, rows = [], []
+    for job in JOBS:
+        drawn = records.values(job, "drawn_return")
+        verdicts.append(
+            gates.every_seed_at_least(f"Dreamer on {job} by {FRAMES:,} frames", drawn, BOXES)
+        )
+        peaks = [float(record.result["peaks"][ROLLOUT]) for record in records.of(job)]
+        rows.append(
+            [
+                job,
+                *seed_columns(drawn, 1),
+                *seed_columns(returns(records, job), 1)[:2],
+                mean(peaks, 1),
+                *details(records, job, "env_steps"),
+            ]
+        )
     likeliest = ("likeliest actions", "seeds")
     header = (
         "run",
@@ -73,16 +82,21 @@ def gpu_report(records: Records, figures: Path) -> Section:
         f"100k budget. Mean return of the last policy over {EPISODES} games with drawn actions, "
         "which is how the authors play; beside it the same with the likeliest actions, as in the "
         "curve, and the best mean of games while learning. The authors report 34 over five seeds "
-        "at this point, with a model of 200M parameters. Chance returns about 0. Runs may "
-        "share the card."
+        "at this point, with a model of 200M parameters. Chance returns about 0. `boxing_bf16` is "
+        "the same with `precision: bfloat16`. Runs may share the card."
     )
     parts = (
         text,
-        figure(figures / f"{NAME}.png", records, {JOB: "Dreamer"}, "Atari Boxing"),
-        table(header, [row]),
+        figure(
+            figures / f"{NAME}.png",
+            records,
+            {"boxing": "Dreamer", "boxing_bf16": "Dreamer in bfloat16"},
+            "Atari Boxing",
+        ),
+        table(header, rows),
         table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
     )
-    return Section("\n\n".join(part for part in parts if part), verdicts)
+    return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
 
 
 SUITE = Suite(NAME, "World models on a GPU", gpu_jobs, gpu_report)

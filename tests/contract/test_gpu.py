@@ -73,6 +73,32 @@ def test_every_update_is_captured_and_agrees_with_eager(algo: str, kind: str) ->
         assert torch.allclose(value, states["graph"][key], rtol=2e-3, atol=2e-4), key
 
 
+def test_pieces_compiled_with_their_gradients_agree_with_eager() -> None:
+    config = small_config("dreamer", "discrete", device="cuda", algo_kwargs={"lr_warmup": 1})
+    results = {}
+    for mode in ("eager", "compiled_graph"):
+        _, engine = engine_of(config, mode)
+        torch.manual_seed(5)
+        metrics = engine.run(3)
+        assert engine.mode == mode, engine.notes
+        results[mode] = {key: value.double().cpu() for key, value in metrics.items()}
+    torch.testing.assert_close(results["eager"], results["compiled_graph"], rtol=1e-4, atol=1e-5)
+
+
+def test_updates_in_bfloat16_are_compiled_and_captured() -> None:
+    knobs = {"lr_warmup": 1, "precision": "bfloat16"}
+    config = small_config("dreamer", "discrete", device="cuda", algo_kwargs=knobs)
+    algorithm, source = small_learner(config)
+    draw = lambda _: source.sample(algorithm.params.batch_size)  # noqa: E731
+    engine = Engine(SingleLearner(algorithm, draw), "compiled_graph", 50)
+    before = {key: p.clone() for key, p in algorithm.named_parameters()}
+    engine.run(20)
+    assert engine.mode == "compiled_graph", engine.notes
+    assert algorithm.first_nonfinite() is None
+    still = [key for key, p in algorithm.named_parameters() if torch.equal(p, before[key])]
+    assert not still
+
+
 def test_a_schedule_changes_the_rate_inside_the_graph() -> None:
     algorithm, engine = engine_of(small_config("bc", device="cuda"), "graph")
     engine.run(3)

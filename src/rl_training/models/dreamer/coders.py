@@ -195,6 +195,7 @@ class PixelDecoder(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         leading = features.shape[:-1]
         x = self.linear(features).reshape(-1, *self.start)
+        x = x.contiguous(memory_format=torch.channels_last)
         for i, convolution in enumerate(self.convolutions):
             assert isinstance(convolution, nn.Conv2d)
             x = enlarging(convolution, x)
