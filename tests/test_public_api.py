@@ -20,7 +20,7 @@ PROMISED = {
     rl_training: (
         *SHORT_NAMES,
         *("ManagedAlgorithm", "TrainConfig", "load", "learn_seeds", "resume_seeds", "register"),
-        "ExportedPolicy",
+        *("ExportedPolicy", "evaluate_runs"),
         *("Callback", "EvalResult", "TrainResult", "SeedsResult", "RLTrainingError"),
         *("TransitionDataset", "load_transition_dataset"),
     ),

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from rl_training.runtime.callbacks import TrainResult as TrainResult
     from rl_training.runtime.evaluation import EvalResult as EvalResult
     from rl_training.runtime.seeds import SeedsResult as SeedsResult
+    from rl_training.search.evaluations import Evaluation as Evaluation
+    from rl_training.search.evaluations import evaluate_runs as evaluate_runs
 
 __version__ = "0.9.0"
 
@@ -71,6 +73,7 @@ _EXPORTS = {
     ),
     "runtime.evaluation": ("EvalResult",),
     "runtime.seeds": ("SeedsResult",),
+    "search.evaluations": ("Evaluation", "evaluate_runs"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

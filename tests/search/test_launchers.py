@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from rl_training.experiment.errors import ConfigError
-from rl_training.search.grid import configs_of, plan_of
 from rl_training.search.launch import MOST_RESTARTS, PAUSED, Ended, Job, Launcher, Restarts
 from rl_training.search.local import LocalProcesses, Slots
-from rl_training.search.runner import StudyRunner
-from rl_training.search.study import Study
+from rl_training.search.tune import Tuner
+from rl_training.search.tuning import TuningFolder
 from tests.conftest import Command
 from tests.search.test_sweep import KNOBS, same_weights, trained_whole
+from tests.search.test_tune import plan_for
 
 PATIENCE = 240.0
 """Seconds; only a failing test waits so long."""
@@ -177,9 +177,11 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.timeout(900)
-def test_a_run_whose_ray_node_is_lost_goes_on_elsewhere_bit_for_bit(
+def test_a_trial_whose_ray_node_is_lost_goes_on_elsewhere_bit_for_bit(
     cluster: Any, tmp_path: Path, light_fuse: Callable[[int, str], str]
 ) -> None:
+    """Of a tuning, whose test is a sweep on the nodes that are left."""
+    pytest.importorskip("optuna")
     from rl_training.search.ray_tasks import RayTasks
 
     launcher = RayTasks(cluster.address)
@@ -196,9 +198,12 @@ def test_a_run_whose_ray_node_is_lost_goes_on_elsewhere_bit_for_bit(
     said: list[str] = []
     keys = [*KNOBS, "total_updates=100", "checkpoint_interval=20", "eval_interval=20"]
     keys += [light_fuse(3, "node")]
-    study = Study(tmp_path / "study", configs_of(plan_of("bc/pendulum", keys, None)))
-    outcome = StudyRunner(study, launcher, said.append).run()
-    assert outcome.finished == ["default"], said
+    study = TuningFolder(tmp_path / "study", plan_for(keys))
+    tuner = Tuner(study, launcher, 1, said.append)
+    (trial,) = tuner.run()
+    assert (trial.state, len(trial.scores)) == ("finished", 1), said
     assert "lost by the Ray cluster" in said[0]
     assert launcher.workers == 1  # of two nodes one is left
-    assert same_weights(study.trials[0].run_dir, trained_whole(keys, tmp_path))
+    run = study.trial("trial-0000-s0").run_dir
+    assert same_weights(run, trained_whole(keys, tmp_path))
+    assert tuner.test([trial]).sentence.startswith("no better than the defaults")

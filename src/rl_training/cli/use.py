@@ -10,7 +10,24 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from rl_training.cli.options import OverwriteOption, StochasticOption, TrustOption, WhichOption, out
+from rl_training.cli.evaluations import evaluate_many, holds_many
+from rl_training.cli.launchers import (
+    AddressOption,
+    LauncherName,
+    LauncherOption,
+    SlurmOption,
+    Wanted,
+    WorkersOption,
+    resumable,
+)
+from rl_training.cli.options import (
+    OverwriteOption,
+    QuietOption,
+    StochasticOption,
+    TrustOption,
+    WhichOption,
+    out,
+)
 from rl_training.experiment.errors import ConfigError, printable
 
 app = typer.Typer()
@@ -37,13 +54,22 @@ def _policy(path: Path, checkpoint: str, trust: bool = False) -> tuple[Any, Path
 
 @app.command(name="eval")
 def evaluate(
-    path: Annotated[
-        Path, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="Run, checkpoint or export folder.")
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT...",
+            help="Run, checkpoint or export folders, or folders with runs in them.",
+        ),
     ],
     episodes: Annotated[
         int, typer.Option("--episodes", "-n", min=1, help="Whole episodes to run.")
     ] = 20,
-    checkpoint: WhichOption = "latest",
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint", help="Checkpoint of a run: latest, best, a tick such as 5000, or all."
+        ),
+    ] = "latest",
     seed: Annotated[
         int | None,
         typer.Option(help="Seed of the start states; by default those held out from training."),
@@ -64,16 +90,55 @@ def evaluate(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Keyword argument of the environment."),
     ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder that keeps the results of many policies; by default evaluations."
+        ),
+    ] = None,
+    workers: WorkersOption = None,
+    launcher: LauncherOption = LauncherName.LOCAL,
+    address: AddressOption = None,
+    slurm: SlurmOption = None,
+    quiet: QuietOption = False,
 ) -> None:
-    """Run whole episodes with a trained policy and report their returns."""
+    """Run whole episodes with a trained policy and report their returns.
+
+    Several policies are evaluated in parallel from the same start states. Their results do not
+    depend on the number of workers, and the same command goes on where it was stopped.
+
+    Example: rl-training eval runs/sac-... --episodes 50 --video swing-up.mp4
+
+    Many: rl-training eval runs --checkpoint all --workers 8
+    """
+    wanted = Wanted(launcher, workers, 1, address=address, slurm=slurm)
+    parallel = folder is not None or wanted != Wanted(LauncherName.LOCAL, None, 1)
+    mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
+    if len(paths) > 1 or checkpoint == "all" or parallel or holds_many(paths[0]):
+        if video is not None:
+            raise ConfigError("--video: it shows one policy; name a single run, or remove it")
+        mode |= {"episodes": episodes, "settings": tuple(settings or ()), "trust": trust}
+        resumable(evaluate_many)(
+            paths,
+            checkpoint,
+            wanted,
+            folder or Path("evaluations"),
+            again=overwrite,
+            shown=not quiet,
+            as_json=as_json,
+            **mode,
+        )
+        return
     from rl_training.experiment.config_files import apply_overrides
     from rl_training.export.contract import is_export
 
     if overwrite and video is None:
-        raise ConfigError("eval: --overwrite belongs to --video; nothing else is written")
+        raise ConfigError(
+            "eval: --overwrite belongs to --video, or to many policies; nothing else is written"
+        )
+    (path,) = paths
     agent, chosen = _policy(path, checkpoint, trust)
     # the video first, because more can go wrong with it
-    mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
     if settings:
         own = agent.config.env_kwargs if env is None else {}
         mode["env_kwargs"] = apply_overrides(own, settings)

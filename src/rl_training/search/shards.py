@@ -8,23 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import signal
-import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from rl_training.data.files import optional_module
 from rl_training.experiment.checkpoint import MANIFEST
-from rl_training.experiment.errors import DataError, RLTrainingError
+from rl_training.experiment.errors import DataError
 from rl_training.experiment.files import replace_text
 from rl_training.experiment.tracking import reraise_os_error, versions
-from rl_training.search.launch import Job
+from rl_training.search.batch import FilesJob, files_jobs, run_as_job
 
 PLAN_FILE, LOG_FOLDER = "collection.json", "logs"
-GROUPS_PER_WORKER = 4
-"""Jobs of each worker, so that all of them end at about the same time."""
+MODULE = "rl_training.search.shards"
 FOOTER = b"rl_training"
 """Key of a shard's counts in the metadata of its file."""
 
@@ -64,25 +60,6 @@ def fingerprint(checkpoint: Path) -> str:
     return hashlib.sha256((checkpoint / MANIFEST).read_bytes()).hexdigest()
 
 
-@dataclass(frozen=True)
-class ShardJob(Job):
-    """Writes some shards that are next to each other."""
-
-    folder: Path
-    first: int
-    last: int
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        bounds = (str(self.first), str(self.last))
-        return ("-m", "rl_training.search.shards", str(self.folder.absolute()), *bounds)
-
-    @property
-    def progress(self) -> str:
-        done = (shard_file(self.folder, index).exists() for index in range(self.first, self.last))
-        return str(sum(done))
-
-
 class ShardFolder:
     """The folder of a data set that is collected in shards."""
 
@@ -102,21 +79,11 @@ class ShardFolder:
         every = range(self.plan.shards)
         return [index for index in every if shard_file(self.folder, index).name not in there]
 
-    def jobs(self, workers: int) -> list[ShardJob]:
+    def jobs(self, workers: int) -> list[FilesJob]:
         """The missing shards, in groups."""
-        missing = self.missing()
-        size = max(1, math.ceil(len(missing) / (workers * GROUPS_PER_WORKER)))
-        groups: list[list[int]] = []
-        for index in missing:
-            if groups and groups[-1][-1] == index - 1 and len(groups[-1]) < size:
-                groups[-1].append(index)
-            else:
-                groups.append([index])
-        return [self._job(group[0], group[-1] + 1) for group in groups]
-
-    def _job(self, first: int, last: int) -> ShardJob:
-        name = f"shards-{first:05d}-{last - 1:05d}"
-        return ShardJob(name, self.folder / LOG_FOLDER / f"{name}.log", self.folder, first, last)
+        files = [shard_file(self.folder, index) for index in range(self.plan.shards)]
+        logs = self.folder / LOG_FOLDER
+        return files_jobs(MODULE, self.folder, files, logs, "shards", workers)
 
     def _refuse_other_contents(self) -> None:
         if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir())):
@@ -209,17 +176,5 @@ def write_shard(agent: Any, plan: CollectionPlan, folder: Path, index: int) -> N
     save_shard(dataset, shard_file(folder, index), plan.first_episode(index), metadata)
 
 
-def main(arguments: Sequence[str]) -> int:
-    # so that a draft is removed
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    folder, first, last = arguments
-    try:
-        write_shards(Path(folder), int(first), int(last))
-    except RLTrainingError as error:
-        print(f"error: {error}", flush=True)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_as_job(write_shards)
