@@ -7,15 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rl_training.cli.launchers import (
-    AddressOption,
-    LauncherName,
-    LauncherOption,
-    SlurmOption,
-    Wanted,
-    WorkersOption,
-    resumable,
-)
+from rl_training.cli.launchers import WITHOUT_TRAINING, Wanted, resumable, with_launcher
 from rl_training.cli.options import (
     EnvOption,
     OverwriteOption,
@@ -124,6 +116,7 @@ def make(
 
 
 @app.command()
+@with_launcher(*WITHOUT_TRAINING)
 def collect(
     path: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Run or checkpoint folder.")],
     target: Annotated[
@@ -157,13 +150,11 @@ def collect(
             help="Write a folder of Parquet files of so many episodes or steps, in parallel.",
         ),
     ] = None,
-    workers: WorkersOption = None,
-    launcher: LauncherOption = LauncherName.LOCAL,
-    address: AddressOption = None,
-    slurm: SlurmOption = None,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
     trust: TrustOption = False,
+    *,
+    wanted: Wanted,
 ) -> None:
     """Collect a data set with a trained policy in its environment.
 
@@ -200,10 +191,9 @@ def collect(
             seed=seed,
             trust=trust,
         )
-        wanted = Wanted(launcher, workers, 1, address=address, slurm=slurm)
         resumable(collect_shards)(Path(target), plan, wanted, shown=not quiet)
         return
-    if (workers, address, slurm) != (None, None, None) or launcher is not LauncherName.LOCAL:
+    if not wanted.is_default:
         raise ConfigError(
             "--workers, --launcher: only shards are collected in parallel; add --shard"
         )

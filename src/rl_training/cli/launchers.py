@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,31 +31,31 @@ class LauncherName(StrEnum):
 SLURM_WORKERS = 100
 """Jobs that are submitted at a time, unless asked otherwise; Slurm decides when they run."""
 
-WorkersOption = Annotated[
+_Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Runs at a time; by default one for each GPU, else for each core."),
 ]
-ThreadsOption = Annotated[
+_Threads = Annotated[
     int | None,
     typer.Option(min=1, help="Threads of each run; by default a fair share, on a cluster 1."),
 ]
-GpusOption = Annotated[
+_Gpus = Annotated[
     str | None,
     typer.Option(help="GPUs that the runs here take in turn, such as 0,1; by default all."),
 ]
-LauncherOption = Annotated[
+_Launcher = Annotated[
     LauncherName, typer.Option(help="Where runs are trained: in processes here, by Ray or Slurm.")
 ]
-AddressOption = Annotated[
+_Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT", help="Of a Ray cluster; by default that of this machine, or a new one."
     ),
 ]
-GpusPerRunOption = Annotated[
+_GpusPerRun = Annotated[
     float | None, typer.Option(min=0.0, help="GPUs of each run on a cluster; with Ray also 0.5.")
 ]
-SlurmOption = Annotated[
+_Slurm = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
@@ -66,13 +68,18 @@ SlurmOption = Annotated[
 class Wanted:
     """The launcher that the options describe."""
 
-    name: LauncherName
+    name: LauncherName = LauncherName.LOCAL
     workers: int | None = None
     threads: int | None = None
     gpus: str | None = None
     address: str | None = None
     gpus_per_run: float | None = None
     slurm: list[str] | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing was asked for."""
+        return self == Wanted(threads=self.threads)
 
     def launcher(self, folder: Path, jobs: int, devices: Iterable[str] = ()) -> Launcher[Any]:
         """Made for so many jobs at most, whose files are in this folder.
@@ -113,6 +120,50 @@ class Wanted:
             if value is not None and self.name not in owners:
                 names = " or ".join(f"--launcher {owner.value}" for owner in owners)
                 raise ConfigError(f"{option}: it needs {names}; remove it, or choose that launcher")
+
+
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "workers": (_Workers, None),
+    "threads": (_Threads, None),
+    "gpus": (_Gpus, None),
+    "launcher": (_Launcher, LauncherName.LOCAL),
+    "address": (_Address, None),
+    "gpus_per_run": (_GpusPerRun, None),
+    "slurm": (_Slurm, None),
+}
+"""Annotations and defaults, by the name of the argument."""
+WITHOUT_TRAINING = ("workers", "launcher", "address", "slurm")
+"""Options of jobs that use one thread and no GPU."""
+
+
+def with_launcher(
+    *names: str,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of launchers, by default all; it gets them as `wanted`."""
+    chosen = names or tuple(OPTIONS)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [one for one in own.parameters.values() if one.name != "wanted"]
+        parameters += [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+            for name, (annotation, default) in OPTIONS.items()
+            if name in chosen
+        ]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            options = {name: given.pop(name) for name in chosen}
+            name, threads = options.pop("launcher"), options.pop("threads", 1)
+            command(**given, wanted=Wanted(name, threads=threads, **options))
+
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
 
 
 class _Terminated(BaseException):

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.cli.compare import comparison_table
-from rl_training.cli.launchers import (
-    AddressOption,
-    GpusOption,
-    GpusPerRunOption,
-    LauncherName,
-    LauncherOption,
-    SlurmOption,
-    ThreadsOption,
-    Wanted,
-    WorkersOption,
-    resumable,
-)
+from rl_training.cli.launchers import Wanted, resumable, with_launcher
 from rl_training.cli.options import (
     ConfigArgument,
     DeviceOption,
@@ -39,6 +28,7 @@ app = typer.Typer()
 
 @app.command()
 @resumable
+@with_launcher()
 def sweep(
     config: Annotated[
         str,
@@ -54,14 +44,9 @@ def sweep(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the study; by default sweeps/CONFIG.")
     ] = None,
-    workers: WorkersOption = None,
-    threads: ThreadsOption = None,
-    gpus: GpusOption = None,
-    launcher: LauncherOption = LauncherName.LOCAL,
-    address: AddressOption = None,
-    gpus_per_run: GpusPerRunOption = None,
-    slurm: SlurmOption = None,
     device: DeviceOption = None,
+    *,
+    wanted: Wanted,
 ) -> None:
     """Train every combination of values, in parallel, and compare them.
 
@@ -86,7 +71,6 @@ def sweep(
     configs = configs_of(plan)
     find_modules_here(any(modules_named(each.to_dict()) for _, each in configs))
     place = _place_of(folder, "sweeps", config)
-    wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
     runs = wanted.launcher(place, len(configs), [each.device for _, each in configs])
     study = Study(place, configs)
     out.print(f"{len(study.trials)} runs in {study.folder}, {runs.words}", soft_wrap=True)
@@ -112,6 +96,7 @@ def sweep(
 
 @app.command()
 @resumable
+@with_launcher()
 def tune(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
@@ -139,14 +124,9 @@ def tune(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the study; by default tunings/CONFIG.")
     ] = None,
-    workers: WorkersOption = None,
-    threads: ThreadsOption = None,
-    gpus: GpusOption = None,
-    launcher: LauncherOption = LauncherName.LOCAL,
-    address: AddressOption = None,
-    gpus_per_run: GpusPerRunOption = None,
-    slurm: SlurmOption = None,
     device: DeviceOption = None,
+    *,
+    wanted: Wanted,
 ) -> None:
     """Search for better knobs, and test what was found on seeds of its own.
 
@@ -188,7 +168,6 @@ def tune(
     )
     place = _place_of(folder, "tunings", config)
     runs = 1 if base.total_timesteps is None else seeds
-    wanted = Wanted(launcher, workers, threads, gpus, address, gpus_per_run, slurm)
     jobs = wanted.launcher(place, trials * runs, [base.device])
     study = TuningFolder(place, plan)
     tuner = Tuner(study, jobs, trials, _say)

@@ -11,15 +11,7 @@ import typer
 from rich.table import Table
 
 from rl_training.cli.evaluations import evaluate_many, holds_many
-from rl_training.cli.launchers import (
-    AddressOption,
-    LauncherName,
-    LauncherOption,
-    SlurmOption,
-    Wanted,
-    WorkersOption,
-    resumable,
-)
+from rl_training.cli.launchers import WITHOUT_TRAINING, Wanted, resumable, with_launcher
 from rl_training.cli.options import (
     OverwriteOption,
     QuietOption,
@@ -53,6 +45,7 @@ def _policy(path: Path, checkpoint: str, trust: bool = False) -> tuple[Any, Path
 
 
 @app.command(name="eval")
+@with_launcher(*WITHOUT_TRAINING)
 def evaluate(
     paths: Annotated[
         list[Path],
@@ -96,11 +89,9 @@ def evaluate(
             "--out", help="Folder that keeps the results of many policies; by default evaluations."
         ),
     ] = None,
-    workers: WorkersOption = None,
-    launcher: LauncherOption = LauncherName.LOCAL,
-    address: AddressOption = None,
-    slurm: SlurmOption = None,
     quiet: QuietOption = False,
+    *,
+    wanted: Wanted,
 ) -> None:
     """Run whole episodes with a trained policy and report their returns.
 
@@ -111,8 +102,7 @@ def evaluate(
 
     Many: rl-training eval runs --checkpoint all --workers 8
     """
-    wanted = Wanted(launcher, workers, 1, address=address, slurm=slurm)
-    parallel = folder is not None or wanted != Wanted(LauncherName.LOCAL, None, 1)
+    parallel = folder is not None or not wanted.is_default
     mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
     if len(paths) > 1 or checkpoint == "all" or parallel or holds_many(paths[0]):
         if video is not None:
