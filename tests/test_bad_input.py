@@ -1111,7 +1111,8 @@ def test_eval_without_checkpoints(cli: Command, bc_run: Path, tmp_path: Path) ->
     assert_refused(cli("eval", newest(bc_run), "--checkpoint", "best"), "one checkpoint already")
     shutil.rmtree(bc_run / "checkpoints")
     assert_refused(cli("eval", bc_run), str(bc_run), "no checkpoint yet", "resume")
-    assert_refused(cli("eval", tmp_path), "not a checkpoint", "manifest.json")
+    (tmp_path / "empty").mkdir()
+    assert_refused(cli("eval", tmp_path / "empty"), "not a checkpoint", "manifest.json")
 
 
 OBSERVATIONS: list[tuple[str, str]] = [
