@@ -51,7 +51,7 @@ def search_jobs(options: Options) -> list[Job]:
     overhead = {
         "what": "overhead",
         "config": "awr/pendulum",
-        "keys": {"total_updates": updates, "eval_interval": updates // 4},
+        "keys": {"total_updates": updates, "eval_interval": updates // 4, "device": "cpu"},
         "axis": ["algo_kwargs.temperature", [0.5, 1.0]],
     }
     return [
