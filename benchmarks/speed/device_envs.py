@@ -49,6 +49,22 @@ GOALS = {
     "ppo-ant": Goal("ppo/ant_warp", 4_000, 5),
     "sac-halfcheetah": Goal("sac/halfcheetah_warp", 9_000, 10),
 }
+
+
+@dataclass(frozen=True)
+class Together:
+    """Seeds of one config at once: worlds of each, and environment steps of each."""
+
+    config: str
+    num_envs: int
+    steps: int
+
+
+SEEDS, MOST_TIMES = 16, 4.0
+TOGETHER = {
+    "ppo-cartpole": Together("ppo/cartpole_torch", 256, 2_000_000),
+    "ppo-halfcheetah": Together("ppo/halfcheetah_warp", 512, 500_000),
+}
 RESUMED = ("ppo/hopper_warp", "ppo/ant_warp", "sac/halfcheetah_warp", "ppo/cartpole_torch")
 MODELS = ("InvertedPendulum", "Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")
 MOST_DIFFERENCE = 1e-4
@@ -59,6 +75,10 @@ def device_envs_jobs(options: Options) -> list[Job]:
     for name, rate in RATES.items():
         spec = {"what": "rate", "config": rate.config, "steps": rate.steps, "quick": quick}
         jobs.append(Job(NAME, f"rate-{name}", 0, MODULE, spec, cost=60, gpu=True))
+    for name, together in TOGETHER.items():
+        sizes = {"num_envs": together.num_envs, "steps": together.steps, "seeds": SEEDS}
+        spec = {"what": "seeds", "config": together.config, "quick": quick, **sizes}
+        jobs.append(Job(NAME, f"seeds-{name}", 0, MODULE, spec, cost=60, gpu=True))
     for name, goal in GOALS.items():
         for seed in options.seeds[:1]:
             spec = {
@@ -99,6 +119,14 @@ def device_envs_report(records: Records, _: Path) -> Section:
         shown = [number(result.get(key)) for key in ("num_envs", "env_steps_per_second")]
         alone = number(result.get("simulation_per_second"))
         rates.append([rate.config, *shown, alone, number(rate.least), text])
+    together = []
+    for name, case in TOGETHER.items():
+        result = found(f"seeds-{name}")
+        title = f"{case.config}, {case.num_envs} worlds of each of {SEEDS} seeds"
+        values = [result["ratio"]] if result else []
+        verdict = gates.at_most(f"{title}: times one seed", values, MOST_TIMES)
+        verdicts.append(verdict)
+        together.append([title, number(result.get("ratio")), number(MOST_TIMES), verdict.text])
     goals = []
     for name, goal in GOALS.items():
         result = found(f"goal-{name}")
@@ -135,6 +163,8 @@ def device_envs_report(records: Records, _: Path) -> Section:
             "rates, compilation and evaluation are not. *Simulation alone* steps the worlds with "
             "random actions.",
             table(("config", "worlds", "env steps/s", "simulation alone", "gate", ""), rates),
+            "Seeds that are trained at once, beside one of them in a run of its own:",
+            table(("run", "times the time of one", "gate", ""), together),
             "Mean return of the last policy over 20 episodes in Gymnasium's CPU environment:",
             table(("run", "return", "env steps", "gate", ""), goals),
             "A run that is killed half-way and resumed beside one that is not:",

@@ -15,7 +15,13 @@ from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.envs.device.compared import differences
 from rl_training.envs.device.worlds import Worlds
 from rl_training.experiment.config import load_config
-from rl_training.runtime.build import build_algorithm, build_loop, run_scope, task_spaces
+from rl_training.runtime.build import (
+    build_algorithm,
+    build_clock,
+    build_loop,
+    run_scope,
+    task_spaces,
+)
 from rl_training.runtime.callbacks import StepEvent
 
 QUICK = {"num_envs": 64, "engine": "eager"}
@@ -68,6 +74,40 @@ def rate(request: Request) -> dict[str, Any]:
         "collecting": loop.experience.engine.mode,
         "notes": notes,
     }
+
+
+def seeds(request: Request) -> dict[str, Any]:
+    """Seconds of equally many steps of one seed and of several at once."""
+    spec, quick = request.spec, request.spec["quick"]
+    count, steps = (3, 512) if quick else (spec["seeds"], spec["steps"])
+    config = config_of(request, total_timesteps=100 * steps, num_envs=spec["num_envs"])
+    if quick:
+        config = config.replace(num_envs=16)
+    spaces, seconds = task_spaces(config), {}
+    for name in ("one", "many"):
+        with run_scope(config, spaces):
+            if name == "one":
+                loop: Any = build_loop(config, build_algorithm(config, spaces))
+                moved, first = loop, loop
+            else:
+                together = config.replace(seeds=list(range(count)))
+                each = [together.replace(seeds=None, seed=seed) for seed in range(count)]
+                agents = [build_algorithm(one, spaces) for one in each]
+                moved = build_clock(together, agents)
+                first = moved.loops[0]
+            while first.progress.updates == 0:  # captures and compiles
+                moved.advance(1)
+            moved.advance(steps // 4)
+            wait()
+            began, before = time.monotonic(), first.progress.env_steps
+            moved.advance(steps)
+            wait()
+            taken = first.progress.env_steps - before
+            seconds[name] = (time.monotonic() - began) / taken
+            first.close()
+    ratio = seconds["many"] / seconds["one"]
+    print(f"{count} seeds take {ratio:.2f} times as long as one")
+    return {"seeds": count, "num_envs": config.num_envs, "ratio": ratio, "seconds": seconds}
 
 
 def simulation_rate(worlds: Worlds, steps: int = 100) -> float:
@@ -167,6 +207,7 @@ def models(request: Request) -> dict[str, Any]:
 
 WORK: dict[str, Callable[[Request], dict[str, Any]]] = {
     "rate": rate,
+    "seeds": seeds,
     "goal": goal,
     "resume": resume,
     "models": models,

@@ -95,7 +95,7 @@ def test_whole_episodes_have_the_returns_of_gymnasium() -> None:
         worlds, generator = worlds_of(f"torch/{name}", 256), torch.Generator().manual_seed(0)
         for _ in range(steps):
             worlds.step(random_actions(worlds, generator))
-        found = worlds.totals()
+        (found,) = worlds.totals()
         returns = []
         with gym.make(name) as env:
             env.action_space.seed(1)
@@ -168,7 +168,7 @@ def test_episodes_end_by_termination_or_by_the_time_limit() -> None:
     assert not any(truncated[0] for _, truncated in flags)
     assert float(step.next_obs[1, 0]) == float(first)
     assert float(worlds.obs[1, 0]) != float(first)
-    totals = worlds.totals()
+    (totals,) = worlds.totals()
     assert totals.episodes == 2
     assert totals.length_sum == 6 + 1 + next(i for i, t in enumerate(flags) if t[0][0])
 
@@ -178,26 +178,29 @@ def test_state_is_tensors_from_which_another_process_continues() -> None:
     one, other = worlds_of("torch/Acrobot-v1", 3, 1), worlds_of("torch/Acrobot-v1", 3, 1)
     for _ in range(7):
         one.step(random_actions(one, generator))
-    state = one.training_state()
-    other.load_training_state(state)
-    assert other.exact
+    state = one.of(0).training_state()
+    part = other.of(0)
+    part.load_training_state(state)
+    assert part.exact
     for _ in range(7):
         actions = random_actions(one, generator)
         for a, b in zip(one.step(actions), other.step(actions), strict=True):
             assert torch.equal(a, b)
     state["card"] = "another card"
-    other.load_training_state(state)
-    assert not other.exact
-    assert "simulated on another card" in other.notes[0]
+    part.load_training_state(state)
+    assert not part.exact
+    assert "simulated on another card" in part.notes[0]
     Reach.deterministic = False
     try:
-        assert "does not repeat" in (worlds_of("simulators/Reach-v0", 1).inexact_because or "")
+        assert "does not repeat" in (
+            worlds_of("simulators/Reach-v0", 1).of(0).inexact_because or ""
+        )
     finally:
         Reach.deterministic = True
     with pytest.raises(CheckpointError, match=r"holds 3 worlds.*this run has 4"):
-        worlds_of("torch/Acrobot-v1", 4, 1).load_training_state(state)
+        worlds_of("torch/Acrobot-v1", 4, 1).of(0).load_training_state(state)
     with pytest.raises(CheckpointError, match="holds no worlds"):
-        other.load_training_state({"seeds": []})
+        part.load_training_state({"seeds": []})
 
 
 def test_a_world_with_nan_is_named_with_seed_and_step() -> None:

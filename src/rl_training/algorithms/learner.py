@@ -111,6 +111,14 @@ class Learner(nn.Module, Generic[P]):
             optimizer.move(fn)
         return self
 
+    def count_as(self, other: Learner[P]) -> None:
+        """Take over what agents in one batched update have in common: how many updates and steps
+        they have made, and the learning rates."""
+        self.update_count.copy_(other.update_count)
+        for name, optimizer in self.optimizers.items():
+            optimizer.steps.copy_(other.optimizers[name].steps)
+            optimizer.lr.copy_(other.optimizers[name].lr)
+
     def training_state(self) -> dict[str, Any]:
         """The complete state for an exact resume."""
         return {

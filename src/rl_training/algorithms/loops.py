@@ -16,6 +16,7 @@ from typing_extensions import get_protocol_members
 
 from rl_training.algorithms import roles
 from rl_training.algorithms.params import DiscountedParams, OfflineToOnlineParams
+from rl_training.envs.device.register import device_task
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.replay.batch import Batch
@@ -59,8 +60,9 @@ class LoopFamily:
     """Whether it learns from a data set, or can."""
     needs_env: bool = True
     """Whether it learns in the environment; otherwise that serves evaluations alone."""
-    many_seeds: bool = False
-    """Whether one run may train several seeds at once."""
+    many_seeds: str | Callable[..., Any] | None = None
+    """What builds the clock of several seeds that are trained at once, from a configuration, an
+    algorithm per seed and data, or where it is; None if one run trains one seed."""
     overlaps: bool = False
     """Whether it can update while the environments make a step."""
     online_knobs: tuple[str, ...] = ()
@@ -112,11 +114,29 @@ class LoopFamily:
 
     def builder(self, package: str) -> Callable[..., Any]:
         """The function that builds the loop; relative names are those of `package`."""
-        if not isinstance(self.build, str):
-            return self.build
-        module, _, function = self.build.partition(":")
-        built: Callable[..., Any] = getattr(importlib.import_module(module, package), function)
-        return built
+        return _found(self.build, package)
+
+    def seeds_builder(self, package: str) -> Callable[..., Any]:
+        """The function that builds the clock of several seeds."""
+        assert self.many_seeds is not None
+        return _found(self.many_seeds, package)
+
+    def refuse_seeds(self, name: str, config: TrainConfig) -> None:
+        """Refuse several seeds of algorithm `name` where one run trains one."""
+        if config.seeds is None:
+            return
+        if self.many_seeds is None:
+            raise ConfigError(
+                f"seeds: {name} trains one seed per run, only offline algorithms without a model, "
+                "and those with a replay or rollouts in worlds on the device, train several at "
+                "once; remove this key"
+            )
+        if self.needs_env and device_task(config.env_id) is None:
+            raise ConfigError(
+                f"seeds: {name} trains several seeds at once only in worlds on the device, such as "
+                f"env_id=torch/CartPole-v1 or env_id=warp/Hopper-v5, and '{config.env_id}' is "
+                "stepped on the CPU; remove this key, or sweep the seeds: rl-training sweep"
+            )
 
     def refuse_unfit(self, algorithm: type[Algorithm] | Algorithm) -> None:
         """Refuse an algorithm that does not fit the loop: a class by the methods and the knobs
@@ -183,7 +203,7 @@ LOOPS = {
             unread=ENVIRONMENT_KEYS,
             needs_data=True,
             needs_env=False,
-            many_seeds=True,
+            many_seeds=".offline:build_seeds",
         ),
         LoopFamily(
             "model_based_offline",
@@ -232,6 +252,7 @@ LOOPS = {
             how=_IN_ENVIRONMENT,
             overlaps=True,
             unread=("dataset", *UPDATE_BUDGETS),
+            many_seeds=".off_policy_seeds:build",
         ),
         LoopFamily(
             "on_policy",
@@ -241,6 +262,7 @@ LOOPS = {
             roles.RolloutKnobs,
             how=_IN_ENVIRONMENT,
             unread=("dataset", *UPDATE_BUDGETS),
+            many_seeds=".on_policy_seeds:build",
         ),
         LoopFamily(
             "model_based",
@@ -263,6 +285,14 @@ LOOPS = {
     )
 }
 """Every loop by its name."""
+
+
+def _found(target: str | Callable[..., Any], package: str) -> Callable[..., Any]:
+    if not isinstance(target, str):
+        return target
+    module, _, function = target.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module, package), function)
+    return found
 
 
 def register_loop(loop: LoopFamily) -> None:
@@ -321,11 +351,7 @@ def check_keys(algorithm: type[Algorithm], config: TrainConfig) -> None:
             f"overlap_updates: {algorithm.name()} {chosen.how}, and {alone}; set it to false"
         )
     chosen.check_environment(algorithm.name(), config)
-    if config.seeds is not None and not chosen.many_seeds:
-        raise ConfigError(
-            f"seeds: {algorithm.name()} trains one seed per run, only offline algorithms without a "
-            "model train several at once; remove this key"
-        )
+    chosen.refuse_seeds(algorithm.name(), config)
     params = config.params
     if chosen.check is not None:
         chosen.check(params)

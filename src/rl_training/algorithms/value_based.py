@@ -35,6 +35,7 @@ from rl_training.experiment.config import (
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Linear, Log
 from rl_training.models import Carry, Observed, Past, Policy, RecurrentMemory, frozen_copy
+from rl_training.models.draws import normal, uniform_places
 from rl_training.models.masks import random_allowed
 from rl_training.models.value_networks import GreedyPolicy
 from rl_training.replay.batch import Batch
@@ -129,10 +130,10 @@ def epsilon(fraction: float | Tensor, params: ValueParams) -> float | Tensor:
 def epsilon_greedy(greedy: Tensor, num_actions: int, epsilon: float | Tensor) -> Tensor:
     """Each action of `greedy`, (B,), replaced by a uniform one with probability `epsilon`."""
     # one number for both questions: below epsilon, its place there is the action
-    place = torch.rand(greedy.shape, dtype=torch.float64, device=greedy.device)
+    place = uniform_places(greedy)
     least = epsilon.clamp(min=1e-12) if isinstance(epsilon, Tensor) else max(epsilon, 1e-12)
     uniform = (place * (num_actions / least)).long()
-    return torch.where(place < epsilon, uniform.clamp_(max=num_actions - 1), greedy)
+    return torch.where(place < epsilon, uniform.clamp(max=num_actions - 1), greedy)
 
 
 def of_action(values: Tensor, action: Tensor) -> Tensor:
@@ -305,7 +306,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         seen, carry = self.remembered(self.network_input(obs), carry)
         noise = None
         if explore and noisy:  # the same for all rows of one step
-            noise = torch.randn(self.network.noise_size, device=obs.device)
+            noise = normal(self.network.noise_size, obs.device)
         action = self.network.mode(seen, noise)
         if explore and not noisy:
             share = epsilon(self.fraction, self.params)

@@ -34,9 +34,7 @@ from rl_training.experiment.tracking import (
 )
 from rl_training.experiment.trust import refuse_unknown_modules
 from rl_training.reports.live import LiveReport
-from rl_training.runtime.build import build_algorithm, run_scope, task_spaces
-from rl_training.runtime.loops.data import training_data
-from rl_training.runtime.loops.offline import LoopsInStep
+from rl_training.runtime.build import build_algorithm, build_clock, run_scope, task_spaces
 from rl_training.runtime.seeds import SeedsResult, seed_config, seed_folder, seeds_trainer
 
 
@@ -48,7 +46,8 @@ def learn_seeds(
     progress: bool = True,
     **options: Any,
 ) -> SeedsResult:
-    """Train one agent of an offline algorithm per seed, all in one batched update.
+    """Train one agent per seed, all in one batched update: of an offline algorithm, or in worlds
+    on the device.
 
     `source` is a packaged config such as "iql/pendulum", a YAML file or a `TrainConfig`;
     `seeds` a number of agents, counted from the config's seed, or the seeds themselves. Each
@@ -70,8 +69,7 @@ def learn_seeds(
         make_sinks(config)
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in config.seeds or ()]
         beginning = begin(config, agents, first.data_in_memory)
-        data = training_data(config, agents[0], first.data_in_memory)
-        clock = LoopsInStep(config, agents, data)
+        clock = build_clock(config, agents, first.data_in_memory)
         config = with_absolute_paths(config.settled(engine=clock.engine.mode))
         run_dir = create_run_folder(config)
         with removed_on_failure(run_dir):
@@ -113,7 +111,7 @@ def resume_seeds(
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
             console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
             config = config.settled(engine="auto")
-        clock = LoopsInStep(config, agents, training_data(config, agents[0], None))
+        clock = build_clock(config, agents)
         trainer = seeds_trainer(config, agents, clock, run_dir, console, live.callbacks())
         for part in trainer.records:
             check_checkpoints(part.store, part.config, spaces, console)

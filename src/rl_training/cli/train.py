@@ -52,7 +52,7 @@ def train(
 
     Your own task: rl-training train sac env_id=mymodule:MyEnv-v0 total_timesteps=100000
 
-    Several seeds at once (offline): --seeds 8, or the key seeds=[3,14,15]
+    Several seeds at once, offline or in worlds on the device: --seeds 8, or seeds=[3,14,15]
 
     For schedulers, which start a command again: run_name=mine --resume
     """

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_training.execution import can_branch_on
 from rl_training.models.architecture import Architecture, Layers
+from rl_training.models.draws import exponential_like, has_source
 from rl_training.models.encoders import Observed
 from rl_training.models.policies import ChoicePolicy
 from rl_training.models.stacked import DeferredForward
@@ -53,9 +55,13 @@ class MultiCategoricalPolicy(ChoicePolicy):
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         log_probs: Tensor = self(obs)
-        rows = [part.exp().reshape(-1, part.shape[-1]) for part in self.parts(log_probs)]
-        drawn = torch.cat([torch.multinomial(row, 1) for row in rows], dim=-1)
-        action = drawn.reshape(*log_probs.shape[:-1], len(self.choices))
+        if can_branch_on(log_probs) and not has_source():
+            rows = [part.exp().reshape(-1, part.shape[-1]) for part in self.parts(log_probs)]
+            drawn = torch.cat([torch.multinomial(row, 1) for row in rows], dim=-1)
+            action = drawn.reshape(*log_probs.shape[:-1], len(self.choices))
+        else:  # `multinomial` waits for the device to check its input
+            places = log_probs.exp() / exponential_like(log_probs)
+            action = torch.stack([part.argmax(-1) for part in self.parts(places)], dim=-1)
         return action, self.log_prob_under(log_probs, action)
 
     def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

@@ -91,16 +91,17 @@ class RewardScale(nn.Module):
     variance: Tensor
     count: Tensor
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
+    def __init__(self, num_envs: int, gamma: float, *runs: int) -> None:
+        """`runs` are further axes, behind that of environments, with scales of their own."""
         super().__init__()
         self.gamma = gamma
-        self.register_buffer("returns", torch.zeros(num_envs))
+        self.register_buffer("returns", torch.zeros(num_envs, *runs))
         for name, value in (("mean", 0.0), ("variance", 1.0), ("count", 0.0)):
-            self.register_buffer(name, torch.tensor(value))
+            self.register_buffer(name, torch.full(runs, value))
 
     @torch.no_grad()
     def scaled(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Update the scale with the (E,) rewards of one vector step and return them scaled."""
+        """Update the scale with the (E, ...) rewards of one vector step and return them scaled."""
         self.returns = self.returns * self.gamma + reward
         self.mean, self.variance, self.count = merged_moments(
             self.mean, self.variance, self.count, self.returns

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from rl_training.execution import can_branch_on
 from rl_training.models.architecture import Architecture, Layers, Net
+from rl_training.models.draws import exponential_like, has_source, normal_like
 from rl_training.models.encoders import Observed
 from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP, output
@@ -201,7 +202,7 @@ class BoxPolicy(MeanPolicy):
 
     def sample(self, obs: Tensor) -> Tensor:
         distribution = self(obs)
-        return self.rsample_from(distribution, torch.randn_like(distribution[0]))[0]
+        return self.rsample_from(distribution, normal_like(distribution[0]))[0]
 
     def rsample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Reparameterised actions and their log-densities for standard normal `noise`
@@ -290,7 +291,7 @@ class GaussianPolicy(MeanPolicy):
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Random actions before they are clipped, and their (B,) log-densities."""
         mean = self.mean(obs)
-        noise = torch.randn_like(mean)
+        noise = normal_like(mean)
         log_prob = (-0.5 * noise.square() - self.log_std - _HALF_LOG_TAU).sum(-1)
         return mean + self.log_std.exp() * noise, log_prob
 
@@ -364,11 +365,11 @@ class CategoricalPolicy(ChoicePolicy):
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         log_probs: Tensor = self(obs)
-        if can_branch_on(log_probs):
+        if can_branch_on(log_probs) and not has_source():
             flat = log_probs.exp().reshape(-1, log_probs.shape[-1])
             action = torch.multinomial(flat, 1).reshape(log_probs.shape[:-1])
         else:  # `multinomial` waits for the device to check its input
-            action = (log_probs.exp() / torch.empty_like(log_probs).exponential_()).argmax(-1)
+            action = (log_probs.exp() / exponential_like(log_probs)).argmax(-1)
         return action, log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -401,5 +402,5 @@ class DeterministicPolicy(MeanPolicy):
         action = self.mode(obs)
         if not self.exploration_noise:
             return action
-        noise = self.exploration_noise * torch.randn_like(action)
+        noise = self.exploration_noise * normal_like(action)
         return (action + noise).clamp(-1.0, 1.0)

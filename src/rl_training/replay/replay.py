@@ -51,7 +51,9 @@ class ReplayBuffer:
         gamma: float,
         n_step: int = 1,
         priorities: Priorities | None = None,
+        rows: Tensor | None = None,
     ) -> None:
+        """`rows` is memory for the transitions, where it is a part of something larger."""
         least = num_envs * (n_step + 1)
         if capacity < least:
             raise ConfigError(
@@ -71,7 +73,8 @@ class ReplayBuffer:
         self.discrete = spaces.is_discrete
         self.widths = row_widths(spaces)
         # Not zeroed: the memory is allocated as it fills, and empty rows are never sampled.
-        self.rows = torch.empty(self.capacity, sum(self.widths), device=device)
+        size = (self.capacity, sum(self.widths))
+        self.rows = torch.empty(size, device=device) if rows is None else rows.view(size)
         self._cursor = 0  # vector step to write next
         self._filled = 0  # vector steps in the ring
         self._used = 0  # vector steps of the ring that were ever written
@@ -127,6 +130,11 @@ class ReplayBuffer:
     def __len__(self) -> int:
         """The number of transitions that can be sampled."""
         return self._filled * self.num_envs
+
+    @property
+    def size(self) -> Tensor:
+        """The same as a float64 tensor on the device."""
+        return self._device_size
 
     # --- storing ------------------------------------------------------------------------------
 
@@ -267,9 +275,11 @@ class ReplayBuffer:
 
     def gather(self, index: Tensor) -> Batch:
         """Return the transitions in the given rows."""
-        obs, next_obs, action, reward, discount = torch.split(
-            self.rows.index_select(0, index), self.widths, dim=1
-        )
+        return self.unpacked(self.rows.index_select(0, index))
+
+    def unpacked(self, rows: Tensor) -> Batch:
+        """The transitions of (B, width) packed rows."""
+        obs, next_obs, action, reward, discount = torch.split(rows, self.widths, dim=1)
         if self.frames is not None:
             obs, next_obs = self.frames.images(obs), self.frames.images(next_obs)
         return Batch(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.functional import Metrics
@@ -141,14 +141,25 @@ class VmapLearner:
     Corresponding tensors of all agents are stacked along a first axis, and the agents' own
     tensors become views of them: each agent remains a complete algorithm that can act, be saved
     and be restored.
+
+    `draw` draws a batch for the agent that it is given; with `batches`, every update takes the
+    agents' parts of what that returns instead, a tree of tensors with a first axis of agents.
+    `touched` are the tensors outside the agents that `batches` writes to.
     """
 
-    def __init__(self, agents: Sequence[Algorithm], draw: Draw, seeds: Sequence[int]) -> None:
-        self.agents, self.draw = agents, draw
+    def __init__(
+        self,
+        agents: Sequence[Algorithm],
+        draw: Draw | None,
+        seeds: Sequence[int],
+        batches: Callable[[], Any] | None = None,
+        touched: Sequence[Tensor] = (),
+    ) -> None:
+        self.agents, self.draw, self.batches, self.touched = agents, draw, batches, touched
         self.device = agents[0].update_count.device
         self.slow_to_compile, self.fuses = agents[0].slow_to_compile, False
         self.template = copy.deepcopy(agents[0])
-        self.random = random_blocks(self.template, draw, seeds)
+        self.random = random_blocks(self.template, self._draw_once, seeds)
         self.template.drawn_ahead = self.random
         self.stacked: list[Tensor] = []
         for tensors in zip(*(agent.state_tensors() for agent in agents), strict=True):
@@ -156,7 +167,14 @@ class VmapLearner:
             self.stacked.append(together)
             for tensor, own in zip(tensors, together, strict=True):
                 tensor.data = own
-        self._whole: Callable[[], Metrics] = self._update_all
+        self._whole: Callable[..., Metrics] = self._update_all
+
+    def _draw_once(self, agent: Algorithm) -> Any:
+        """A batch as the first agent gets it."""
+        if self.batches is None:
+            assert self.draw is not None
+            return self.draw(agent)
+        return tree_map(lambda x: x[0] if isinstance(x, Tensor) else x, self.batches())
 
     def attached(self) -> AbstractContextManager[None]:
         return nullcontext()  # the template belongs to this learner
@@ -169,16 +187,33 @@ class VmapLearner:
 
     def update(self) -> Metrics:
         """Metrics have a first axis of agents."""
-        return self._whole()
+        return self._whole(*(() if self.batches is None else (self.batches(),)))
 
-    def _update_all(self) -> Metrics:
-        def one(tensors: list[Tensor], numbers: list[Tensor]) -> Metrics:
+    def _update_all(self, *batches: Any) -> Metrics:
+        leaves, structure = tree_flatten(batches)
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+        def one(tensors: list[Tensor], numbers: list[Tensor], own: list[Tensor]) -> Metrics:
+            rest = iter(own)
+            filled = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            batch = tree_unflatten(filled, structure)
             with holding(self.template, tensors), self.random.row_of(numbers):
-                return self.template.step(self.draw(self.template))
+                return self.template.step(batch[0] if batch else self._draw_once(self.template))
 
         with batching(len(self.agents)):
-            metrics: Metrics = torch.vmap(one)(self.stacked, self.random.numbers)
+            metrics: Metrics = torch.vmap(one)(self.stacked, self.random.numbers, given)
         return metrics
+
+    def every(self, work: Callable[..., Any], *inputs: Tensor) -> Any:
+        """`work(agent, ...)` for all agents at once, each with its part of the inputs, which have
+        a first axis of agents as the results have; gradients are off."""
+
+        def one(tensors: list[Tensor], *own: Tensor) -> Any:
+            with holding(self.template, tensors):
+                return work(self.template, *own)
+
+        with batching(len(self.agents)), torch.no_grad():
+            return torch.vmap(one)(self.stacked, *inputs)
 
     def act(self, obs: Tensor, carry: Carry | None = None) -> Act:
         """(agents, B, ...) actions without exploration for as many raw observations."""
@@ -195,7 +230,7 @@ class VmapLearner:
         return acted
 
     def tensors(self) -> list[Tensor]:
-        return [*self.stacked, *self.random.counters]
+        return [*self.stacked, *self.random.counters, *self.touched]
 
 
 def random_blocks(algorithm: Algorithm, draw: Draw, seeds: Sequence[int]) -> RandomBlocks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -26,7 +26,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.seeding import derive_seed
 from rl_training.runtime import loops
-from rl_training.runtime.loops import Loop
+from rl_training.runtime.loops import Loop, SeedsClock
 from rl_training.runtime.loops.data import read_data
 
 ONE_THREAD_UP_TO_WIDTH = 512
@@ -84,6 +84,16 @@ def build_loop(
     family.refuse_unfit(algorithm)
     loop: Loop = family.builder(loops.__name__)(config, algorithm, dataset)
     return loop
+
+
+def build_clock(
+    config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset | None = None
+) -> SeedsClock:
+    """Build and check what moves the loops of several seeds, one algorithm per seed."""
+    family = loop_family(agents[0].loop_of(config))
+    family.refuse_unfit(agents[0])
+    clock: SeedsClock = family.seeds_builder(loops.__name__)(config, agents, dataset)
+    return clock
 
 
 def task_spaces(config: TrainConfig) -> Spaces:

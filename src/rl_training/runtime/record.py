@@ -15,7 +15,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.atari import protocol_of
 from rl_training.envs.collector import Collector
-from rl_training.envs.device.worlds import Worlds
+from rl_training.envs.device.worlds import WorldsOfRun
 from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -353,9 +353,9 @@ class Record:
             "random": TorchRandom(),
         }
 
-    def _collectors(self) -> list[Collector | Worlds]:
+    def _collectors(self) -> list[Collector | WorldsOfRun]:
         parts = self._components().values()
-        return [part for part in parts if isinstance(part, (Collector, Worlds))]
+        return [part for part in parts if isinstance(part, (Collector, WorldsOfRun))]
 
     def exactness(self) -> dict[str, Any]:
         """Whether a resumed run equals an uninterrupted one bit for bit, and if not, why."""

@@ -33,7 +33,7 @@ from rl_training.experiment.tracking import (
 )
 from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.callbacks import Callback, TrainResult
-from rl_training.runtime.loops.offline import LoopsInStep
+from rl_training.runtime.loops import SeedsClock
 from rl_training.runtime.record import Record
 from rl_training.runtime.saving import Autosave
 from rl_training.runtime.selection import measured, short_name
@@ -94,7 +94,7 @@ def seed_folder(run_dir: Path, seed: int) -> Path:
 def seeds_trainer(
     config: TrainConfig,
     agents: Sequence[Algorithm],
-    clock: LoopsInStep,
+    clock: SeedsClock,
     run_dir: Path,
     console: Console,
     callbacks: Sequence[Callback] = (),
@@ -218,7 +218,7 @@ class SeedsForm:
             {
                 "status": status,
                 "stop_reason": result.stop_reason,
-                "updates": trainer.tick,
+                **trainer.records[0].loop.progress.to_dict(),
                 "seeds": list(self.seeds),
                 "last_eval": _mean_metrics([one.metrics for one in result.results.values()])
                 or None,
@@ -303,7 +303,8 @@ class SeedsForm:
             self.console.say("no usable checkpoint in this run: starting from the beginning")
         elif tick is not None:  # those that ended before keep the common clock
             for record in trainer.records:
-                record.loop.progress.updates = tick
+                record.loop.progress.load(active[0].loop.progress.to_dict())
+                record.algorithm.count_as(active[0].algorithm)
         self._keep_in_common(trainer)
 
 

@@ -176,7 +176,11 @@ class Trainer(Generic[R]):
         try:
             metrics = self.clock.advance(stride)
         except EnvironmentFailure as failure:
-            raise next(iter(active.values())).saved_after(failure) from failure
+            first, *others = active.values()
+            for record in others:
+                with suppress(RLTrainingError):  # must not hide what went wrong first
+                    record.save()
+            raise first.saved_after(failure) from failure
         except StepInterrupted:
             return  # nothing is due before the step is complete
         while self.clock.link.notes:

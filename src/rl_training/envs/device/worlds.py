@@ -44,24 +44,23 @@ class EpisodeTotals(NamedTuple):
 
 
 class Worlds:
-    """The training environments of a run whose simulator lives on the device.
+    """The training environments of one run or several whose simulator lives on the device.
 
-    `step` waits for nothing, has fixed shapes and writes to the same tensors each time, so that it
-    can be captured in a CUDA graph. The simulator's state and all counters are tensors: a
-    checkpoint holds them, and a resumed run continues from them exactly, without replaying
-    episodes. `inexact_because` and `notes` are as in `Collector`.
+    Each run has a seed and equally many worlds, one run after the other; what its worlds do does
+    not depend on the other runs. `step` waits for nothing, has fixed shapes and writes to the same
+    tensors each time, so that it can be captured in a CUDA graph. The simulator's state and all
+    counters are tensors: a checkpoint holds those of its run, `of(i)`, and a resumed run continues
+    from them exactly, without replaying episodes.
     """
 
-    def __init__(self, env: DeviceEnv, env_id: str, seed: int) -> None:
-        self.env, self.env_id, self.num_envs = env, env_id, env.num_worlds
+    def __init__(self, env: DeviceEnv, env_id: str, *seeds: int) -> None:
+        self.env, self.env_id, self.num_worlds = env, env_id, env.num_worlds
+        self.runs, self.num_envs = len(seeds), env.num_worlds // len(seeds)
+        """Runs, and worlds of each."""
+        self.seeds = seeds
         self.spaces = _spaces(env, env_id)
         self.device, n = env.device, env.num_worlds
-        self.inexact_because: str | None = None
-        self.notes: list[str] = []
-        if not env.deterministic:
-            self.inexact_because = f"the simulator of '{env_id}' does not repeat bit for bit"
-        self._card = card(self.device)
-        self._keys = world_keys(seed, n, self.device)
+        self._keys = torch.cat([world_keys(seed, self.num_envs, self.device) for seed in seeds])
 
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=self.device)
@@ -71,9 +70,11 @@ class Worlds:
         """(N, O) observations to act on; always the same tensor."""
         self._episode, self._length = zeros(torch.int64, n), zeros(torch.int64, n)
         self._return = zeros(torch.float64, n)
-        self._totals = zeros(torch.float64, len(EpisodeTotals._fields))
-        # world, seed, step and what was not finite, of the first failure
-        self._failure = torch.full((4,), _NONE, device=self.device)
+        self.steps = zeros(torch.int64, self.runs)
+        """(runs,) steps of all worlds so far."""
+        self._totals = zeros(torch.float64, self.runs, len(EpisodeTotals._fields))
+        # world, seed, step and what was not finite, of the first failure of a run
+        self._failure = torch.full((self.runs, 4), _NONE, device=self.device)
         if self.spaces.is_box:
             bounds = (self.spaces.action_low, self.spaces.action_high)
             self._low, self._high = (torch.tensor(x, device=self.device) for x in bounds)
@@ -82,11 +83,16 @@ class Worlds:
         first = env.reset(everywhere, self._seeds())
         self._refuse_shape("observations", first, self.obs.shape)
         self.obs.copy_(first)
+        self._refuse_other_state()
+        self._parts = [WorldsOfRun(self, i) for i in range(self.runs)]
 
-    @property
-    def exact(self) -> bool:
-        """Whether a resumed run is expected to equal an uninterrupted one."""
-        return self.inexact_because is None
+    def of(self, run: int) -> WorldsOfRun:
+        """The worlds of one run."""
+        return self._parts[run]
+
+    def by_run(self, x: Tensor) -> Tensor:
+        """(runs, worlds of each, ...) of (N, ...)."""
+        return x.view(self.runs, self.num_envs, *x.shape[1:])
 
     @torch.no_grad()
     def step(self, actions: Tensor) -> WorldStep:
@@ -101,8 +107,9 @@ class Worlds:
         cut = cut & ~terminated
         ended = terminated | cut
         self._note_failure(obs, reward)
-        sums = [ended.double().sum(), (self._return * ended).sum(), (self._length * ended).sum()]
-        self._totals += torch.stack(sums)
+        sums = (ended.double(), self._return * ended, self._length * ended)
+        self._totals += torch.stack([self.by_run(x).sum(1) for x in sums], 1)
+        self.steps += 1
         self._episode += ended
         self._length.masked_fill_(ended, 0)
         self._return.masked_fill_(ended, 0.0)
@@ -121,31 +128,32 @@ class Worlds:
         return torch.minimum(torch.maximum(outer, self._low), self._high)
 
     def _note_failure(self, obs: Tensor, reward: Tensor) -> None:
-        """Remember the first world with a number that is not finite; `check` reads it later."""
+        """Remember the first world of each run with a number that is not finite; `check` reads it
+        later."""
         blind = ~torch.isfinite(obs).flatten(1).all(1)
-        bad = blind | ~torch.isfinite(reward)
-        world = bad.to(torch.int8).argmax().view(1)
-        parts = [world, *(x.index_select(0, world) for x in (self._seeds(), self._length))]
-        what = torch.where(blind.index_select(0, world), _OBSERVATION, _REWARD)
-        new = bad.any() & (self._failure[0] == _NONE)
-        self._failure.copy_(torch.where(new, torch.cat([*parts, what]), self._failure))
+        bad = self.by_run(blind | ~torch.isfinite(reward))
+        world = bad.to(torch.int8).argmax(1, keepdim=True)  # (runs, 1)
+        of_world = (self._seeds(), self._length, torch.where(blind, _OBSERVATION, _REWARD))
+        found = torch.cat([world, *(self.by_run(x).gather(1, world) for x in of_world)], 1)
+        new = bad.any(1, keepdim=True) & (self._failure[:, :1] == _NONE)
+        self._failure.copy_(torch.where(new, found, self._failure))
 
     def check(self) -> None:
         """Raise an error if a world has returned numbers that are not finite; waits for the
         device."""
-        world, seed, step, what = self._failure.tolist()
-        if world == _NONE:
-            return
-        name = "observation" if what == _OBSERVATION else "reward"
-        raise EnvironmentFailure(
-            f"env_id: environment '{self.env_id}' returned a NaN or infinite {name} in world "
-            f"{world} (seed {seed}, step {step}); {FINITE}"
-        )
+        for run, (world, seed, step, what) in enumerate(self._failure.tolist()):
+            if world == _NONE:
+                continue
+            name = "observation" if what == _OBSERVATION else "reward"
+            whose = f" of the run {run + 1} of {self.runs}" if self.runs > 1 else ""
+            raise EnvironmentFailure(
+                f"env_id: environment '{self.env_id}' returned a NaN or infinite {name} in world "
+                f"{world}{whose} (seed {seed}, step {step}); {FINITE}"
+            )
 
-    def totals(self) -> EpisodeTotals:
-        """Episodes that have ended; waits for the device."""
-        count, returns, lengths = self._totals.tolist()
-        return EpisodeTotals(int(count), returns, lengths)
+    def totals(self) -> list[EpisodeTotals]:
+        """Episodes of each run that have ended; waits for the device."""
+        return [EpisodeTotals(int(count), *sums) for count, *sums in self._totals.tolist()]
 
     def new_notes(self) -> list[str]:
         """What the simulator has to say since the last call."""
@@ -167,8 +175,56 @@ class Worlds:
             "return": self._return,
             "totals": self._totals,
             "failure": self._failure,
+            "steps": self.steps,
         }
         return own | {f"simulator/{name}": value for name, value in self.env.state().items()}
+
+    def _refuse_other_state(self) -> None:
+        """Refuse a simulator whose state is not by world, where runs have to share it."""
+        for name, value in self.env.state().items():
+            if self.runs > 1 and (value.dim() == 0 or value.shape[0] != self.num_worlds):
+                raise EnvironmentSetupError(
+                    f"seeds: the state '{name}' of environment '{self.env_id}' has the shape "
+                    f"{tuple(value.shape)}, expected {self.num_worlds} worlds along the first "
+                    "axis, of which every seed has some; train one seed per run"
+                )
+
+    def _refuse_shape(self, what: str, found: Tensor, expected: torch.Size) -> None:
+        if found.shape != expected or found.device.type != self.device.type:
+            raise EnvironmentSetupError(
+                f"env_id: environment '{self.env_id}' returned {what} of shape "
+                f"{tuple(found.shape)} on {found.device}, expected {tuple(expected)} on "
+                f"{self.device}; correct the simulator"
+            )
+
+
+_BY_RUN = ("totals", "failure", "steps")
+
+
+class WorldsOfRun:
+    """The worlds of one run among those that are stepped together; its part of the checkpoint is
+    that of a run of its own. `inexact_because` and `notes` are as in `Collector`."""
+
+    def __init__(self, worlds: Worlds, run: int) -> None:
+        self.worlds, self.run = worlds, run
+        self.inexact_because: str | None = None
+        self.notes: list[str] = []
+        if not worlds.env.deterministic:
+            self.inexact_because = f"the simulator of '{worlds.env_id}' does not repeat bit for bit"
+        self._card = card(worlds.device)
+
+    @property
+    def exact(self) -> bool:
+        """Whether a resumed run is expected to equal an uninterrupted one."""
+        return self.inexact_because is None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its part of every tensor that a step writes to, by name; the memory is shared."""
+        size, run = self.worlds.num_envs, self.run
+        return {
+            name: value[run] if name in _BY_RUN else value[run * size : (run + 1) * size]
+            for name, value in self.worlds.tensors().items()
+        }
 
     def training_state(self) -> dict[str, Any]:
         """Return tensors and plain values from which another process continues exactly."""
@@ -182,14 +238,14 @@ class Worlds:
         stored = Stored(state, "collector")
         if "tensors" not in stored:
             raise CheckpointError(
-                f"collector: the checkpoint holds no worlds of '{self.env_id}'; resume with the "
-                "env_id of the run"
+                f"collector: the checkpoint holds no worlds of '{self.worlds.env_id}'; resume with "
+                "the env_id of the run"
             )
         self.inexact_because = stored.get("inexact_because", None) or self.inexact_because
         began = str(stored.get("card", self._card))
         if began != self._card:
             note = (
-                f"the worlds of '{self.env_id}' were simulated on {began} and go on on "
+                f"the worlds of '{self.worlds.env_id}' were simulated on {began} and go on on "
                 f"{self._card}, which rounds otherwise: from here on the run differs from an "
                 "uninterrupted one; resume on the same kind of device to continue exactly"
             )
@@ -199,24 +255,19 @@ class Worlds:
 
     def _load(self, stored: Stored) -> None:
         own = self.tensors()
-        obs = stored.tensor("obs", None, *([None] * self.obs.dim()))
-        if obs.shape != self.obs.shape:
+        if "steps" not in stored:  # an earlier version did not count them
+            own.pop("steps")
+        obs = stored.tensor("obs", None, *([None] * own["obs"].dim()))
+        if obs.shape != own["obs"].shape:
             raise CheckpointError(
                 f"collector: the checkpoint holds {obs.shape[0]} worlds with observations "
-                f"{tuple(obs.shape[1:])}, this run has {self.num_envs} with "
-                f"{self.spaces.obs_shape}; resume with the same env_id, env_kwargs and num_envs"
+                f"{tuple(obs.shape[1:])}, this run has {self.worlds.num_envs} with "
+                f"{self.worlds.spaces.obs_shape}; resume with the same env_id, env_kwargs and "
+                "num_envs"
             )
         found = {name: stored.tensor_like(name, value) for name, value in own.items()}
         for name, value in own.items():
             value.copy_(found[name])
-
-    def _refuse_shape(self, what: str, found: Tensor, expected: torch.Size) -> None:
-        if found.shape != expected or found.device.type != self.device.type:
-            raise EnvironmentSetupError(
-                f"env_id: environment '{self.env_id}' returned {what} of shape "
-                f"{tuple(found.shape)} on {found.device}, expected {tuple(expected)} on "
-                f"{self.device}; correct the simulator"
-            )
 
 
 def card(device: torch.device) -> str:
@@ -234,15 +285,16 @@ def _spaces(env: DeviceEnv, env_id: str) -> Spaces:
 def make_worlds(
     task: DeviceTask,
     env_kwargs: Mapping[str, Any],
-    num_worlds: int,
+    num_envs: int,
     device: torch.device,
-    seed: int,
+    *seeds: int,
 ) -> Worlds:
-    """The worlds of a task; a failure is one sentence."""
-    if num_worlds < 1:
-        raise ConfigError(f"num_envs: {num_worlds} worlds cannot be stepped; use 1 or more")
+    """The worlds of a task, `num_envs` for each seed; a failure is one sentence."""
+    if num_envs < 1:
+        raise ConfigError(f"num_envs: {num_envs} worlds cannot be stepped; use 1 or more")
+    num_worlds = num_envs * len(seeds)
     try:
-        return Worlds(task.maker()(num_worlds, device, **env_kwargs), task.id, seed)
+        return Worlds(task.maker()(num_worlds, device, **env_kwargs), task.id, *seeds)
     except RLTrainingError:
         raise
     except (MemoryError, torch.OutOfMemoryError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -112,3 +112,21 @@ class Loop(Protocol):
 
     def close(self) -> None:
         """Release environments and processes."""
+
+
+class SeedsClock(Protocol):
+    """Moves the loops of several seeds together."""
+
+    engine: Engine
+    """Its learner holds all agents."""
+    link: RunLink
+
+    @property
+    def loops(self) -> Sequence[Loop]:
+        """One per seed."""
+
+    def advance(self, ticks: int) -> list[Metrics]:
+        """Advance every loop as `Loop.advance` does; returns the latest metrics of each."""
+
+    def parts(self) -> list[Part]:
+        """The parts that a profile measures."""

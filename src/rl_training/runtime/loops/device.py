@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.device.register import DeviceTask, device_task
-from rl_training.envs.device.worlds import EpisodeTotals, Worlds, make_worlds
+from rl_training.envs.device.worlds import EpisodeTotals, Worlds, WorldsOfRun, make_worlds
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, EnvironmentFailure, EnvironmentSetupError
 from rl_training.experiment.memory import available_memory
@@ -31,7 +31,8 @@ def worlds_of(config: TrainConfig) -> DeviceTask | None:
 
 
 def training_worlds(config: TrainConfig, algorithm: Algorithm) -> Worlds:
-    """The training environments of a run on its device; what cannot be is refused."""
+    """The training environments of a run on its device, or of one run per seed of the config;
+    what cannot be is refused."""
     task = worlds_of(config)
     assert task is not None
     device = algorithm.update_count.device
@@ -58,8 +59,8 @@ def training_worlds(config: TrainConfig, algorithm: Algorithm) -> Worlds:
             f"env_id={task.evaluated_in}, or device=cpu to simulate slowly on the CPU"
         )
     env_kwargs = {**config.env_kwargs, **config.train_env_kwargs}
-    seed = derive_seed(config.seed, "collect")
-    worlds = make_worlds(task, env_kwargs, config.num_envs, device, seed)
+    seeds = [derive_seed(seed, "collect") for seed in seeds_of(config)]
+    worlds = make_worlds(task, env_kwargs, config.num_envs, device, *seeds)
     try:
         key = "train_env_kwargs" if config.train_env_kwargs else "env_kwargs"
         where = f"the training environment '{config.env_id}'"
@@ -68,6 +69,11 @@ def training_worlds(config: TrainConfig, algorithm: Algorithm) -> Worlds:
         worlds.close()
         raise
     return worlds
+
+
+def seeds_of(config: TrainConfig) -> tuple[int, ...]:
+    """The seeds of all runs that are trained at once."""
+    return (config.seed,) if config.seeds is None else config.seeds
 
 
 def refuse_worlds(config: TrainConfig) -> None:
@@ -162,8 +168,20 @@ class StepLearner:
         """Nothing: simulators may launch kernels of their own."""
 
 
+class RunExperience:
+    """The counters of one run and its part of the worlds."""
+
+    def __init__(self, worlds: WorldsOfRun) -> None:
+        self.collector = worlds
+        self.progress, self.episodes = Progress(), WorldStatistics()
+
+    def components(self) -> dict[str, Component]:
+        return {"collector": self.collector, "returns": self.episodes}
+
+
 class DeviceExperience:
-    """The worlds of a run and their counters.
+    """The worlds of one run or several and their counters; `progress` and `episodes` are those of
+    the first.
 
     `step` acts, steps the worlds once and stores the result, and waits for nothing. Steps run as
     the updates of `engine` do. `written` are the tensors that a step writes to beside the worlds',
@@ -181,7 +199,8 @@ class DeviceExperience:
         stored: Sequence[Tensor] = (),
     ) -> None:
         self.collector, self.num_envs = worlds, worlds.num_envs
-        self.progress, self.episodes = Progress(), WorldStatistics()
+        self.runs = [RunExperience(worlds.of(i)) for i in range(worlds.runs)]
+        self.progress, self.episodes = self.runs[0].progress, self.runs[0].episodes
         self._written = written
         learner = StepLearner(step, lambda: [*self._undone(), *stored], worlds.device)
         mode = "graph" if engine.mode in ("graph", "compiled_graph") else "eager"
@@ -203,13 +222,13 @@ class DeviceExperience:
             random.load_training_state(streams)
             raise
         self.engine.notes.extend(self.collector.new_notes())
-        self.progress.env_steps += done * self.num_envs
-        self.episodes.now = self.collector.totals()
-        self.progress.episodes = self.episodes.now.episodes
+        for run, ended in zip(self.runs, self.collector.totals(), strict=True):
+            run.progress.env_steps += done * self.num_envs
+            run.episodes.now, run.progress.episodes = ended, ended.episodes
         return done
 
     def components(self) -> dict[str, Component]:
-        return {"collector": self.collector, "returns": self.episodes}
+        return self.runs[0].components()
 
     def close(self) -> None:
         self.collector.close()

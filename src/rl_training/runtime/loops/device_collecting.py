@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.models.draws import uniform_places
 from rl_training.replay.windows import DeviceWindows
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Component
-from rl_training.runtime.loops.device import DeviceExperience, training_worlds
+from rl_training.runtime.loops.device import DeviceExperience, seeds_of, training_worlds
+from rl_training.runtime.loops.device_draws import DeviceDraws
 from rl_training.runtime.loops.memory import TransitionMemory
 from rl_training.runtime.profile import Part
 
@@ -22,11 +25,7 @@ class DeviceMemory(TransitionMemory):
     """A replay of single transitions that never leave the device."""
 
     def __init__(self, config: TrainConfig, algorithm: Algorithm) -> None:
-        if algorithm.spaces.is_image:
-            raise ConfigError(
-                f"env_id: {config.algo} stores no images of worlds on the device, such as those of "
-                f"'{config.env_id}', yet; use the environment of Gymnasium"
-            )
+        refuse_images(config, algorithm)
         super().__init__(config, algorithm)
         replay, device = self.replay, algorithm.update_count.device
         self.windows = DeviceWindows(
@@ -76,6 +75,7 @@ class DeviceCollecting:
         self.algorithm, self.memory, self.random_steps = algorithm, memory, random_steps
         self.worlds = training_worlds(config, algorithm)
         device = self.worlds.device
+        self.draws = DeviceDraws(seeds_of(config), device)
         # tensors, because a graph keeps the plain numbers of its capture
         self._is_random = torch.zeros((), dtype=torch.bool, device=device)
         self._fraction = torch.zeros((), dtype=torch.float64, device=device)
@@ -91,15 +91,26 @@ class DeviceCollecting:
 
     def _step(self) -> None:
         obs = self.worlds.obs.clone()
-        action = self.algorithm.act(obs, explore=True).action
-        action = torch.where(self._is_random, self._uniform(action), action)
+        with self.draws.of_step(self.draws.actions[0], self.worlds.steps[0]):
+            action = self.algorithm.act(obs, explore=True).action
+            # of which only those of the first steps are taken
+            uniform = uniform_actions(self.algorithm.spaces, uniform_places(action))
+        action = torch.where(self._is_random, uniform.to(action.dtype), action)
         self.memory.add(obs, action, self.worlds.step(action))
-
-    def _uniform(self, like: Tensor) -> Tensor:
-        """Uniform actions, of which only those of the first steps are taken."""
-        if self.algorithm.spaces.is_box:
-            return torch.rand_like(like) * 2.0 - 1.0
-        return torch.randint_like(like, self.algorithm.spaces.action_dim)
 
     def parts(self) -> list[Part]:
         return [Part(self.experience, "steps", "environment")]
+
+
+def refuse_images(config: TrainConfig, algorithm: Algorithm) -> None:
+    """Refuse worlds whose observations a replay on the device does not store."""
+    if algorithm.spaces.is_image:
+        raise ConfigError(
+            f"env_id: {config.algo} stores no images of worlds on the device, such as those of "
+            f"'{config.env_id}', yet; use the environment of Gymnasium"
+        )
+
+
+def uniform_actions(spaces: Spaces, places: Tensor) -> Tensor:
+    """Inner actions at places in [0, 1)."""
+    return 2.0 * places - 1.0 if spaces.is_box else (places * spaces.action_dim).long()

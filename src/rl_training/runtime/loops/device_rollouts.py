@@ -14,20 +14,20 @@ from rl_training.envs.device.worlds import Worlds
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.state import Stored
 from rl_training.runtime.engine import Engine
-from rl_training.runtime.loops import OptionalComponent
+from rl_training.runtime.loops import Component, OptionalComponent
 from rl_training.runtime.loops.device import (
     DeviceExperience,
     require_worlds_memory,
+    seeds_of,
     training_worlds,
 )
+from rl_training.runtime.loops.device_draws import DeviceDraws
 from rl_training.runtime.loops.rollouts import RolloutSteps
 from rl_training.runtime.profile import Part
 
 
-class DeviceRollout(OptionalComponent):
-    """The steps since the last update in fixed memory on the device; part of the checkpoint."""
-
-    carried = None
+class DeviceRollout:
+    """The steps since the last update of all runs, in fixed memory on the device."""
 
     def __init__(self, steps: int, worlds: Worlds) -> None:
         self.steps, self.filled, self.first_seen = steps, 0, False
@@ -35,7 +35,7 @@ class DeviceRollout(OptionalComponent):
         actions = torch.float32 if spaces.is_box else torch.int64
 
         def column(dtype: torch.dtype, *shape: int) -> Tensor:
-            size = (steps, worlds.num_envs, *shape)
+            size = (steps, worlds.num_worlds, *shape)
             return torch.zeros(size, dtype=dtype, device=worlds.device)
 
         seen = (column(obs.dtype, *spaces.obs_shape) for _ in range(2))
@@ -71,19 +71,31 @@ class DeviceRollout(OptionalComponent):
     def raw_obs(self) -> Tensor:
         return self._raw
 
+
+class RolloutOfRun(OptionalComponent):
+    """The rollout of one run, as a part of its checkpoint; runs are equally far."""
+
+    def __init__(self, rollout: DeviceRollout, first: int, count: int) -> None:
+        """Of `count` worlds, the first of which has number `first`."""
+        self._rollout, self._worlds = rollout, slice(first, first + count)
+
+    def _columns(self, filled: int) -> list[Tensor]:
+        return [column[:filled, self._worlds] for column in self._rollout.tensors()]
+
     def training_state(self) -> dict[str, Any]:
-        kept = [column[: self.filled].cpu() for column in self.tensors()]
-        return {"first_seen": self.first_seen, "filled": self.filled, "columns": kept}
+        rollout = self._rollout
+        kept = [column.contiguous().cpu() for column in self._columns(rollout.filled)]
+        return {"first_seen": rollout.first_seen, "filled": rollout.filled, "columns": kept}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        stored = Stored(state, "rollout")
-        self.first_seen = stored.flag("first_seen")
-        filled = stored.whole("filled", most=self.steps)
-        own = [column[:filled] for column in self.tensors()]
+        stored, rollout = Stored(state, "rollout"), self._rollout
+        rollout.first_seen = stored.flag("first_seen")
+        filled = stored.whole("filled", most=rollout.steps)
+        own = self._columns(filled)
         for column, value in zip(own, stored.tensors_like("columns", own), strict=True):
             column.copy_(value)
-        self.filled = filled
-        self.position.fill_(filled % self.steps)
+        rollout.filled = filled
+        rollout.position.fill_(filled % rollout.steps)
 
 
 def refuse_large_rollouts(config: TrainConfig, algorithm: Algorithm) -> None:
@@ -93,7 +105,8 @@ def refuse_large_rollouts(config: TrainConfig, algorithm: Algorithm) -> None:
     # the rollout, and the rows that minibatches are drawn from with their order
     needed = steps * (3 * obs + 16 * spaces.action_dim + 50)
     device = algorithm.update_count.device
-    require_worlds_memory(config.num_envs, needed, f"rollouts of {steps:,} steps", device)
+    worlds = config.num_envs * len(seeds_of(config))
+    require_worlds_memory(worlds, needed, f"rollouts of {steps:,} steps", device)
 
 
 class DeviceRollouts:
@@ -106,6 +119,7 @@ class DeviceRollouts:
         self.algorithm, self.pause = algorithm, engine.pause
         self.actor_critic = cast(RolloutLearner, algorithm)
         self.worlds = training_worlds(config, algorithm)
+        self.draws = DeviceDraws(seeds_of(config), self.worlds.device)
         self.rollout = DeviceRollout(algorithm.params.rollout_length, self.worlds)
         written = [*algorithm.normalizer.buffers(), self.rollout.position]
         self.experience = DeviceExperience(
@@ -127,7 +141,8 @@ class DeviceRollouts:
         algorithm, worlds = self.algorithm, self.worlds
         raw = worlds.obs.clone()
         obs = algorithm.normalizer(raw)
-        action, log_prob, value = self.actor_critic.collect(obs)
+        with self.draws.of_step(self.draws.actions[0], worlds.steps[0]):
+            action, log_prob, value = self.actor_critic.collect(obs)
         step = worlds.step(action)
         # of every world, because which ones are truncated is not known without waiting
         last = self.actor_critic.value(algorithm.normalizer(step.next_obs))
@@ -137,10 +152,17 @@ class DeviceRollouts:
         self.rollout.store(raw, taken)
         algorithm.normalizer.observe(worlds.obs)
 
+    def order(self, size: int, updates: int) -> Tensor:
+        """(size,) rows of a rollout in random order, after so many updates."""
+        return self.draws.orders(size, updates)[0]
+
     def last_value(self) -> Tensor:
         """(N,) values of the observations to act on next."""
         value: Tensor = self.actor_critic.value(self.algorithm.normalizer(self.worlds.obs))
         return value
+
+    def component(self) -> Component:
+        return RolloutOfRun(self.rollout, 0, self.worlds.num_envs)
 
     def parts(self) -> list[Part]:
         return [Part(self.experience, "steps", "environment")]

@@ -15,6 +15,7 @@ from rl_training.experiment.errors import TrainingDivergedError
 from rl_training.models import Carry
 from rl_training.models.carry import reset_rows
 from rl_training.runtime.engine import Engine
+from rl_training.runtime.loops import Component
 from rl_training.runtime.loops.online import Experience
 from rl_training.runtime.loops.rollouts import Carried, Rollout, RolloutSteps
 from rl_training.runtime.profile import Part
@@ -66,6 +67,13 @@ class HostRollouts:
             obs = self._seen(self.experience.obs, observe=True)
             if self.pause.due():
                 break
+
+    def order(self, size: int, updates: int) -> Tensor:
+        """(size,) rows of a rollout in random order."""
+        return torch.randperm(size, device=self.device)
+
+    def component(self) -> Component:
+        return self.rollout
 
     def last_value(self) -> Tensor:
         """(E,) values of the observations to act on next."""

@@ -224,6 +224,13 @@ def build(
     return OfflineLoop(data, Engine(learner, config.engine, data.total))
 
 
+def build_seeds(
+    config: TrainConfig, agents: Sequence[Algorithm], dataset: TransitionDataset | None
+) -> LoopsInStep:
+    """The loops of several seeds."""
+    return LoopsInStep(config, agents, training_data(config, agents[0], dataset))
+
+
 class LoopsInStep:
     """The loops of several agents, one per seed of the config, with one engine for all."""
 

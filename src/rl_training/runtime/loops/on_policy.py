@@ -70,7 +70,7 @@ class OnPolicyLoop:
         self.algorithm: Algorithm = algorithm
         self.params = p
         self.rollout_size = p.rollout_length * config.num_envs
-        self._refuse_unfit_sizes(config)
+        refuse_unfit_sizes(config, algorithm)
         self.device = algorithm.update_count.device
         self.reward_scale = RewardScale(config.num_envs, p.gamma).to(self.device)
         minibatches = self.rollout_size // p.batch_size * p.epochs
@@ -99,32 +99,6 @@ class OnPolicyLoop:
     def _draw(self, _: Algorithm) -> Any:
         minibatch = self.minibatches.next()
         return minibatch if self.judge is None else self.judge.batch(minibatch)
-
-    def _refuse_unfit_sizes(self, config: TrainConfig) -> None:
-        p, size = self.params, self.rollout_size
-        product = f"rollout_length {p.rollout_length:,} times num_envs {config.num_envs:,}"
-        if size > self.total:
-            raise ConfigError(
-                f"algo_kwargs.rollout_length: one rollout takes {size:,} steps ({product}), more "
-                f"than the {self.total:,} in total_timesteps; set at most "
-                f"{self.total // config.num_envs:,}, or raise total_timesteps"
-            )
-        if size % p.batch_size:
-            divisors = (d for d in range(2, size + 1) if size % d == 0)
-            nearest = min(divisors, key=lambda d: abs(d - p.batch_size), default=1)
-            raise ConfigError(
-                f"algo_kwargs.batch_size: {p.batch_size:,} does not divide a rollout of {size:,} "
-                f"steps ({product}); {nearest:,} would fit"
-            )
-        if worlds_of(config) is not None:
-            refuse_large_rollouts(config, self.algorithm)
-        if self.algorithm.recurrent:
-            refuse_cut_sequences(self.algorithm.params, "batch_size", "rollout_length")
-        if p.batch_size == 1 and p.normalize_advantages:
-            raise ConfigError(
-                "algo_kwargs.batch_size: 1 advantage cannot be standardised; set at least 2, or "
-                "algo_kwargs.normalize_advantages=false"
-            )
 
     @property
     def tick(self) -> int:
@@ -161,21 +135,11 @@ class OnPolicyLoop:
         p = self.params
         terminated, truncated = taken.terminated, taken.truncated
         carried, last = self.carried, self.gathering.last_value()
-        next_value = torch.cat([taken.value[1:], last.unsqueeze(0)])
-        next_value = torch.where(truncated, taken.final_value, next_value)
         if p.normalize_rewards:
             ended = torch.logical_or(terminated, truncated)
             scaled = self.reward_scale.scaled
             reward = torch.stack([scaled(*at) for at in zip(reward, ended, strict=True)])
-        advantage = generalized_advantages(
-            reward,
-            taken.value,
-            next_value,
-            terminated,
-            truncated,
-            gamma=p.gamma,
-            gae_lambda=p.gae_lambda,
-        )
+        advantage = advantages_of(taken, reward, last, p)
         fields = (taken.obs, taken.action, taken.log_prob, taken.value)
         columns = (*fields, advantage, advantage + taken.value)
         if carried is None:
@@ -194,7 +158,8 @@ class OnPolicyLoop:
         p, metrics = self.params, {}
         self.minibatches.take(rollout)
         for _ in range(p.epochs):
-            count = self.minibatches.shuffle()
+            order = self.gathering.order(self.minibatches.size, self.progress.updates)
+            count = self.minibatches.shuffle(order)
             metrics = self.engine.run(count)
             self.progress.updates += count
             if p.target_kl is not None and float(metrics["approx_kl"]) > 1.5 * p.target_kl:
@@ -210,7 +175,7 @@ class OnPolicyLoop:
 
     def components(self) -> dict[str, Component]:
         scale = ModuleState(self.reward_scale)
-        own: dict[str, Component] = {"reward_scale": scale, "rollout": self.rollout}
+        own: dict[str, Component] = {"reward_scale": scale, "rollout": self.gathering.component()}
         others = {} if self.judge is None else self.judge.components()
         return {**others, **self.experience.components(), **own}
 
@@ -224,6 +189,50 @@ class OnPolicyLoop:
 
     def close(self) -> None:
         self.experience.close()
+
+
+def advantages_of(taken: RolloutSteps, reward: Tensor, last: Tensor, knobs: RolloutKnobs) -> Tensor:
+    """(T, E) advantages of steps with those rewards; `last` are the values after them."""
+    next_value = torch.cat([taken.value[1:], last.unsqueeze(0)])
+    next_value = torch.where(taken.truncated, taken.final_value, next_value)
+    return generalized_advantages(
+        reward,
+        taken.value,
+        next_value,
+        taken.terminated,
+        taken.truncated,
+        gamma=knobs.gamma,
+        gae_lambda=knobs.gae_lambda,
+    )
+
+
+def refuse_unfit_sizes(config: TrainConfig, algorithm: Algorithm) -> None:
+    """Refuse sizes of rollouts and minibatches that do not fit each other or the budget."""
+    p: RolloutKnobs = algorithm.params
+    size, total = p.rollout_length * config.num_envs, step_budget(config)
+    product = f"rollout_length {p.rollout_length:,} times num_envs {config.num_envs:,}"
+    if size > total:
+        raise ConfigError(
+            f"algo_kwargs.rollout_length: one rollout takes {size:,} steps ({product}), more "
+            f"than the {total:,} in total_timesteps; set at most "
+            f"{total // config.num_envs:,}, or raise total_timesteps"
+        )
+    if size % p.batch_size:
+        divisors = (d for d in range(2, size + 1) if size % d == 0)
+        nearest = min(divisors, key=lambda d: abs(d - p.batch_size), default=1)
+        raise ConfigError(
+            f"algo_kwargs.batch_size: {p.batch_size:,} does not divide a rollout of {size:,} "
+            f"steps ({product}); {nearest:,} would fit"
+        )
+    if worlds_of(config) is not None:
+        refuse_large_rollouts(config, algorithm)
+    if algorithm.recurrent:
+        refuse_cut_sequences(algorithm.params, "batch_size", "rollout_length")
+    if p.batch_size == 1 and p.normalize_advantages:
+        raise ConfigError(
+            "algo_kwargs.batch_size: 1 advantage cannot be standardised; set at least 2, or "
+            "algo_kwargs.normalize_advantages=false"
+        )
 
 
 def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OnPolicyLoop:

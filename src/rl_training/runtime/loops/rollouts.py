@@ -157,7 +157,7 @@ class Minibatches:
     its rows, which are steps or sequences."""
 
     def __init__(self, rollout_size: int, batch_size: int, device: torch.device) -> None:
-        self._size, self._batch_size = rollout_size, batch_size
+        self.size, self._batch_size = rollout_size, batch_size
         self._order = torch.arange(rollout_size, device=device)
         self._within = torch.arange(batch_size, device=device)
         self.position = torch.zeros((), dtype=torch.int64, device=device)
@@ -172,11 +172,11 @@ class Minibatches:
                 if own is not None:
                     own.copy_(new)
 
-    def shuffle(self) -> int:
-        """Start a pass in a new random order; returns the number of minibatches."""
-        self._order.copy_(torch.randperm(self._size, device=self._order.device))
+    def shuffle(self, order: Tensor) -> int:
+        """Start a pass over the rows in this order; returns the number of minibatches."""
+        self._order.copy_(order)
         self.position.zero_()
-        return self._size // self._batch_size
+        return self.size // self._batch_size
 
     def next(self) -> RolloutBatch:
         assert self._rollout is not None
@@ -184,8 +184,8 @@ class Minibatches:
         if can_branch_on(self.position):
             start = int(self.position)
             rows = self._order[start : start + self._batch_size]
-            self.position.fill_((start + self._batch_size) % self._size)
+            self.position.fill_((start + self._batch_size) % self.size)
         else:
             rows = self._order.index_select(0, self._within + self.position)
-            self.position.add_(self._batch_size).remainder_(self._size)
+            self.position.add_(self._batch_size).remainder_(self.size)
         return self._rollout.map(lambda column: column.index_select(0, rows))
