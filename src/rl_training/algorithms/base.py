@@ -237,7 +237,7 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
 
     def step(self, batch: B) -> Metrics:
         """Count, update, and record the first loss that is not finite."""
-        self.update_count += 1
+        self.update_count.add_(1)  # `+=` would set the attribute, too, at ten times the price
         metrics = self.update(self.prepared(batch))
         if self.averaged_policy is not None:
             self._move_average(self.averaged_policy)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,19 @@ def soft_update(
 ) -> None:
     """target <- target + tau * (online - target), for every parameter at once, where `due`."""
     move_towards(list(target.parameters()), list(online.parameters()), tau, due)
+
+
+def gradients_of(total: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of a 0-d number, in the order of the parameters."""
+    if not can_branch_on(total):
+        return list(torch.autograd.grad(total, parameters))
+    # The engine itself: on the host the function around it takes as long as a small layer.
+    engine: Any = torch.autograd.Variable._execution_engine
+    return list(
+        engine.run_backward(
+            (total,), (torch.ones_like(total),), False, False, tuple(parameters), False, False
+        )
+    )
 
 
 def clipped_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients
+from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients, gradients_of
 from rl_training.algorithms.optim import Optimizer
 from rl_training.algorithms.params import AnyParams
 from rl_training.algorithms.swap import replaced
@@ -83,7 +83,7 @@ class Learner(nn.Module, Generic[P]):
     ) -> tuple[list[Tensor], Metrics]:
         if not is_batched():
             total, metrics = loss()
-            return list(torch.autograd.grad(total, parameters)), metrics
+            return gradients_of(total, parameters), metrics
 
         def of(values: list[Tensor]) -> Loss:
             with replaced(self, parameters, values):

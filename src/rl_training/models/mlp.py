@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -39,6 +39,34 @@ def output(net: nn.Module, x: Tensor) -> Any:
     return net.forward(x)
 
 
+class PlainLayers:
+    """Linear layers of MLPs that follow one another, with a ReLU between any two.
+
+    Calling the modules of a small network one by one takes as long as its products.
+    """
+
+    def __init__(self, nets: Sequence[MLP], inside: Iterable[nn.Module]) -> None:
+        """`inside` are further modules whose calls are left out."""
+        self._first, *self._others = (table for net in nets for table in net.tables)
+        self._hooks = [hooks for module in (*nets, *inside) for hooks in _hooks_of(module)]
+
+    @property
+    def is_hooked(self) -> bool:
+        """Whether something is hooked into a module, which then has to be called."""
+        return any(self._hooks)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        own = self._first
+        x = F.linear(x, own["weight"], own["bias"])
+        for own in self._others:
+            x = F.linear(torch.relu_(x), own["weight"], own["bias"])
+        return x
+
+
+def _hooks_of(module: nn.Module) -> tuple[Mapping[Any, Any], ...]:
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
+
+
 class MLP(nn.Module):
     """Hidden layers of `hidden_sizes`, with ReLU by default, and a linear output.
 
@@ -60,19 +88,20 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(
             nn.Linear(fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
-        tables: list[dict[str, Any]] = [layer._parameters for layer in self.layers]
-        self._first, self._others = tables[0], tables[1:]
+        self.tables: list[dict[str, Any]] = [layer._parameters for layer in self.layers]
+        """The parameters of each layer by name."""
+        self._first, self._others = self.tables[0], self.tables[1:]
         normed = hidden_sizes if layer_norm else ()
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in normed)
         self.is_normed = bool(normed)  # looking into the list costs more
-        self._is_plain = activation == "relu" and not normed
+        self.is_plain = activation == "relu" and not normed
 
     def forward(self, x: Tensor) -> Tensor:
         # By function and from the layers' own tables: on small batches calling a layer, and
         # asking a module for a parameter, cost a fifth of what is computed.
         own, others = self._first, self._others
         x = F.linear(x, own["weight"], own["bias"])
-        if self._is_plain:
+        if self.is_plain:
             for own in others:
                 x = F.linear(torch.relu_(x), own["weight"], own["bias"])
             return x

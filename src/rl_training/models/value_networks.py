@@ -8,7 +8,7 @@ Leading axes of the observations pass through. `noise` is for networks with nois
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from rl_training.experiment.errors import ConfigError
 from rl_training.models.architecture import Architecture, Layers
 from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
-from rl_training.models.mlp import MLP, activated
+from rl_training.models.mlp import MLP, PlainLayers, activated
 from rl_training.models.noisy import NoisyMLP
 from rl_training.models.policies import Policy
 from rl_training.models.recurrent import Past, RecurrentMemory
@@ -29,6 +29,7 @@ class GreedyPolicy(Policy):
     """Takes the action of the largest value; the base of the networks of this file."""
 
     has_density: ClassVar[bool] = False
+    features: Encoder
     head: ActionHead
     masked: bool = False
     """Whether observations say which actions are allowed."""
@@ -37,6 +38,30 @@ class GreedyPolicy(Policy):
         super().__init__()
         self.memory: RecurrentMemory | None = None
         """What it remembers: the network then gets what `RecurrentMemory.beside` returns."""
+
+    @cached_property
+    def _plain(self) -> PlainLayers | None:
+        """Features and head as layers that follow one another, if they are nothing else."""
+        features, head = self.features, self.head
+        if (
+            not isinstance(features, Features)
+            or features.norm is not None
+            or head.value is not None
+        ):
+            return None
+        nets = [features.net, head.actions]
+        if not all(type(net) is MLP and net.is_plain for net in nets):
+            return None
+        return PlainLayers(nets, (features, head))
+
+    def per_action(self, obs: Tensor, noise: Tensor | None) -> Tensor:
+        """(..., outputs, A) what the head gives for observations."""
+        plain = self._plain
+        if noise is None and plain is not None and not plain.is_hooked:
+            out = plain(obs)
+            return out.reshape(out.shape[:-1] + self.head.shape)
+        values: Tensor = self.head(self.features(obs), noise)
+        return values
 
     @property
     def noise_size(self) -> int:
@@ -178,8 +203,7 @@ class QNetwork(GreedyPolicy):
         self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling, sigma)
 
     def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        values: Tensor = self.head(self.features(obs), noise)
-        return values.squeeze(-2)
+        return self.per_action(obs, noise).squeeze(-2)
 
     def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         q: Tensor = self(obs, noise)
@@ -212,8 +236,7 @@ class CategoricalNetwork(GreedyPolicy):
         self.register_buffer("atoms", atoms, persistent=False)
 
     def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.head(self.features(obs), noise)
-        return logits
+        return self.per_action(obs, noise)
 
     def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         return self.q_of(self(obs, noise))
@@ -244,8 +267,7 @@ class QuantileNetwork(GreedyPolicy):
         self.register_buffer("tau_hats", midpoints(n_quantiles), persistent=False)
 
     def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        quantiles: Tensor = self.head(self.features(obs), noise)
-        return quantiles
+        return self.per_action(obs, noise)
 
     def q_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         quantiles: Tensor = self(obs, noise)

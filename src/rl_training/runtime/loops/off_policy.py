@@ -105,7 +105,7 @@ class HostCollecting:
         if restarted.any():
             self.memory.cut(restarted)
             restarted[:] = False
-        self.algorithm.fraction = fraction
+        vars(self.algorithm)["fraction"] = fraction  # a module takes long to set an attribute
 
     def parts(self) -> list[Part]:
         environment = Part(self.experience.collector, "finish", "environment")
