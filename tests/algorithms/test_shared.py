@@ -35,6 +35,7 @@ from rl_training.models import (
     ValueNetwork,
     frozen_copy,
 )
+from rl_training.models.value_networks import QNetwork, QuantileNetwork
 from rl_training.replay.batch import Batch
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import flushes_denormals
@@ -754,3 +755,28 @@ def test_draws_follow_the_seed():
         drawn.append(table.draw(50))
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_plain_layers_are_the_modules_that_they_stand_for():
+    """Value networks leave out the calls of their modules, and no hook; copies are their own."""
+    torch.manual_seed(0)
+    obs = torch.randn(5, 3)
+    for make in (
+        lambda sizes: QNetwork(3, 2, sizes, False),
+        lambda sizes: QuantileNetwork(3, 2, 4, sizes, False),
+    ):
+        for sizes in ((8,), (8, 6), (8, 6, 4)):
+            network, called = make(sizes), []
+            found = network(obs)
+            wanted = network.head(network.features(obs), None)
+            assert torch.equal(found.view(-1), wanted.view(-1))
+            twin = copy.deepcopy(network)
+            with torch.no_grad():
+                network.features.net.layers[0].weight.add_(1.0)
+            assert torch.equal(twin(obs), found)
+            assert not torch.equal(network(obs), found)
+            handle = network.head.actions.register_forward_hook(lambda *_, c=called: c.append(1))
+            hooked = network(obs)
+            handle.remove()
+            assert called == [1]
+            assert torch.equal(network(obs), hooked)

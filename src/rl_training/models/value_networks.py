@@ -49,10 +49,8 @@ class GreedyPolicy(Policy):
             or head.value is not None
         ):
             return None
-        nets = [features.net, head.actions]
-        if not all(type(net) is MLP and net.is_plain for net in nets):
-            return None
-        return PlainLayers(nets, (features, head))
+        nets = [net for net in (features.net, head.actions) if type(net) is MLP and net.is_plain]
+        return PlainLayers(nets, (features, head)) if len(nets) == 2 else None
 
     def per_action(self, obs: Tensor, noise: Tensor | None) -> Tensor:
         """(..., outputs, A) what the head gives for observations."""
