@@ -180,14 +180,14 @@ def test_the_losses_of_the_model_by_hand(spaces: Spaces) -> None:
     torch.manual_seed(5)
     noise = algorithm.uniform(3, 6, SMALL.latents, SMALL.classes)
     with torch.no_grad():
-        states, posterior, prior = algorithm.rssm.see_all(
+        states, posterior = algorithm.rssm.see_all(
             algorithm.latent(batch.context),
             batch.action,
             batch.first,
             algorithm.encoder(algorithm.seen(batch.obs)),
             noise,
         )
-        features = states.features
+        features, prior = states.features, algorithm.rssm.prior(states.deter)
         divergence = (posterior * (posterior.log() - prior.log())).sum((-2, -1)).clamp(min=0.2)
         chance = torch.sigmoid(algorithm.continues(features).squeeze(-1))
         target = torch.where(batch.terminal, 0.0, 0.9)

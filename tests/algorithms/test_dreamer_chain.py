@@ -63,19 +63,21 @@ class Filtering:
             state = LatentState(deter, sample_one_hot(posteriors[-1], wait[:, t]))
             states.append(state)
         deter, stoch = (torch.stack(part, 1) for part in zip(*states, strict=True))
-        return [deter, stoch, torch.stack(posteriors, 1), model.prior(deter)]
+        return [deter, stoch, torch.stack(posteriors, 1)]
 
     def as_a_chain(self, kernels: Kernels = PLAIN) -> list[torch.Tensor]:
-        states, posterior, prior = self.model.see_all(
-            self.state, self.action, self.first, self.embed, self.noise, kernels
-        )
-        return [*states, posterior, prior]
+        inputs = self.model.chain_inputs(self.action, self.first, self.embed, self.noise)
+        states, posterior = self.model.chain(self.state, inputs, kernels)
+        return [*states, posterior]
 
     def gradients(self, outputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         torch.manual_seed(1)
         weights = [torch.randn(x.shape, dtype=x.dtype) for x in outputs]
         total = torch.stack([(x * w).sum() for x, w in zip(outputs, weights, strict=True)]).sum()
-        named = {"embed": self.embed, "action": self.action, **dict(self.model.named_parameters())}
+        weights_of = dict(self.model.named_parameters())
+        unused = {name for name in weights_of if name.startswith("prior_head")}
+        named = {"embed": self.embed, "action": self.action}
+        named |= {name: p for name, p in weights_of.items() if name not in unused}
         return dict(zip(named, torch.autograd.grad(total, list(named.values())), strict=True))
 
 
@@ -188,11 +190,10 @@ def test_sizes_have_the_parameters_they_name() -> None:
     spaces = Spaces.from_gymnasium(
         gym.spaces.Box(0, 255, (64, 64, 3), np.uint8), gym.spaces.Discrete(18)
     )
-    published = {"1m": 0.79, "12m": 12.1, "25m": 27.0, "50m": 47.9, "100m": 107.6, "200m": 191.1}
-    assert set(published) | {"tiny"} == set(SIZES)
-    for size, millions in published.items():
+    millions = {"1m": 0.79, "12m": 12.1, "25m": 27.0, "50m": 47.9, "100m": 107.6, "200m": 191.1}
+    assert set(millions) | {"tiny"} == set(SIZES)
+    for size, expected in millions.items():
         with torch.device("meta"):
             algorithm = DreamerAlgorithm(spaces, DreamerParams(size=size))  # type: ignore[arg-type]
         count = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
-        assert count / 1e6 == pytest.approx(millions, abs=0.06), size
-        assert count / 1e6 == pytest.approx(float(size[:-1]), rel=0.22), size
+        assert count / 1e6 == pytest.approx(expected, abs=0.06), size

@@ -53,6 +53,7 @@ from rl_training.models.dreamer import (
     RSSM,
     SIZES,
     CellWeights,
+    ChainInputs,
     Head,
     ImaginedPolicy,
     LatentState,
@@ -178,7 +179,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     slow_to_compile = True  # thousands of chained steps: compiling takes minutes, if it ends
     fused_pieces: ClassVar[tuple[str, ...]] = (
         "_kernels",
-        "_encoded",
+        "_chain_inputs",
         "_observed_losses",
         "_imagined_step",
         "_foreseen",
@@ -300,20 +301,14 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
                 return weighted()
 
         def weighted() -> Loss:
-            states, posterior, prior = self.rssm.see_all(
-                self.latent(batch.context),
-                batch.action,
-                batch.first,
-                self._encoded(batch.obs),
-                noise,
-                self._kernels,
-            )
+            inputs = self._chain_inputs(batch.obs, batch.action, batch.first, noise)
+            states, posterior = self.rssm.chain(self.latent(batch.context), inputs, self._kernels)
             features = states.features
             kept["deter"] = states.deter.detach()
             kept["stoch"] = states.stoch.detach().argmax(-1)
             goes_on = (~batch.terminal).to(features.dtype) * (1.0 - 1.0 / p.horizon)
             terms = self._observed_losses(
-                features, posterior, prior, batch.obs, batch.reward, goes_on
+                features, states.deter, posterior, batch.obs, batch.reward, goes_on
             )
             inside, returns = self._inside(self._imagine(states))
             terms |= {name: inside.metrics[name] for name in ("policy_loss", "value_loss")}
@@ -351,20 +346,22 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         with replaced(self, self._rounded_weights, copies):
             yield
 
-    def _encoded(self, obs: Tensor) -> Tensor:
-        embed: Tensor = self.encoder(self.seen(obs))
-        return embed
+    def _chain_inputs(
+        self, obs: Tensor, action: Tensor, first: Tensor, noise: Tensor
+    ) -> ChainInputs:
+        return self.rssm.chain_inputs(action, first, self.encoder(self.seen(obs)), noise)
 
     def _observed_losses(
         self,
         features: Tensor,
+        deter: Tensor,
         posterior: Tensor,
-        prior: Tensor,
         obs: Tensor,
         reward: Tensor,
         goes_on: Tensor,
     ) -> dict[str, Tensor]:
         """(B, T) losses of the world model."""
+        prior = self.rssm.prior(deter)
         dynamics, representation = kl_balance(posterior.log(), prior.log(), self.params.free_nats)
         return {
             "reconstruction_loss": self.decoder.loss(features, self.seen(obs)),

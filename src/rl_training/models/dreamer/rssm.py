@@ -21,6 +21,7 @@ from rl_training.models.dreamer.layers import (
 from rl_training.models.dreamer.scan import (
     PLAIN,
     CellWeights,
+    ChainInputs,
     Kernels,
     ScanWeights,
     cell_step,
@@ -147,27 +148,32 @@ class RSSM(nn.Module):
         return widened(product(self.from_embed, embed))
 
     def see_all(
-        self,
-        state: LatentState,
-        action: Tensor,
-        is_first: Tensor,
-        embed: Tensor,
-        noise: Tensor,
-        kernels: Kernels = PLAIN,
-    ) -> tuple[LatentState, Tensor, Tensor]:
+        self, state: LatentState, action: Tensor, is_first: Tensor, embed: Tensor, noise: Tensor
+    ) -> tuple[LatentState, Tensor]:
         """Filter a sequence of T steps; the second axis of inputs and outputs is time.
 
-        `action[:, t]` precedes observation t, and `noise` is uniform. Returns states, posteriors
-        and priors. The state before the sequence gets no gradient.
+        `action[:, t]` precedes observation t, and `noise` is uniform. Returns states and
+        posteriors. The state before the sequence gets no gradient.
         """
-        first, action, embed, noise = (x.transpose(0, 1) for x in (is_first, action, embed, noise))
-        going = (~first).to(state.deter.dtype).unsqueeze(-1)
-        inputs = (
+        return self.chain(state, self.chain_inputs(action, is_first, embed, noise))
+
+    def chain_inputs(
+        self, action: Tensor, is_first: Tensor, embed: Tensor, noise: Tensor
+    ) -> ChainInputs:
+        """What of `see_all` does not depend on the states, for all steps at once."""
+        action, first, embed, noise = (x.transpose(0, 1) for x in (action, is_first, embed, noise))
+        going = (~first).to(self.mixing_norm.scale.dtype).unsqueeze(-1)
+        return ChainInputs(
             going,
             self.read_action(action * going),
             self.look(embed),
             exponential_noise(noise).contiguous(),
         )
+
+    def chain(
+        self, state: LatentState, inputs: ChainInputs, kernels: Kernels = PLAIN
+    ) -> tuple[LatentState, Tensor]:
+        """What of `see_all` does."""
         readers = (self.from_deter.linear, self.posterior_linear)
         weights = ScanWeights(
             torch.cat([reader.weight for reader in readers]),
@@ -177,7 +183,7 @@ class RSSM(nn.Module):
         )
         found = see_chain(kernels, state, inputs, self.cell(), weights)
         deter, stoch, posterior = (x.transpose(0, 1) for x in found)
-        return LatentState(deter, stoch), posterior, self.prior(deter)
+        return LatentState(deter, stoch), posterior
 
 
 def mask_state(state: LatentState, going: Tensor) -> LatentState:

@@ -45,6 +45,15 @@ class ScanWeights(NamedTuple):
     out_bias: Tensor  # (S,)
 
 
+class ChainInputs(NamedTuple):
+    """(T, B, ...) inputs of a chain of T steps."""
+
+    going: Tensor  # (T, B, 1): 0 where the state before counts as zero
+    fed: Tensor  # (T, B, D): products of the actions with the mixing layer, and its bias
+    looked: Tensor  # (T, B, U): products of the observations with the posterior's layer
+    wait: Tensor  # (T, B, latents, classes): exponential noise
+
+
 class CellStep(NamedTuple):
     """What one step of the block-GRU computes, for B rows."""
 
@@ -186,7 +195,7 @@ def forward_step(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
     given: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> tuple[CellStep, Seen]:
-    """One step of the chain; `given` are `going`, `fed`, `looked` and `wait` of `see_chain`."""
+    """One step of the chain; `given` is one step of its `ChainInputs`."""
     going, fed, looked, wait = given
     step = cell_step(cell, state, going, fed)
     joint = step.rounded @ w.state.t()
@@ -367,16 +376,13 @@ def _rows_of(steps: Any, kind: Any, in_blocks_first: tuple[str, ...]) -> Any:
 def see_chain(
     kernels: Kernels,
     state: tuple[Tensor, Tensor],
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    inputs: ChainInputs,
     cell: CellWeights,
     w: ScanWeights,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(T, B, ...) deterministic states, latents and posteriors after each of T steps.
 
-    `state`, (B, D) and (B, latents, classes), gets no gradient. `inputs` are (T, B, ...): `going`,
-    0 where the state before counts as zero; `fed`, the products of the actions with the mixing
-    layer and its bias; `looked`, those of the observations with the posterior's layer; `wait`,
-    exponential noise.
+    `state`, (B, D) and (B, latents, classes), gets no gradient.
     """
     chain: Any = SeeChain.apply
     found: tuple[Tensor, Tensor, Tensor] = chain(kernels, state, *inputs, *cell, *w)
