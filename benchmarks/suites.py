@@ -63,6 +63,7 @@ SUITES = {
     "humanoid": "benchmarks.learning.humanoid",
     "masks_and_memory": "benchmarks.learning.masks_and_memory",
     "zoo": "benchmarks.learning.zoo",
+    "zoo_discrete": "benchmarks.learning.zoo_discrete",
     "zoo_critics": "benchmarks.learning.zoo_critics",
     "offline_to_online": "benchmarks.learning.offline_to_online",
     "fine_tuning": "benchmarks.learning.fine_tuning",
