@@ -35,6 +35,30 @@ class Stubborn(SyncVectorEnv):
         return super().reset(seed=seed)
 
 
+class Numbered(SyncVectorEnv):
+    """Resets environments by their numbers and without seeds, as EnvPool does: those that ended
+    and are not reset begin anew in the next step, which is lost."""
+
+    def reset(self, env_id: Any = None, *, seed: Any = None, options: Any = None) -> Any:
+        assert seed is None
+        numbers = np.arange(self.num_envs) if env_id is None else env_id
+        for i in numbers[::-1]:
+            self._env_obs[i], _ = self.envs[i].reset()  # type: ignore[call-overload]
+        self._autoreset_envs[numbers] = False
+        first = np.stack([np.asarray(self._env_obs[i]) for i in numbers[::-1]])
+        return first, {"env_id": numbers[::-1].copy()}
+
+
+def numbered(num_envs: int) -> VectorEnv:
+    return Numbered([lambda: gym.make(**CART)] * num_envs)  # type: ignore[arg-type]
+
+
+def pooled(num_envs: int) -> Any:
+    import envpool
+
+    return envpool.make("CartPole-v1", "gymnasium", num_envs=num_envs, max_episode_steps=7)
+
+
 def wrong(num_envs: int) -> int:
     return num_envs
 
@@ -94,6 +118,32 @@ def test_simulators_that_reset_themselves_are_trained_in_and_said_to_be_inexact(
     assert result["exact"] is False
     assert "a resumed run begins new episodes" in result["inexact_because"]
     DQN.resume(run, total_timesteps=40, progress=False)
+
+
+@pytest.mark.parametrize("maker", ["numbered", "pooled"])
+def test_environments_that_are_reset_by_number_lose_no_step(maker: str, tmp_path: Path) -> None:
+    if maker == "pooled":
+        pytest.importorskip("envpool")
+    collector = Collector(f"{HERE}:{maker}", {}, 3, seed=0)
+    try:
+        lengths = []
+        for step in range(40):
+            actions = np.array([1, step % 2, (step // 2) % 2])
+            seen = collector.obs
+            taken = collector.step(actions)
+            # every row is a step of CartPole: the velocity follows the push of the action
+            pushed = taken.next_obs[:, 1] > seen[:, 1]
+            np.testing.assert_array_equal(pushed, actions == 1)
+            lengths += [(record.env, record.length) for record in collector.drain_episodes()]
+        assert {env for env, _ in lengths} == {0, 1, 2}
+        assert all(length == 7 for env, length in lengths if env)
+    finally:
+        collector.close()
+    knobs = {**SMALL, "num_envs": 2, "learning_starts": 4, "buffer_capacity": 50, "batch_size": 4}
+    agent = DQN(globals()[maker], output_dir=tmp_path, **knobs)
+    run = agent.learn(total_timesteps=20, progress=False).run_dir
+    assert json.loads((Path(run) / "result.json").read_text())["exact"] is False
+    DQN.resume(run, total_timesteps=30, progress=False)
 
 
 def test_what_cannot_be_trained_in_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -18,7 +18,12 @@ from rl_training.envs.contract import FOREIGN_ERRORS, WrongAnswerError, success_
 from rl_training.envs.flat_actions import BOUNDS
 from rl_training.envs.make import env_spaces
 from rl_training.envs.named import maker_named
-from rl_training.envs.one_of_many import info_of, made_vectors, reset_mode
+from rl_training.envs.one_of_many import (
+    info_of,
+    made_vectors,
+    reset_mode,
+    takes_numbers,
+)
 from rl_training.envs.repeatability import Repeatability, repeatability
 from rl_training.envs.spaces import Spaces
 from rl_training.envs.vector import Replayed, StepArrays, VectorEnvs
@@ -34,7 +39,8 @@ class ManyEnvs(VectorEnvs):
     """The environments of a `VectorEnv`.
 
     Where it can reset some of them with seeds, runs resume exactly, as those of other
-    environments do. Where it resets them itself, a resumed run begins new episodes.
+    environments do. Where it resets them itself, or by their numbers as EnvPool does, seeds are its
+    own, and a resumed run begins new episodes.
     """
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None, num_envs: int) -> None:
@@ -57,19 +63,20 @@ class ManyEnvs(VectorEnvs):
             ) from None
         super().__init__(env_id, spaces, num_envs)
         self._resets_itself = reset_mode(self._many) == AutoresetMode.SAME_STEP
+        self._takes_numbers = takes_numbers(self._many)
         self._fresh: NDArray[Any] | None = None
         """First observations of new episodes, where environments were reset by a step."""
         try:
-            self._takes_masks = num_envs == 1 or self._honours_masks()
+            self._takes_masks = not self._takes_numbers and (num_envs == 1 or self._honours_masks())
         except FOREIGN_ERRORS as error:
             self._fail(0, what_it_did(error), cause=error)
-        if not self._takes_masks and not self._resets_itself:
+        if not (self._takes_masks or self._takes_numbers or self._resets_itself):
             self.close()
             raise EnvironmentSetupError(
                 f"env_id: '{env_id}' neither resets some of its environments alone "
-                "(options['reset_mask']) nor all that end in the same step "
+                "(options['reset_mask'] or env_id) nor all that end in the same step "
                 "(AutoresetMode.SAME_STEP), so that a step would be lost at every end of an "
-                "episode; make it with one of the two"
+                "episode; make it with one of these"
             )
         self.repeatability = tried
         if not self._takes_masks:
@@ -82,8 +89,9 @@ class ManyEnvs(VectorEnvs):
         """Whether a reset of one environment leaves the others, which took a step, alone."""
         seeds = list(range(self.num_envs))
         self._many.reset(seed=seeds)
-        self._many.action_space.seed(0)
-        before = self._seen(self._many.step(self._many.action_space.sample())[0])
+        self._many.single_action_space.seed(0)
+        actions = [self._many.single_action_space.sample() for _ in seeds]
+        before = self._seen(self._many.step(np.stack(actions))[0])
         mask = np.arange(self.num_envs) == 0
         after = self._seen(self._many.reset(seed=seeds, options={"reset_mask": mask})[0])
         return bool((after[1:] == before[1:]).all())
@@ -144,7 +152,14 @@ class ManyEnvs(VectorEnvs):
             self._fail(int(np.argmax(mask)), what_it_did(error), cause=error)
 
     def _reset_some(self, mask: NDArray[Any]) -> NDArray[Any]:
-        """Observations of all after a reset of those in `mask` with their seeds."""
+        """Observations of all after a reset of those in `mask`, with their seeds if possible."""
+        if self._takes_numbers:
+            numbers = np.flatnonzero(mask).astype(np.int32)
+            first, info = self._many.reset(numbers)
+            whole = self.obs.copy()
+            # in an order of its own
+            whole[np.asarray(info.get("env_id", numbers))] = np.asarray(first)
+            return whole
         options = None if mask.all() else {"reset_mask": np.array(mask, np.bool_)}
         return self._seen(self._many.reset(seed=list(self._seeds), options=options)[0])
 

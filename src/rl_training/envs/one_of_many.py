@@ -49,6 +49,12 @@ def reset_mode(many: Vectors) -> AutoresetMode:
     return AutoresetMode(metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
 
+def takes_numbers(many: Vectors) -> bool:
+    """Whether some environments can be reset alone by their numbers, without seeds, as those of
+    EnvPool can."""
+    return "env_id" in inspect.signature(many.reset).parameters
+
+
 def info_of(info: Any, i: int) -> dict[str, Any]:
     """The infos of one environment, of its last step where a new episode has begun."""
     of_ends = info.get("final_info", info) if isinstance(info, Mapping) else {}
@@ -73,7 +79,7 @@ class OneOfMany(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        seeds: Any = None if seed is None else [seed]
+        seeds: Any = None if seed is None or takes_numbers(self.many) else [seed]
         obs, info = self.many.reset(seed=seeds, options=options)
         return self._first(obs), info_of(info, 0)
 
