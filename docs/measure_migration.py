@@ -66,10 +66,15 @@ def main() -> None:
             for block in (b for b in blocks if "\nseed = 0\n" in b):
                 own = peer not in block
                 python = Path(sys.executable) if own else SHARED.python
-                found = [
-                    measure(python, block.replace("\nseed = 0\n", f"\nseed = {n}\n"), Path(folder))
-                    for n in range(arguments.seeds)
-                ]
+                found = []
+                for n in range(arguments.seeds):
+                    code = block.replace("\nseed = 0\n", f"\nseed = {n}\n")
+                    found.append(measure(python, code, Path(folder)))
+                    value, used = found[-1]
+                    who = "rl-training" if own else peer
+                    print(
+                        f"{who}, seed {n}: {value:.1f}, {used:.0f} s", file=sys.stderr, flush=True
+                    )
                 shared = ["torch", "numpy", "gymnasium"]
                 label = versions(python, ["rl-training" if own else peer, *shared])
                 seeds = ", ".join(f"{value:.1f}" for value, _ in found)

@@ -20,6 +20,7 @@ from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.experiment.foreign_names import FOREIGN
 from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.search.grid import configs_of, plan_of
 
 from .conftest import Command
 from .each import each
@@ -280,7 +281,15 @@ def test_a_data_set_by_its_short_form(cli: Command) -> None:
     assert shown.code == 0
     assert "  kind: npz" in shown.out
     assert "  path: log.npz" in shown.out
-    assert cli("show", "iql", "dataset=pendulm-mixed").code == 2
+    for command in ("show", "tune", "sweep"):
+        refused = cli(command, "iql", "dataset=pendulm-mixed")
+        assert (refused.code, len(refused.error_lines)) == (2, 1)
+        assert "did you mean 'pendulum-mixed'" in refused.err
+    swept = configs_of(plan_of("iql", ["env_id=null", "dataset=a.npz,b.npz"], None))
+    assert [c.dataset and (c.dataset.kind, c.dataset.path) for _, c in swept] == [
+        ("npz", "a.npz"),
+        ("npz", "b.npz"),
+    ]
 
 
 # --- from the shell, with a module of one's own --------------------------------------------------

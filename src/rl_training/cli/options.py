@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.data.short_forms import with_data_section
 from rl_training.experiment.terminal import terminal
 
 out = terminal("stdout")
@@ -79,22 +80,10 @@ def overridden(
 ) -> list[str]:
     flags = {"seed": seed, "device": device, "output_dir": output_dir}
     return [
-        *(_with_section(text) for text in overrides or []),
+        *(with_data_section(text) for text in overrides or []),
         *(
             f"{key}={json.dumps(value, ensure_ascii=False)}"
             for key, value in flags.items()
             if value is not None
         ),
     ]
-
-
-def _with_section(override: str) -> str:
-    """Expand the short form `dataset=log.npz` to its keys."""
-    from rl_training.data.sources import parse_source
-    from rl_training.experiment.config_files import parse_override
-
-    value = parse_override(override)[1] if override.startswith("dataset=") else None
-    if not isinstance(value, str):
-        return override
-    section = parse_source(value).model_dump(mode="json", exclude_unset=True)
-    return f"dataset={json.dumps(section)}"

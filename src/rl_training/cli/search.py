@@ -17,6 +17,7 @@ from rl_training.cli.options import (
     OverridesArgument,
     find_modules_here,
     out,
+    overridden,
 )
 
 if TYPE_CHECKING:
@@ -149,8 +150,7 @@ def tune(
     from rl_training.search.tuning import TuningFolder, TuningPlan
 
     refuse_own_keys([".".join(parse_override(text)[0]) for text in overrides or []])
-    flags = [] if device is None else [f"device={device}"]
-    own = load_config(config, [*(overrides or []), *flags])
+    own = load_config(config, overridden(overrides, None, device, None))
     find_modules_here(bool(modules_named(own.to_dict())))
     try:
         chosen = known_metric(chosen_metric(own, metric))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training.data.short_forms import with_data_section
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError
@@ -96,7 +97,8 @@ def configs_of(plan: SweepPlan) -> list[tuple[str, TrainConfig]]:
     """
     found = []
     for point in plan.points:
-        config = load_config(plan.config, [*plan.fixed, *point.overrides])
+        texts = map(with_data_section, (*plan.fixed, *point.overrides))
+        config = load_config(plan.config, list(texts))
         if plan.seeds is None:
             found.append((point.name, config))
         else:
