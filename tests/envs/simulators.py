@@ -36,6 +36,7 @@ class Reach:
         self.place = torch.zeros(num_worlds, device=device)
         self.taken = torch.zeros(num_worlds, dtype=torch.int64, device=device)
         self.fails_at, self.width = fails_at, width
+        self.says = ["the simulator waits"] if waits else []
         self.waits, self.push = waits, torch.zeros(num_worlds, device=device)
 
     def _obs(self) -> Tensor:
@@ -62,6 +63,10 @@ class Reach:
     def _wait_and_move(self) -> None:
         """As a library would that launches graphs of its own."""
         self.place.copy_(torch.tensor(self.place.tolist()) + self.push.cpu())
+
+    def new_notes(self) -> list[str]:
+        said, self.says = self.says, []
+        return said
 
     def state(self) -> Mapping[str, Tensor]:
         return {"place": self.place, "taken": self.taken}

@@ -49,11 +49,12 @@ class WarpTask:
         max_episode_steps: int | None = None,
         deterministic: bool = False,
         elliptic_cones: bool = False,
+        contacts: int | None = None,
         **env_kwargs: Any,
     ) -> None:
-        """`deterministic` makes atomic sums in a fixed order, and `elliptic_cones` replace the
-        model's friction cones; both are for train_env_kwargs, because Gymnasium does not take
-        them."""
+        """`deterministic` makes atomic sums in a fixed order, `elliptic_cones` replace the model's
+        friction cones, and there is room for `contacts` per world; these are for
+        train_env_kwargs, because Gymnasium does not take them."""
         env_id = f"warp/{self.gymnasium_id}"
         env: Any = make_env(self.gymnasium_id, env_kwargs)
         self.observation_space, self.action_space = env.observation_space, env.action_space
@@ -81,14 +82,13 @@ class WarpTask:
             model,
             num_worlds,
             device,
-            contacts=self.contacts,
+            contacts=contacts or self.contacts,
             deterministic=deterministic,
             after_steps=self.after_steps,
         )
         self.qpos, self.qvel = self.worlds.tensor("qpos"), self.worlds.tensor("qvel")
         self._ctrl, self._warm = (self.worlds.tensor(x) for x in ("ctrl", "qacc_warmstart"))
         self._last = torch.zeros(num_worlds, device=device)
-        self.notes = self.worlds.notes
 
     def _prepare(self, model: Any) -> None:
         """Change the model before it is put on the device."""
@@ -144,6 +144,9 @@ class WarpTask:
     def _within(self, values: Tensor, knob: str) -> Tensor:
         low, high = self.knobs[knob]
         return (values > float(low)) & (values < float(high))
+
+    def new_notes(self) -> list[str]:
+        return self.worlds.new_notes()
 
     def state(self) -> Mapping[str, Tensor]:
         own = {"qpos": self.qpos, "qvel": self.qvel, "qacc_warmstart": self._warm}

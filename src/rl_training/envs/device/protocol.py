@@ -40,7 +40,8 @@ class DeviceEnv(Protocol):
     """Whether equal seeds and actions give equal states, bit for bit; otherwise resumed runs say
     that they are not exact."""
 
-    # Where it has a list `notes`, sentences that it adds while it steps are shown as warnings.
+    # Where it has a method `new_notes`, the sentences that it returns, those since its last call,
+    # are shown as warnings between steps; it may wait for the device.
 
     def reset(self, mask: Tensor, seeds: Tensor) -> Tensor:
         """Begin new episodes where the (N,) `mask` is set, each from its entry of the (N,) int64

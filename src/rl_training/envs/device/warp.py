@@ -12,6 +12,9 @@ from torch import Tensor
 from rl_training.execution import between_graphs
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
 
+_LEFT_OUT = 0b11111
+"""Flags of mujoco_warp.OverflowType: constraints, their entries, and contacts of three kinds."""
+
 
 class WarpWorlds:
     """N copies of a model. Its arrays are torch tensors that share memory with Warp's.
@@ -36,10 +39,11 @@ class WarpWorlds:
         """`contacts` is the most per world; `after_steps` are functions of MuJoCo Warp that are
         called after the last step."""
         self._wp, self._mjw = _modules(env_id)
+        self._env_id, self._contacts, self._has_room = env_id, contacts, True
         if device == torch.device("cuda"):  # the current one
             device = torch.device("cuda", torch.cuda.current_device())
         self.device, self._after = device, after_steps
-        self.notes: list[str] = []
+        self._notes: list[str] = []
         self._captures = True  # until Warp could not capture something
         self._tensors: dict[str, Tensor] = {}
         self._graphs: dict[str, Any] = {}  # of Warp's own; None where the work was done once
@@ -48,6 +52,7 @@ class WarpWorlds:
             with self._wp.ScopedDevice(self._wp.device_from_torch(device)):
                 self.model = self._mjw.put_model(model)
                 self.model.opt.deterministic = deterministic
+                self.model.opt.warn_overflow = 0  # not printed by every world, but read below
                 rows = 4 * contacts + 2 * model.nv
                 sizes = {"nworld": num_worlds, "nconmax": contacts, "njmax": rows}
                 self.data = self._mjw.make_data(model, **sizes)
@@ -70,6 +75,20 @@ class WarpWorlds:
         if name not in self._tensors:
             self._tensors[name] = self._wp.to_torch(getattr(self.data, name))
         return self._tensors[name]
+
+    def new_notes(self) -> list[str]:
+        """What the user should know since the last call; waits for the device."""
+        left_out = self.tensor("overflow") & _LEFT_OUT
+        if self._has_room and bool(left_out.any()):
+            self._has_room = False
+            count = int((left_out != 0).sum())
+            self._notes.append(
+                f"MuJoCo Warp has no room for all contacts in {count:,} of {len(left_out):,} "
+                f"worlds of '{self._env_id}' and leaves some out; raise train_env_kwargs.contacts, "
+                f"which is {self._contacts}"
+            )
+        new, self._notes = self._notes, []
+        return new
 
     def step(self, count: int) -> None:
         """Take `count` steps of the integrator in all worlds."""
@@ -116,7 +135,7 @@ class WarpWorlds:
         except RuntimeError as error:
             why = (str(error).strip().splitlines() or ["no reason given"])[0]
             self._captures = False
-            self.notes.append(f"MuJoCo Warp cannot capture its steps, which are slower so ({why})")
+            self._notes.append(f"MuJoCo Warp cannot capture its steps, which are slower so ({why})")
             return None
         self._graphs[name] = capture.graph
         return capture.graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -156,10 +156,9 @@ class Worlds:
         return [EpisodeTotals(int(count), *sums) for count, *sums in self._totals.tolist()]
 
     def new_notes(self) -> list[str]:
-        """What the simulator has to say since the last call."""
-        said: list[str] = getattr(self.env, "notes", [])
-        new, said[:] = list(said), []
-        return new
+        """What the simulator has to say since the last call; may wait for the device."""
+        asked: Callable[[], list[str]] = getattr(self.env, "new_notes", list)
+        return asked()
 
     def close(self) -> None:
         self.env.close()
