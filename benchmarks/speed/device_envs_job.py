@@ -46,6 +46,19 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
+def measured(clock: Any, loop: Any, steps: int) -> tuple[int, float]:
+    """Environment steps of `loop`, about `steps`, and the seconds that `clock` takes for them,
+    after it has captured and compiled."""
+    while loop.progress.updates == 0:
+        clock.advance(1)
+    clock.advance(steps // 10)
+    wait()
+    began, before = time.monotonic(), loop.progress.env_steps
+    clock.advance(steps)
+    wait()
+    return loop.progress.env_steps - before, time.monotonic() - began
+
+
 def rate(request: Request) -> dict[str, Any]:
     """Environment steps per second, of training and of the simulation alone."""
     steps = 2_000 if request.spec["quick"] else request.spec["steps"]
@@ -54,14 +67,7 @@ def rate(request: Request) -> dict[str, Any]:
     algorithm = build_algorithm(config, spaces)
     with run_scope(config, spaces):
         loop: Any = build_loop(config, algorithm)
-        while loop.progress.updates == 0:  # captures and compiles
-            loop.advance(1)
-        loop.advance(steps // 10)
-        wait()
-        began, before = time.monotonic(), loop.progress.env_steps
-        loop.advance(steps)
-        wait()
-        taken, seconds = loop.progress.env_steps - before, time.monotonic() - began
+        taken, seconds = measured(loop, loop, steps)
         alone = simulation_rate(loop.experience.collector)
         notes = list(loop.link.notes)
         loop.close()
@@ -95,15 +101,8 @@ def seeds(request: Request) -> dict[str, Any]:
                 agents = [build_algorithm(one, spaces) for one in each]
                 moved = build_clock(together, agents)
                 first = moved.loops[0]
-            while first.progress.updates == 0:  # captures and compiles
-                moved.advance(1)
-            moved.advance(steps // 4)
-            wait()
-            began, before = time.monotonic(), first.progress.env_steps
-            moved.advance(steps)
-            wait()
-            taken = first.progress.env_steps - before
-            seconds[name] = (time.monotonic() - began) / taken
+            taken, spent = measured(moved, first, steps)
+            seconds[name] = spent / taken
             first.close()
     ratio = seconds["many"] / seconds["one"]
     print(f"{count} seeds take {ratio:.2f} times as long as one")
