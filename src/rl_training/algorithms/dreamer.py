@@ -59,10 +59,10 @@ from rl_training.models.dreamer import (
     LatentState,
     ObservationDecoder,
     ObservationEncoder,
-    RoundedCopies,
     Sight,
     TwoHotHead,
     exponential_noise,
+    in_bfloat16,
     mask_state,
     one_hot,
     product_weights,
@@ -342,7 +342,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         copies: list[Tensor] = []
         for trained, weights in itertools.groupby(self._rounded_weights, _is_trained):
             with torch.set_grad_enabled(trained):
-                copies += RoundedCopies.apply(torch.bfloat16, *weights)
+                copies += in_bfloat16(weights)
         with replaced(self, self._rounded_weights, copies):
             yield
 

@@ -20,7 +20,7 @@ from rl_training.models.dreamer.layers import SIZES as SIZES
 from rl_training.models.dreamer.layers import Dense as Dense
 from rl_training.models.dreamer.layers import DreamerSize as DreamerSize
 from rl_training.models.dreamer.layers import Head as Head
-from rl_training.models.dreamer.layers import RoundedCopies as RoundedCopies
+from rl_training.models.dreamer.layers import in_bfloat16 as in_bfloat16
 from rl_training.models.dreamer.layers import product_weights as product_weights
 from rl_training.models.dreamer.rssm import RSSM as RSSM
 from rl_training.models.dreamer.rssm import LatentState as LatentState

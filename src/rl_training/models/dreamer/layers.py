@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -136,6 +137,12 @@ class RoundedCopies(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         return None, *_converted(gradients, torch.float32)
+
+
+def in_bfloat16(weights: Iterable[nn.Parameter]) -> list[Tensor]:
+    """Rounded copies, which pass their gradients on to the weights."""
+    copies: Any = RoundedCopies.apply
+    return list(copies(torch.bfloat16, *weights))
 
 
 def _converted(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
