@@ -23,6 +23,7 @@ from rl_training.models.dreamer import (
 from rl_training.models.dreamer.scan import PLAIN, CellWeights, Kernels
 from rl_training.runtime import agents
 from rl_training.runtime.agents import SingleLearner
+from rl_training.runtime.compiling import separate
 
 from .test_dreamer import BOX, CATCH, SMALL, learner, sequences
 
@@ -168,7 +169,7 @@ def test_every_piece_is_one_graph_and_means_the_same(monkeypatch: pytest.MonkeyP
     def traced(piece: Any) -> Any:
         if isinstance(piece, tuple):
             return type(piece)(*(traced(function) for function in piece))
-        return torch.compile(piece, dynamic=False, fullgraph=True, backend="eager")
+        return torch.compile(separate(piece), dynamic=False, fullgraph=True, backend="eager")
 
     monkeypatch.setattr(agents, "fused", traced)
     states = []

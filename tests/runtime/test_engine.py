@@ -13,6 +13,7 @@ from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime import engine
 from rl_training.runtime.agents import SingleLearner, VmapLearner
 from rl_training.runtime.build import flushes_denormals, run_scope
+from rl_training.runtime.compiling import separate
 from rl_training.runtime.engine import (
     COMPILE_FROM_UPDATES,
     FUSE_FROM_UPDATES,
@@ -107,6 +108,16 @@ def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         (CUDA, FUSE_FROM_UPDATES - 1, "graph"),
     ):
         assert choose_mode("auto", device, updates, True, fuses=True)[0] == expected
+
+
+def test_every_agent_has_compiled_pieces_of_its_own() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    for size in range(2, 12):
+        own = torch.compile(separate(twice), dynamic=False, fullgraph=True, backend="eager")
+        assert torch.equal(own(torch.ones(size)), torch.full((size,), 2.0))
+    assert separate(algorithm_class("bc").name)() == "BC"
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

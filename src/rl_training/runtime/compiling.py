@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -25,4 +26,21 @@ def fused(piece: Any) -> Any:
     options = dict(COMPILER_OPTIONS)
     if hasattr(importlib.import_module("torch._inductor.config"), "deterministic"):
         options["deterministic"] = True
-    return torch.compile(piece, dynamic=False, fullgraph=True, options=options)
+    return torch.compile(separate(piece), dynamic=False, fullgraph=True, options=options)
+
+
+def separate(function: Any) -> Any:
+    """A copy of a function or a bound method with code of its own.
+
+    The compiler keeps what it compiled with the code, and only a few forms of each: without a copy,
+    the ninth agent of a process would be refused.
+    """
+    plain = getattr(function, "__func__", function)
+    copy = types.FunctionType(
+        plain.__code__.replace(),
+        plain.__globals__,
+        plain.__name__,
+        plain.__defaults__,
+        plain.__closure__,
+    )
+    return copy if plain is function else types.MethodType(copy, function.__self__)

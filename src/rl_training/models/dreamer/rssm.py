@@ -162,7 +162,7 @@ class RSSM(nn.Module):
     ) -> ChainInputs:
         """What of `see_all` does not depend on the states, for all steps at once."""
         action, first, embed, noise = (x.transpose(0, 1) for x in (action, is_first, embed, noise))
-        going = (~first).to(self.mixing_norm.scale.dtype).unsqueeze(-1)
+        going = (~first).to(self.mixing_norm.scale.dtype).unsqueeze(-1).contiguous()
         return ChainInputs(
             going,
             self.read_action(action * going),

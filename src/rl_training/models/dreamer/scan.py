@@ -308,7 +308,8 @@ class SeeChain(torch.autograd.Function):
         cell, w = CellWeights(*weights[:count]), ScanWeights(*weights[count:])
         deter, stoch = state
         rounded, stoch = deter.to(w.state.dtype), stoch.flatten(1).to(w.state.dtype)
-        read = rounded @ w.state[: w.state.shape[0] // 2].t()
+        # strides are those of all later steps, so that a compiled step is compiled once
+        read = (rounded @ w.state.t())[:, : w.state.shape[0] // 2]
         kept = []
         before = [(deter, rounded, stoch)]
         for given in zip(going, fed, looked, wait, strict=True):
@@ -333,7 +334,7 @@ class SeeChain(torch.autograd.Function):
         chain = Chain(
             torch.zeros_like(last_step.deter),
             narrow.new_zeros(cell.mixing.shape[0], rows, cell.mixing.shape[1]),
-            narrow.new_zeros(rows, units),
+            narrow.new_zeros(rows, 2, units)[:, 0],
             narrow.new_zeros(rows, cell.stoch.shape[1]),
         )
         grads: list[StepGrads] = []
