@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ import pytest
 
 from rl_training.experiment.errors import ConfigError
 from rl_training.search.launch import MOST_RESTARTS, PAUSED, Ended, Job, Launcher, Restarts
-from rl_training.search.local import LocalProcesses, Slots
+from rl_training.search.local import LocalProcesses, Process, Slots
 from rl_training.search.tune import Tuner
 from rl_training.search.tuning import TuningFolder
 from tests.conftest import Command
@@ -105,6 +108,18 @@ def test_a_job_is_started_again_as_long_as_it_saves_something_new(tmp_path: Path
     assert [restarts.allowed(job) for _ in range(MOST_RESTARTS)] == [True, True, False]
 
 
+def test_a_full_disk_is_named_where_not_even_the_log_could_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = Ended(counting(tmp_path), 1, 0.0)
+    assert end.why == "exit code 1"
+    full = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    assert end.why.startswith("there is no space left on the disk")
+    end.job.log_file.write_text("error: another reason\n")
+    assert end.why == "error: another reason"
+
+
 def test_jobs_of_slurm_are_paused_and_leave_no_pickled_files(tmp_path: Path) -> None:
     """With submitit's executor for one machine, which has the same jobs without Slurm."""
     pytest.importorskip("submitit")
@@ -119,11 +134,15 @@ def test_jobs_of_slurm_are_paused_and_leave_no_pickled_files(tmp_path: Path) -> 
 def test_what_no_launcher_can_do_is_refused_before_anything_is_made(
     cli: Command, tmp_path: Path
 ) -> None:
-    with socket.socket() as closed:
+    with socket.socket() as closed, socket.create_server(("127.0.0.1", 0)) as other:
         closed.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{closed.getsockname()[1]}"
+        wrong = f"127.0.0.1:{other.getsockname()[1]}"
+        threading.Thread(target=_answer_as_a_web_page, args=(other,), daemon=True).start()
         for arguments, words, package in (
             (("--launcher", "ray", "--address", address), "no Ray cluster answers at", "ray"),
+            (("--launcher", "ray", "--address", wrong), "no Ray cluster answers at", "ray"),
+            (("device=cuda:99",), "device: 'cuda:99' does not exist", None),
             (("--launcher", "ray", "--address", "ray://a:1"), "is not the address of", "ray"),
             (("--launcher", "ray", "--gpus", "0"), "--gpus: it needs --launcher local", None),
             (("--address", address), "--address: it needs --launcher ray", None),
@@ -147,6 +166,31 @@ def test_what_no_launcher_can_do_is_refused_before_anything_is_made(
             assert refused.code == 2
             assert words in refused.err
             assert not out.exists()
+
+
+def _answer_as_a_web_page(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_ctrl_c_while_a_job_begins_is_kept_until_the_job_is_known(tmp_path: Path) -> None:
+    """Whatever a signal raises while Python forks is lost."""
+
+    class Interrupted(LocalProcesses):
+        def _begin(self, job: Job) -> Process:
+            signal.raise_signal(signal.SIGINT)
+            return super()._begin(job)
+
+    launcher = Interrupted(Slots(1, 1))
+    job = counting(tmp_path)
+    with launcher:
+        with pytest.raises(KeyboardInterrupt):
+            launcher.start(job)
+        assert launcher.running == {"count"}
+    assert launcher.running == set()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # as before
 
 
 # --- Ray ------------------------------------------------------------------------------------------

@@ -101,12 +101,16 @@ class Wanted:
                 self.gpus_per_run or 0.0,
                 slurm_settings(self.slurm or []),
             )
+        from rl_training.runtime.build import resolve_device
         from rl_training.search.local import LocalProcesses, Slots, visible_gpus
 
+        chosen = sorted({*devices})
+        for device in chosen:
+            resolve_device(device)  # refuses one that this machine does not have
         if self.gpus:
             named = [gpu.strip() for gpu in self.gpus.split(",") if gpu.strip()]
         else:
-            named = visible_gpus() if {"auto", "cuda"} & {*devices} else []
+            named = visible_gpus() if {"auto", "cuda"} & {*chosen} else []
         return LocalProcesses(Slots.of(self.workers, self.threads, named, jobs))
 
     def _refuse_options_of_others(self) -> None:

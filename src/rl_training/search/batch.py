@@ -81,9 +81,10 @@ def run_jobs(
                 if end.stopped and restarts.allowed(end.job):
                     waiting.append(end.job)
                     continue
+                why = end.why.removeprefix("error: ")
+                advice = "" if go_on in why else f"; correct that, and {go_on} goes on"
                 raise RLTrainingError(
-                    f"{end.job.name} failed: {end.why.removeprefix('error: ')} (log: "
-                    f"{end.job.log_file}); correct that, and {go_on} goes on"
+                    f"{end.job.name} failed: {why} (log: {end.job.log_file}){advice}"
                 )
             while waiting and launcher.free:
                 launcher.start(waiting.pop(0))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -20,6 +22,8 @@ SAVE_SECONDS = 60.0
 """How long runs may take to save when a study is stopped."""
 MOST_RESTARTS = 3
 """Of a killed job that makes no progress."""
+LEAST_FREE_BYTES = 2**16
+"""Below that a disk counts as full."""
 PAUSED = 128 + signal.SIGTERM
 """Exit code of a run that was asked to save and end."""
 
@@ -62,8 +66,9 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """The launcher's reason or the last line of the log."""
-        return self.message or last_line(self.job.log_file) or f"exit code {self.code}"
+        """The launcher's reason, the last line of the log, or what kept it from being written."""
+        known = self.message or last_line(self.job.log_file) or full_disk(self.job.log_file)
+        return known or f"exit code {self.code}"
 
 
 @dataclass
@@ -113,7 +118,8 @@ class Launcher(ABC, Generic[Handle]):
 
     def start(self, job: Job) -> None:
         """Begin a job, or go on with it."""
-        self._started[job.name] = Started(job, self._begin(job), time.monotonic())
+        with signals_afterwards():
+            self._started[job.name] = Started(job, self._begin(job), time.monotonic())
 
     def ended(self) -> list[Ended]:
         """Those that have ended since the last call."""
@@ -178,6 +184,28 @@ class Restarts:
         return count <= MOST_RESTARTS
 
 
+@contextmanager
+def signals_afterwards() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until the end of the context.
+
+    Python loses an exception that a signal raises while it forks, and a job that has begun must
+    be known to what stops it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the main thread
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 
@@ -229,6 +257,14 @@ def _end_with(parent: int) -> Callable[[], None]:
             os._exit(128 + signal.SIGTERM)
 
     return ask
+
+
+def full_disk(path: Path) -> str:
+    """A sentence if there is no room for a file."""
+    with suppress(OSError):
+        if shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES:
+            return f"there is no space left on the disk of '{path.parent}'; make room"
+    return ""
 
 
 def last_line(path: Path) -> str:

@@ -21,6 +21,9 @@ from rl_training.search.nodes import NodeCommand
 LOST = -9
 """Exit code of a job whose node, or whose process there, is gone."""
 CONNECT_SECONDS = 5.0
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS_FRAME = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""Of HTTP/2 (RFC 9113): three bytes of length, the type 4, flags and stream."""
 OWN_CLUSTER = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # by default 15, as if training could wait
@@ -171,12 +174,29 @@ def _refuse_unreachable(address: str | None) -> None:
             "HOST:PORT as 'ray start --head' prints it, on a machine of the cluster"
         )
     try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), CONNECT_SECONDS) as connection:
+            why = "" if _speaks_grpc(connection) else "what listens there is no Ray cluster"
     except (OSError, OverflowError) as error:
+        why = describe_exception(error)
+    if why:
         raise ConfigError(
-            f"--address: no Ray cluster answers at '{address}' ({describe_exception(error)}); "
-            "start one with 'ray start --head', or correct the address"
-        ) from None
+            f"--address: no Ray cluster answers at '{address}' ({why}); start one with 'ray start "
+            "--head', or correct the address"
+        )
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Whether the other side answers the first bytes of HTTP/2 with its settings, as Ray does."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return True  # it answers the first bytes of TLS alone
+    connection.sendall(HTTP2_PREFACE + SETTINGS_FRAME)
+    answer = b""
+    while len(answer) < len(SETTINGS_FRAME):
+        more = connection.recv(len(SETTINGS_FRAME) - len(answer))
+        if not more:
+            return False
+        answer += more
+    return answer[3] == SETTINGS_FRAME[3]
 
 
 def _gone() -> RLTrainingError:
