@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.machine import hardware
 from benchmarks.peers.environment import PeerEnvironment
-from benchmarks.process import ROOT, job_environment
+from benchmarks.process import PAUSED, ROOT, job_environment
 from benchmarks.sources import SourceBook
 
 LAST_LINES = 15
@@ -174,6 +174,8 @@ class Outcome:
     headline: str
     failure: str | None = None
     """The last lines of its output where it failed."""
+    paused: bool = False
+    """Whether it is not finished and goes on when it is started again."""
 
 
 class JobRunner:
@@ -221,6 +223,8 @@ class JobRunner:
         code = self._call([str(job.python), "-m", job.module, str(request), str(answer)], job, log)
         seconds = time.monotonic() - began
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        if code == PAUSED:
+            return Outcome(job, seconds, lines[-1] if lines else "", paused=True)
         if code != 0 or self._stopped or not answer.is_file():
             reason = f"exit code {code} after {seconds:.0f} s"
             return Outcome(job, seconds, reason, "\n".join(lines[-LAST_LINES:]) or reason)

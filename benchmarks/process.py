@@ -36,6 +36,14 @@ class Request:
     """An empty folder of its own."""
 
 
+PAUSED = 75
+"""Exit code of a job that has saved its state, to go on when it is started again."""
+
+
+class PausedError(Exception):
+    """A job's time is over before its work is; the message says how far it has come."""
+
+
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Versions of Python and of installed packages."""
     return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
@@ -56,7 +64,11 @@ def answer_job(work: Callable[[Request], dict[str, Any]], packages: Sequence[str
     request_path, answer_path = (Path(argument) for argument in sys.argv[1:])
     values = json.loads(request_path.read_text(encoding="utf-8"))
     request = Request(values["spec"], values["seed"], values["inputs"], Path(values["scratch"]))
-    result = work(request)
+    try:
+        result = work(request)
+    except PausedError as how_far:
+        print(how_far)
+        sys.exit(PAUSED)
     imported = sorted(name for name in sys.modules if name.partition(".")[0] == "rl_training")
     answer = {"versions": versions(packages), "result": result, "modules": imported}
     answer_path.write_text(json.dumps(answer), encoding="utf-8")

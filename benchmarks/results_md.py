@@ -1,4 +1,4 @@
-"""Writes `benchmarks/RESULTS.md` from the stored results.
+"""Writes `benchmarks/RESULTS.md`, and a page per area beside it, from the stored results.
 
 Each section is made anew from whatever results exist; one without any says which command
 makes them.
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from benchmarks.areas import anchor_of, write_areas
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Records, ResultStore
 from benchmarks.markdown import table
@@ -42,7 +43,21 @@ def render(store: ResultStore, path: Path) -> dict[str, tuple[Verdict, ...]]:
         else:
             parts.append(f"No results yet: `{_command(suite)}` makes them.")
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_areas(
+        path.parent,
+        {suite.name: suite for suite in suites},
+        sections,
+        lambda suite: _provenance(suite, stored[suite.name], states, changes),
+        lambda suite: _empty(suite, store.root),
+    )
     return {name: section.verdicts for name, section in sections.items()}
+
+
+def _empty(suite: Suite, figures: Path) -> Section:
+    """The section of a suite without results: what it asks, where its report can say that."""
+    if suite.long:
+        return suite.report(Records([]), figures)
+    return Section("No results yet.", ())
 
 
 Changes = Mapping[str, list[str] | None]
@@ -93,8 +108,7 @@ def _summary(
 
 
 def _link(suite: Suite) -> str:
-    anchor = "".join(c for c in suite.title.lower().replace(" ", "-") if c.isalnum() or c == "-")
-    return f"[{suite.title}](#{anchor})"
+    return f"[{suite.title}](#{anchor_of(suite.title)})"
 
 
 def _provenance(

@@ -4,6 +4,7 @@
     python -m benchmarks.run offline --seeds 0    one suite, one seed
     python -m benchmarks.run --only 'offline/crr*'
     python -m benchmarks.run --quick              does everything run? writes no results
+    python -m benchmarks.run field_atari --minutes 9   the next piece of every long run
 
 Finished jobs are skipped, so an interrupted run goes on where it stopped. The exit code is 1
 when a job fails or a gate of the chosen suites is missed.
@@ -39,10 +40,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suites", nargs="*", metavar="suite", help=f"{', '.join(SUITES)}; all")
+    names = f"{', '.join(SUITES)}; all but the long ones (field_*)"
+    parser.add_argument("suites", nargs="*", metavar="suite", help=names)
     parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2; with --quick 0")
     parser.add_argument("--workers", type=int, default=2, help="jobs side by side (%(default)s)")
     parser.add_argument("--only", metavar="PATTERN", help="jobs whose suite/name-sSEED matches")
+    parser.add_argument(
+        "--minutes", type=float, help="of each long job (field_*), which goes on the next time"
+    )
     parser.add_argument("--fresh", action="store_true", help="run finished jobs anew")
     parser.add_argument(
         "--quick", action="store_true", help="tiny budgets, into a temporary folder"
@@ -52,9 +57,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     unknown = [name for name in chosen.suites if name not in SUITES]
     if unknown:
         parser.error(f"unknown suite '{unknown[0]}'; known are {', '.join(SUITES)}")
+    if chosen.minutes is not None and not chosen.minutes > 0:
+        parser.error("--minutes: more than 0")
     if chosen.workers < 1:
         parser.error("--workers: at least 1")
-    chosen.suites = [name for name in SUITES if name in (chosen.suites or SUITES)]
+    named = chosen.suites or [name for name in SUITES if not load_suite(name).long]
+    chosen.suites = [name for name in SUITES if name in named]
     chosen.seeds = tuple(chosen.seeds or ((0,) if chosen.quick else (0, 1, 2)))
     return chosen
 
@@ -72,7 +80,7 @@ def run_suite(
     suite: Suite, chosen: argparse.Namespace, store: ResultStore, scratch: Path, console: Console
 ) -> list[Outcome]:
     """Run what is not finished yet; the jobs that failed."""
-    options = Options(chosen.seeds, chosen.quick, scratch)
+    options = Options(chosen.seeds, chosen.quick, scratch, chosen.minutes)
     wanted = [job for job in suite.jobs(options) if matches(job, chosen.only)]
     jobs = [job for job in wanted if chosen.fresh or not store.is_finished(job)]
     console.print(f"{suite.name}: {len(jobs)} jobs, {len(wanted) - len(jobs)} already finished")
@@ -97,6 +105,9 @@ def run_suite(
                 board.refresh()
                 continue
             board.finished(outcome)
+            if outcome.paused:
+                how_far = f"{outcome.job.suite}/{outcome.job.key}: {outcome.headline}"
+                console.print(f"not finished: {how_far}", highlight=False)
             if outcome.failure:
                 failed.append(outcome)
     return failed

@@ -20,6 +20,8 @@ class Options:
     """Tiny budgets: does everything run? The numbers mean nothing."""
     scratch: Path
     """For files that jobs share; gone when the benchmark ends."""
+    minutes: float | None = None
+    """After which long jobs save their state and end, to go on the next time."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Suite:
     """From the stored results and the folder for figures; called with at least one result."""
     alone: bool = False
     """One job at a time, because time is what it measures."""
+    long: bool = False
+    """Runs of hours in pieces, which run only where the suite is named. Its report also says what
+    is asked where nothing has run."""
 
 
 SUITES = {
@@ -77,6 +82,10 @@ SUITES = {
     "world_model": "benchmarks.learning.world_model",
     "world_model_gpu": "benchmarks.learning.world_model_gpu",
     "world_model_speed": "benchmarks.speed.world_model",
+    "field_atari": "benchmarks.learning.field_atari",
+    "field_mujoco": "benchmarks.learning.field_mujoco",
+    "field_dreamer": "benchmarks.learning.field_dreamer",
+    "field_imitation": "benchmarks.learning.field_imitation",
 }
 """Modules with a `SUITE`, in the order in which they run."""
 

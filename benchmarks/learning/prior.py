@@ -20,11 +20,16 @@ def prior_data(spec: Mapping[str, Any]) -> TransitionDataset:
     The policy samples its actions. Made once and kept in the package's cache: seeds and
     variants of a run learn from the same data.
     """
+    return load_transition_dataset(prior_file(spec), env_id=spec["env_id"])
+
+
+def prior_file(spec: Mapping[str, Any]) -> Path:
+    """Where those data are; made if they are not."""
     path = (cache_folder() or Path.cwd()) / f"prior-{digest(dict(spec))}.npz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         save_dataset(_made(spec), path, overwrite=True)
-    return load_transition_dataset(path, env_id=spec["env_id"])
+    return path
 
 
 def _made(spec: Mapping[str, Any]) -> TransitionDataset:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.prior import prior_data
+from benchmarks.learning.prior import prior_data, prior_file
 from benchmarks.learning.sabotage import sabotaged
-from benchmarks.process import Request, answer_job
-from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
+from benchmarks.process import PausedError, Request, answer_job
+from rl_training import (
+    Callback,
+    ManagedAlgorithm,
+    TrainConfig,
+    TransitionDataset,
+    load_transition_dataset,
+)
 from rl_training.data.demonstrations import demonstrations
 from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.seeding import derive_seed
 from rl_training.experiment.tracking import METRICS_FILE
+from rl_training.runtime.callbacks import StepEvent, TrainResult
 
 
 def training_data(config: TrainConfig, spec: dict[str, Any]) -> TransitionDataset | None:
@@ -80,8 +89,45 @@ def mean_state(agent: ManagedAlgorithm, spec: dict[str, Any]) -> list[float]:
     return [round(float(x), 4) for x in seen.mean(0)]
 
 
+class Limit(Callback):
+    """Ends a run after some minutes of it."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self.until = None if minutes is None else time.monotonic() + 60.0 * minutes
+
+    def on_step(self, event: StepEvent) -> None:
+        if self.until is not None and time.monotonic() >= self.until:
+            event.request_stop(PIECE_ENDS)
+
+
+PIECE_ENDS = "the end of a piece"
+
+
+def learned_in_pieces(
+    config: TrainConfig, folder: Path, minutes: float | None
+) -> tuple[ManagedAlgorithm, TrainResult]:
+    """A whole run, of which this process makes one piece and raises `PausedError` after it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    limit, begun = Limit(minutes), sorted(folder.glob("*/checkpoints/[0-9]*"))
+    if begun:
+        agent = ManagedAlgorithm.resume(
+            begun[-1].parents[1], progress=False, callbacks=[limit], trust=True
+        )
+        assert agent.result is not None
+        trained = agent.result
+    else:
+        agent = ManagedAlgorithm(config.replace(output_dir=str(folder)))
+        trained = agent.learn(progress=False, callbacks=[limit])
+    total = config.total_timesteps or 0
+    if trained.stop_reason == PIECE_ENDS and trained.env_steps < total:
+        raise PausedError(f"{trained.env_steps:,} of {total:,} steps")
+    return agent, trained
+
+
 def work(request: Request) -> dict[str, Any]:
     spec = request.spec
+    if "folder" in request.inputs:
+        return piece(request)
     if "path" in request.inputs:  # where a data file lies is not what it holds
         spec["config"]["dataset"]["path"] = request.inputs["path"]
     config = TrainConfig(**spec["config"], seed=request.seed, output_dir=str(request.scratch))
@@ -89,6 +135,32 @@ def work(request: Request) -> dict[str, Any]:
     agent = ManagedAlgorithm(config, dataset=dataset)
     with sabotaged(spec.get("sabotage")):
         trained = agent.learn(progress=False)
+    return judged(agent, trained, spec, dataset)
+
+
+def piece(request: Request) -> dict[str, Any]:
+    """The next piece of a long run; what it came to, with the last one."""
+    spec = request.spec
+    if "prior" in spec:
+        spec["config"]["dataset"] = {"kind": "npz", "path": str(prior_file(spec["prior"]))}
+    # no evaluation at the end of a piece, which would cost time and be one more of the curve
+    config = TrainConfig(**spec["config"], seed=request.seed).replace(final_eval=False)
+    folder, minutes = Path(request.inputs["folder"]), request.inputs.get("minutes")
+    with sabotaged(spec.get("sabotage")):
+        agent, trained = learned_in_pieces(config, folder, minutes)
+    dataset = prior_data(spec["prior"]) if "prior" in spec else None
+    result = judged(agent, trained, spec, dataset)
+    shutil.rmtree(folder)
+    return result
+
+
+def judged(
+    agent: ManagedAlgorithm,
+    trained: TrainResult,
+    spec: dict[str, Any],
+    dataset: TransitionDataset | None,
+) -> dict[str, Any]:
+    """Evaluate the last policy of a run and say how it came about."""
     final = agent.evaluate(spec["final_episodes"], seed=spec["eval_seed"])
     curve = evaluation_curve(trained.run_dir, "env_steps" if trained.env_steps else "updates")
     logged = events(trained.run_dir, "train")

@@ -1,0 +1,155 @@
+"""Long runs at the scale at which the field compares: each is cut into pieces by exact resume.
+
+    python -m benchmarks.run field_atari --minutes 9 --only 'field_atari/dqn-pong*'
+
+starts a run or goes on with it, and writes its result with the last piece. What is not finished
+lies in `benchmarks/unfinished/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gates
+from benchmarks.gates import Verdict
+from benchmarks.jobs import Job, Records
+from benchmarks.learning.shared import EVAL_SEED, TRAIN, details, figure, on_gpu, returns
+from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
+from benchmarks.process import ROOT
+from benchmarks.suites import Options, Section, Suite
+
+UNFINISHED = ROOT / "benchmarks" / "unfinished"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One long run, for some seeds."""
+
+    job: str
+    title: str
+    task: str
+    config: str
+    """Packaged, of which `changes` and `knobs` change keys and knobs."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    least: float | None = None
+    most: float | None = None
+    """Of a twin, which must not learn."""
+    published: str = ""
+    """What others report, in words."""
+    prior: Mapping[str, Any] | None = None
+    """Data that are made first; see `benchmarks.learning.prior`."""
+    share: float | None = None
+    """Of the mean return of the prior data, to be reached."""
+    sabotage: str | None = None
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A run that has to be at least as good as another one."""
+
+    job: str
+    than: str
+    at: int | None = None
+    """Environment steps at which the other one's curve counts; None: its last policy."""
+    times: float = 1.0
+
+
+@dataclass(frozen=True)
+class Field:
+    """A suite of long runs."""
+
+    name: str
+    title: str
+    text: str
+    """Protocol and origin of the published figures."""
+    runs: Sequence[Run]
+    seeds: int
+    episodes: int
+    rivals: Sequence[Rival] = ()
+
+    def suite(self) -> Suite:
+        return Suite(self.name, self.title, self.jobs, self.report, long=True)
+
+    def jobs(self, options: Options) -> list[Job]:
+        seeds = options.seeds[: self.seeds]
+        return [self._job(options, run, seed) for run in self.runs for seed in seeds]
+
+    def _job(self, options: Options, run: Run, seed: int) -> Job:
+        steps = {"total_timesteps": 300, "eval_interval": 0, "eval_episodes": 1}
+        quick_knobs = {"learning_starts": 200} if run.config.split("/")[0] != "ppo" else {}
+        config = on_gpu(run.config, options, run.changes, steps, None)
+        config["algo_kwargs"] |= {**run.knobs, **(quick_knobs if options.quick else {})}
+        config |= {"checkpoint_minutes": 10.0}
+        episodes = 1 if options.quick else self.episodes
+        spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED}
+        spec["final_episodes"] = episodes
+        if run.prior is not None:
+            spec["prior"] = dict(run.prior)
+        if run.sabotage is not None:
+            spec["sabotage"] = run.sabotage
+        job = Job(self.name, run.job, seed, TRAIN, spec, cost=3600, timeout=10 * 3600.0, gpu=True)
+        root = options.scratch if options.quick else UNFINISHED
+        folder = root / self.name / f"{job.key}-{job.config_hash}"
+        return replace(job, inputs={"folder": str(folder), "minutes": options.minutes})
+
+    def report(self, records: Records, figures: Path) -> Section:
+        verdicts: list[Verdict] = []
+        rows = []
+        for run in self.runs:
+            verdict = self._verdict(records, run)
+            if verdict is not None:
+                verdicts.append(verdict)
+            cells = [*seed_columns(returns(records, run.job), 1)]
+            cells += details(records, run.job, "env_steps")
+            text = verdict.text if verdict is not None else ""
+            if not records.of(run.job):
+                text = "not run"
+            rows.append([run.task, run.title, *cells, run.published, text])
+        verdicts += [self._rivalry(records, rival) for rival in self.rivals]
+        header = ("task", "run", *SEED_HEADER, "best evaluation", "env steps", "seconds")
+        parts = [self.text]
+        for task in dict.fromkeys(run.task for run in self.runs):
+            labels = {run.job: run.title for run in self.runs if run.task == task}
+            name = f"{self.name}-{task.lower().replace(' ', '_')}.png"
+            drawn = {job: label for job, label in labels.items() if records.of(job)}
+            if drawn:
+                parts.append(figure(figures / name, records, drawn, task))
+        parts.append(table((*header, "published", "gate"), rows))
+        asked = [[verdict.gate, verdict.text] for verdict in verdicts]
+        parts.append(table(("gate", ""), asked))
+        return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
+
+    def _verdict(self, records: Records, run: Run) -> Verdict | None:
+        found, name = returns(records, run.job), f"{run.title} on {run.task}"
+        if run.most is not None:
+            return gates.at_most(name, found, run.most)
+        if run.least is not None:
+            return gates.at_least(name, found, run.least)
+        if run.share is not None:
+            shown = [float(r.result["prior"]["return_mean"]) for r in records.of(run.job)]
+            what = f"{name}: share of the expert's return"
+            values = [x / expert for x, expert in zip(found, shown, strict=True)]
+            return gates.at_least(what, values, run.share)
+        return None
+
+    def _rivalry(self, records: Records, rival: Rival) -> Verdict:
+        names = {run.job: f"{run.title} on {run.task}" for run in self.runs}
+        theirs = returns(records, rival.than)
+        when = ""
+        if rival.at is not None:
+            when = f" after {number(rival.at)} steps"
+            theirs = [_at(record.result["curve"], rival.at) for record in records.of(rival.than)]
+        name = f"{names[rival.job]} beside {names[rival.than]}{when}"
+        if rival.times != 1.0:
+            return gates.times(name, returns(records, rival.job), theirs, rival.times)
+        return gates.not_worse(name, returns(records, rival.job), theirs)
+
+
+def _at(curve: Mapping[str, Sequence[float]], steps: int) -> float:
+    """The last evaluation up to a number of steps."""
+    seen = [y for x, y in zip(curve["env_steps"], curve["return"], strict=True) if x <= steps]
+    return float(seen[-1]) if seen else float(curve["return"][0])

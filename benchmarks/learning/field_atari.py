@@ -1,0 +1,70 @@
+"""Pong and Breakout at ten million frames: DQN, QR-DQN, IQN, FQF and PPO."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.learning.field import Field, Rival, Run
+
+STEPS = 2_500_000
+"""Ten million frames."""
+TITLES = {"dqn": "DQN", "qr_dqn": "QR-DQN", "iqn": "IQN", "fqf": "FQF", "ppo": "PPO"}
+PUBLISHED = {
+    # after 10 million steps: Stable-Baselines3's zoo, and Tianshou's best for IQN and FQF
+    "pong": {"dqn": 20.6, "qr_dqn": 20.5, "iqn": 20.3, "fqf": 20.7, "ppo": 21.0},
+    "breakout": {"dqn": 358.3, "qr_dqn": 393.6, "iqn": 496.7, "fqf": 517.3, "ppo": 398.0},
+}
+PONG, LOSES = 18.0, 0.0
+
+
+def _changes(algo: str, game: str) -> dict[str, Any]:
+    several = {"num_envs": 8, "vectorization": "sync", "env_workers": 8}
+    if algo != "ppo":
+        several |= {"overlap_updates": True}
+    return {
+        "env_kwargs": {"game": game, "protocol": "mnih2015"},
+        "total_timesteps": STEPS,
+        "eval_interval": 250_000,
+        "eval_episodes": 10,
+        **several,
+    }
+
+
+def _runs() -> list[Run]:
+    runs = []
+    for game, scores in PUBLISHED.items():
+        for algo, title in TITLES.items():
+            told = f"{scores[algo]:g} after 10 million steps"
+            least = PONG if game == "pong" else None
+            changes = _changes(algo, game)
+            job = f"{algo}-{game}"
+            config = f"{algo}/breakout"
+            runs.append(
+                Run(job, title, game.capitalize(), config, changes, {}, least, published=told)
+            )
+    twins: dict[str, dict[str, Any]] = {
+        "twin: no learning": {"lr": 1e-12},
+        "twin: discount 0": {"gamma": 0.0},
+    }
+    for number, (title, knobs) in enumerate(twins.items()):
+        job, changes = f"dqn-pong-twin{number}", _changes("dqn", "pong")
+        runs.append(Run(job, title, "Pong", "dqn/breakout", changes, knobs, most=LOSES))
+    return runs
+
+
+TEXT = (
+    f"{STEPS:,} steps of four frames, eight games at once in eight processes, protocol `mnih2015` "
+    "(1 to 30 no-op frames, no sticky actions, whole games; training clips rewards, and a lost "
+    "life ends an episode for learning). Mean score of the last policy over 20 whole games. "
+    "Published are single runs of Stable-Baselines3's zoo (DQN, QR-DQN, PPO) and Tianshou's best "
+    "(IQN, FQF), all with four times these steps. Stable-Baselines3 at this budget has no job yet."
+)
+SUITE = Field(
+    "field_atari",
+    "Atari at ten million frames",
+    TEXT,
+    _runs(),
+    seeds=2,
+    episodes=20,
+    rivals=[Rival(f"{algo}-breakout", "dqn-breakout") for algo in ("qr_dqn", "iqn", "fqf")],
+).suite()

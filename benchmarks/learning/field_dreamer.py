@@ -1,0 +1,30 @@
+"""Dreamer on five games of Atari 100k, the whole budget."""
+
+from __future__ import annotations
+
+from benchmarks.learning.field import Field, Run
+
+CONFIG = "dreamer/boxing_atari"
+AUTHORS = {"boxing": 87.0, "pong": -5.0, "breakout": 11.2, "freeway": 0.0, "krull": 8604.0}
+"""Mean of five seeds after 400,000 frames, with a model of 200M parameters."""
+UNMOVED = 20.0
+
+
+def _runs() -> list[Run]:
+    runs = []
+    for game, score in AUTHORS.items():
+        changes = {"env_kwargs": {"game": game, "protocol": "atari100k"}}
+        told = f"{score:,g} (authors, five seeds, 200m)"
+        runs.append(Run(game, "Dreamer, 12m", game.capitalize(), CONFIG, changes, published=told))
+    twin = "twin: shuffled actions"
+    spoilt = "shuffled_actions"
+    runs.append(Run("boxing-twin", twin, "Boxing", CONFIG, most=UNMOVED, sabotage=spoilt))
+    return runs
+
+
+TEXT = (
+    "100,000 steps, 400,000 frames, protocol `atari100k` (no-op frames, no sticky actions, whole "
+    "games, colour images of 64x64), size `12m`. Mean score of the last policy over 20 games with "
+    "the likeliest actions. The authors' means are of five seeds with 200M parameters."
+)
+SUITE = Field("field_dreamer", "Dreamer on Atari 100k", TEXT, _runs(), seeds=3, episodes=20).suite()

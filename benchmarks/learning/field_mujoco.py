@@ -1,0 +1,82 @@
+"""Locomotion at a million steps: SAC and PPO; RLPD and MBPO beside SAC at equal steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.learning.field import Field, Rival, Run
+
+STEPS, WITHIN = 1_000_000, 0.9
+SAC = {"HalfCheetah": 11_321, "Hopper": 2_787, "Walker2d": 4_536, "Ant": 5_734}
+"""v4, ten seeds: the baselines that SimbaV2's authors publish."""
+PPO = {"HalfCheetah": "5,819", "Hopper": "2,410", "Walker2d": "3,479", "Ant": "1,327"}
+"""v3, one run: Stable-Baselines3's zoo, tuned."""
+PRIOR_STEPS, MODEL_STEPS = 100_000, 300_000
+MBPO_KNOBS: dict[str, dict[str, Any]] = {
+    "Walker2d": {"target_entropy": -3.0, "final_rollout_length": 1},
+    "Ant": {"target_entropy": -4.0, "final_rollout_length": 25},
+}
+CURVE = {"eval_interval": 50_000, "eval_episodes": 10}
+
+
+def prior(env_id: str, target: float, steps: int) -> dict[str, Any]:
+    """Steps of a SAC that is stopped at a return."""
+    return {
+        "config": {
+            "algo": "sac",
+            "env_id": env_id,
+            "device": "cuda",
+            "total_timesteps": STEPS,
+            "eval_interval": 10_000,
+            "early_stopping": {"target": target},
+            "final_eval": False,
+            "tensorboard": False,
+            "algo_kwargs": {"learning_starts": 10_000},
+        },
+        "env_id": env_id,
+        "steps": steps,
+    }
+
+
+def _runs() -> list[Run]:
+    runs = []
+    for task, score in SAC.items():
+        changes = {"env_id": f"{task}-v5", "total_timesteps": STEPS, **CURVE}
+        told = f"{score:,} (v4, ten seeds)"
+        least = WITHIN * score
+        runs.append(
+            Run(f"sac-{task}", "SAC", task, "sac/halfcheetah", changes, {}, least, published=told)
+        )
+        told = f"{PPO[task]} (v3, one run)"
+        runs.append(Run(f"ppo-{task}", "PPO", task, "ppo/halfcheetah", changes, published=told))
+    for task, knobs in MBPO_KNOBS.items():
+        own = {"env_id": f"{task}-v5", "eval_interval": 10_000, "eval_episodes": 10}
+        few = {**own, "total_timesteps": PRIOR_STEPS}
+        data = prior(f"{task}-v5", 1_500.0, 100_000)
+        runs.append(Run(f"rlpd-{task}", "RLPD", task, "rlpd/hopper", few, {}, prior=data))
+        many = {**own, "total_timesteps": MODEL_STEPS}
+        capacity = {"buffer_capacity": MODEL_STEPS}
+        runs.append(Run(f"mbpo-{task}", "MBPO", task, "mbpo/hopper", many, {**capacity, **knobs}))
+    return runs
+
+
+TEXT = (
+    f"{STEPS:,} steps of Gymnasium's v5 tasks, mean return of the last policy over 50 start "
+    f"states. SAC has to come within 10 % of published means, which are of v4. RLPD has "
+    f"{PRIOR_STEPS:,} steps of a half-trained SAC and takes {PRIOR_STEPS:,} more, MBPO takes "
+    f"{MODEL_STEPS:,}; both have to reach twice what SAC's curve shows at equal steps. "
+    "Stable-Baselines3's PPO has no job yet: its zoo's figures are of v3."
+)
+SUITE = Field(
+    "field_mujoco",
+    "Locomotion at a million steps",
+    TEXT,
+    _runs(),
+    seeds=3,
+    episodes=50,
+    rivals=[
+        Rival(f"{algo}-{task}", f"sac-{task}", steps, 2.0)
+        for algo, steps in (("rlpd", PRIOR_STEPS), ("mbpo", MODEL_STEPS))
+        for task in MBPO_KNOBS
+    ],
+).suite()
