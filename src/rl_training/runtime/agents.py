@@ -204,11 +204,11 @@ class VmapLearner:
             metrics: Metrics = torch.vmap(one)(self.stacked, self.random.numbers, given)
         return metrics
 
-    def every(self, work: Callable[..., Any], *inputs: Tensor) -> Any:
-        """`work(agent, ...)` for all agents at once, each with its part of the inputs, which have
-        a first axis of agents as the results have; gradients are off."""
+    def every(self, work: Callable[..., Any], *inputs: Any) -> Any:
+        """`work(agent, ...)` for all agents at once, each with its part of the inputs, trees of
+        tensors with a first axis of agents, as the results are; gradients are off."""
 
-        def one(tensors: list[Tensor], *own: Tensor) -> Any:
+        def one(tensors: list[Tensor], *own: Any) -> Any:
             with holding(self.template, tensors):
                 return work(self.template, *own)
 
@@ -221,16 +221,15 @@ class VmapLearner:
             first = self.template.initial_carry(obs.shape[1])
             carry = tree_map(lambda x: x.expand(len(self.agents), *x.shape), first)
 
-        def one(tensors: list[Tensor], own: Tensor, kept: Carry) -> Act:
-            with holding(self.template, tensors):
-                return self.template.act(own, explore=False, carry=kept)
-
-        with batching(len(self.agents)), torch.no_grad():
-            acted: Act = torch.vmap(one)(self.stacked, obs, carry)
+        acted: Act = self.every(_best_action, obs, carry)
         return acted
 
     def tensors(self) -> list[Tensor]:
         return [*self.stacked, *self.random.counters, *self.touched]
+
+
+def _best_action(agent: Algorithm, obs: Tensor, carry: Carry) -> Act:
+    return agent.act(obs, explore=False, carry=carry)
 
 
 def random_blocks(algorithm: Algorithm, draw: Draw, seeds: Sequence[int]) -> RandomBlocks:

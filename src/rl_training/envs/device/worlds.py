@@ -57,7 +57,7 @@ class Worlds:
         self.env, self.env_id, self.num_worlds = env, env_id, env.num_worlds
         self.runs, self.num_envs = len(seeds), env.num_worlds // len(seeds)
         """Runs, and worlds of each."""
-        self.seeds = seeds
+        self._closed = False
         self.spaces = _spaces(env, env_id)
         self.device, n = env.device, env.num_worlds
         self._keys = torch.cat([world_keys(seed, self.num_envs, self.device) for seed in seeds])
@@ -161,7 +161,10 @@ class Worlds:
         return asked()
 
     def close(self) -> None:
-        self.env.close()
+        """Close the simulator; every run may do so."""
+        if not self._closed:
+            self._closed = True
+            self.env.close()
 
     # --- state --------------------------------------------------------------------------------
 
