@@ -53,7 +53,7 @@ class WarpWorlds:
                 self.model = self._mjw.put_model(model)
                 self.model.opt.deterministic = deterministic
                 self.model.opt.warn_overflow = 0  # not printed by every world, but read below
-                rows = 4 * contacts + 2 * model.nv
+                rows = 4 * contacts + model.nv  # of pyramids, and of limits
                 sizes = {"nworld": num_worlds, "nconmax": contacts, "njmax": rows}
                 self.data = self._mjw.make_data(model, **sizes)
             self._wp.synchronize_device(self._wp.device_from_torch(device))
