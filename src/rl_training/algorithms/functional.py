@@ -87,7 +87,18 @@ def soft_update(
     target: nn.Module, online: nn.Module, tau: float, due: Tensor | None = None
 ) -> None:
     """target <- target + tau * (online - target), for every parameter at once, where `due`."""
-    move_towards(list(target.parameters()), list(online.parameters()), tau, due)
+    move_towards(_parameters_of(target), _parameters_of(online), tau, due)
+
+
+def _parameters_of(module: nn.Module) -> list[Tensor]:
+    """The parameters, listed once: looking for them takes as long as moving them."""
+    if is_batched():  # several agents at once hold other tensors
+        return list(module.parameters())
+    kept = vars(module)
+    if "_listed" not in kept:
+        kept["_listed"] = list(module.parameters())
+    listed: list[Tensor] = kept["_listed"]
+    return listed
 
 
 def gradients_of(total: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

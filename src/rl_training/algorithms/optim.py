@@ -166,11 +166,11 @@ class FusedAdam(Optimizer):
             else:
                 torch._foreach_mul_(self.parameters, kept)
         for weight_decay, group in self._groups:
+            lists = (self.parameters, list(gradients), self.exp_avg, self.exp_avg_sq)
+            if len(self._groups) > 1:
+                lists = tuple([tensors[i] for i in group] for tensors in lists)
             step = AdamStep(
-                [self.parameters[i] for i in group],
-                [gradients[i] for i in group],
-                [self.exp_avg[i] for i in group],
-                [self.exp_avg_sq[i] for i in group],
+                *lists,
                 self.steps,
                 self.lr,
                 weight_decay,

@@ -17,7 +17,6 @@ from typing import Annotated, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rl_training.algorithms.base import Algorithm, Networks
 from rl_training.algorithms.functional import Loss, Metrics
@@ -31,7 +30,7 @@ from rl_training.algorithms.params import (
     Widths,
 )
 from rl_training.envs.spaces import Spaces
-from rl_training.execution import without_gradients
+from rl_training.execution import can_branch_on, without_gradients
 from rl_training.experiment.config import (
     Count,
     Fraction,
@@ -120,31 +119,35 @@ def ppo_loss(
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
     gain = ratio * advantage
-    with torch.no_grad():
-        bound = torch.as_tensor(clip, dtype=ratio.dtype, device=ratio.device)
-        clipped = ratio.clamp(1.0 - bound, 1.0 + bound)
-        least = clipped * advantage
-        kl = (ratio - 1.0 - log_ratio).mean()
-        outside = (clipped != ratio).to(ratio.dtype).mean()
+    least, metrics = _clipped(ratio.detach(), log_ratio.detach(), advantage, clip)
     # where the clipped one is the smaller it does not depend on the policy
     policy_loss = -torch.where(least < gain, least, gain).mean()
     if value_clip is None:
-        value_loss = 0.5 * F.mse_loss(value, returns)
+        # 1: the mean; the function of PyTorch around it takes as long
+        value_loss = 0.5 * torch.ops.aten.mse_loss(value, returns, 1)
     else:
         near = old_value + (value - old_value).clamp(-value_clip, value_clip)
         error = torch.maximum((value - returns).square(), (near - returns).square())
         value_loss = 0.5 * error.mean()
     entropy_mean = entropy.mean()
-    return Loss(
-        policy_loss + value_coef * value_loss - entropy_coef * entropy_mean,
-        {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy_mean,
-            "approx_kl": kl,
-            "clip_fraction": outside,
-        },
-    )
+    total = policy_loss + value_coef * value_loss
+    if entropy.requires_grad:  # else a metric alone
+        total = total - entropy_coef * entropy_mean
+    losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy_mean}
+    return Loss(total, {**losses, **metrics})
+
+
+@without_gradients
+def _clipped(
+    ratio: Tensor, log_ratio: Tensor, advantage: Tensor, clip: Tensor | float
+) -> tuple[Tensor, Metrics]:
+    """The clipped gain, the KL divergence and the share of ratios that are clipped."""
+    if isinstance(clip, Tensor) and can_branch_on(clip):
+        clip = float(clip)
+    clipped = ratio.clamp(1.0 - clip, 1.0 + clip)  # type: ignore[arg-type]
+    kl = (ratio - 1.0 - log_ratio).mean()
+    outside = (clipped != ratio).to(ratio.dtype).mean()
+    return clipped * advantage, {"approx_kl": kl, "clip_fraction": outside}
 
 
 class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):

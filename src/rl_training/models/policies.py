@@ -279,7 +279,7 @@ class GaussianPolicy(MeanPolicy):
         self.log_std = nn.Parameter(torch.zeros(action_dim))
 
     def mean(self, obs: Tensor) -> Tensor:
-        out: Tensor = self.net(obs)
+        out: Tensor = output(self.net, obs)
         return torch.tanh(out) if self.squashes else out
 
     def mode(self, obs: Tensor) -> Tensor:
@@ -347,7 +347,7 @@ class CategoricalPolicy(ChoicePolicy):
 
     def deferred(self, obs: Tensor) -> DeferredForward[Tensor]:
         return DeferredForward(
-            self.net, obs, lambda out: F.log_softmax(self._logits(out, obs), dim=-1)
+            self.net, obs, lambda out: torch.log_softmax(self._logits(out, obs), -1)
         )
 
     def _logits(self, out: Tensor, obs: Tensor) -> Tensor:
@@ -361,7 +361,7 @@ class CategoricalPolicy(ChoicePolicy):
         return distribution.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def mode(self, obs: Tensor) -> Tensor:
-        return self._logits(self.net(obs), obs).argmax(-1)
+        return self._logits(output(self.net, obs), obs).argmax(-1)
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         log_probs: Tensor = self(obs)
@@ -396,7 +396,7 @@ class DeterministicPolicy(MeanPolicy):
         self.net = Architecture.of(hidden_sizes).net(observed, action_dim)
 
     def mode(self, obs: Tensor) -> Tensor:
-        return torch.tanh(self.net(obs))
+        return torch.tanh(output(self.net, obs))
 
     def sample(self, obs: Tensor) -> Tensor:
         action = self.mode(obs)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rl_training.execution import is_traced, num_agents, without_gradients
 from rl_training.models.linear import batched_linear
-from rl_training.models.mlp import MLP, EnsembleMLP, activated
+from rl_training.models.mlp import MLP, EnsembleMLP, activated, output
 
 A = TypeVar("A")
 
@@ -31,11 +31,11 @@ class DeferredForward(Generic[A]):
         return DeferredForward(self.net, self.x, self.read, frozen=True)
 
     def compute(self) -> A:
-        return self._frozen_result() if self.is_frozen else self.read(self.net(self.x))
+        return self._frozen_result() if self.is_frozen else self.read(output(self.net, self.x))
 
     @without_gradients
     def _frozen_result(self) -> A:
-        return self.read(self.net(self.x))
+        return self.read(output(self.net, self.x))
 
 
 def stacked_forward(*calls: DeferredForward[Any]) -> tuple[Any, ...]:
