@@ -166,11 +166,16 @@ class FusedAdam(Optimizer):
             else:
                 torch._foreach_mul_(self.parameters, kept)
         for weight_decay, group in self._groups:
-            lists = (self.parameters, list(gradients), self.exp_avg, self.exp_avg_sq)
-            if len(self._groups) > 1:
-                lists = tuple([tensors[i] for i in group] for tensors in lists)
+            every = (self.parameters, list(gradients), self.exp_avg, self.exp_avg_sq)
+            if len(self._groups) == 1:
+                own, given, first, second = every
+            else:
+                own, given, first, second = ([tensors[i] for i in group] for tensors in every)
             step = AdamStep(
-                *lists,
+                own,
+                given,
+                first,
+                second,
                 self.steps,
                 self.lr,
                 weight_decay,
