@@ -131,7 +131,7 @@ def ppo_loss(
         value_loss = 0.5 * error.mean()
     entropy_mean = entropy.mean()
     total = policy_loss + value_coef * value_loss
-    if entropy.requires_grad:  # else a metric alone
+    if isinstance(entropy_coef, Tensor) or entropy_coef:
         total = total - entropy_coef * entropy_mean
     losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy_mean}
     return Loss(total, {**losses, **metrics})
@@ -252,8 +252,9 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         def loss() -> Loss:
             seen = self._seen(batch)
             log_prob, entropy = self.actor.log_prob_and_entropy(seen, steps.action)
+            bonus: Tensor | float = self.entropy_coef
             if not p.entropy_coef:  # a metric alone
-                entropy = entropy.detach()
+                entropy, bonus = entropy.detach(), 0.0
             return ppo_loss(
                 log_prob,
                 steps.log_prob,
@@ -265,7 +266,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
                 clip=self.clip,
                 value_clip=p.value_clip,
                 value_coef=p.value_coef,
-                entropy_coef=self.entropy_coef,
+                entropy_coef=bonus,
             )
 
         return self.minimize(loss, "policy", "value")
