@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.jobs import Job
 from benchmarks.learning.discrete import KNOBS, SCALE
+from benchmarks.learning.ope_policies import FITTING
 from benchmarks.learning.ope_report import NAME, SHARES, SOFT, TASKS, ope_report
 from benchmarks.learning.zoo import data_file
 from benchmarks.peers.environment import D3RLPY_VERSION, SHARED
@@ -47,7 +48,7 @@ BELOW = 0.05
 def _icu(options: Options, name: str, seed: int, cost: float, **values: Any) -> Job:
     spec: dict[str, Any] = {
         "episodes": 10_000, "updates": 6_000, "replicates": 4, "hidden_sizes": [128, 128],
-        "estimators": list(ESTIMATORS), "peer": False, **values,
+        "estimators": list(ESTIMATORS), "peer": False, "fitting": FITTING, **values,
     }  # fmt: skip
     if options.quick:
         spec |= {"episodes": 60, "updates": 20, "replicates": 2}

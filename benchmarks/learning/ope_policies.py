@@ -31,6 +31,11 @@ def mixed(process: Process, optimal: Array, share: float) -> Array:
     return (1.0 - share) * process.clinicians + share * optimal
 
 
+FITTING = 3_000
+"""Steps. After 600 a network leaves 4% of an episode's weight on actions that clinicians never
+take, and the ratios of their own policy are not 1."""
+
+
 def as_network(process: Process, policy: Array, data: dict[str, NDArray[Any]], seed: int) -> BC:
     """A network whose probabilities are close to `policy` at every state."""
     agent = BC(
@@ -46,12 +51,15 @@ def as_network(process: Process, policy: Array, data: dict[str, NDArray[Any]], s
         first = net.net.layers[0]
         first.weight /= spread
         first.bias -= first.weight @ centre
-    optimiser = torch.optim.Adam(net.parameters(), 1e-3)
-    for _ in range(600):
+    optimiser = torch.optim.Adam(net.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, FITTING)
+    for _ in range(FITTING):
         loss = F.kl_div(net(features), wanted, reduction="batchmean")
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimiser.step()
+        schedule.step()
     return agent
 
 
