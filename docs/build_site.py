@@ -56,6 +56,46 @@ EXTENSIONS = [
     {"toc": {"permalink": True}},
 ]
 
+WORKER = """\
+if (location.protocol === "file:") window.Worker = class extends EventTarget {
+  constructor(url) {
+    super();
+    this.frame = document.createElement("iframe");
+    this.frame.hidden = true;
+    document.documentElement.append(this.frame);
+    const inner = this.frame.contentWindow, said = (to, data) => {
+      const event = new MessageEvent("message", {data: structuredClone(data)});
+      to.dispatchEvent(event);
+      if (to === this && this.onmessage) this.onmessage(event);
+    };
+    inner.postMessage = data => said(this, data);
+    this.ready = new Promise(done => {
+      const script = inner.document.createElement("script");
+      script.onload = done;
+      script.src = url;
+      inner.document.body.append(script);
+    });
+    this.postMessage = data => this.ready.then(() => said(inner, data));
+  }
+  terminate() { this.frame.remove(); }
+};
+"""
+"""A worker for pages that were opened from a disk, as far as the search needs one."""
+
+NOT_SEARCHED = ("source/", "changelog.md")
+"""Pages that would stand above those that explain what a reader looks for."""
+
+STYLE_FILE = "assets/wide.css"
+STYLE = """\
+.md-sidebar { width: 10.5rem }
+.md-typeset pre > code { font-size: .6rem }
+.md-typeset div:has(> math[display="block"]) { overflow-x: auto; overflow-y: hidden }
+.md-typeset table:not([class]) { font-size: .66rem }
+.md-typeset table:not([class]) :is(td, th) { padding: .5em .9em; min-width: 4rem }
+.md-typeset img { border-radius: .2rem }
+"""
+"""Room for lines of code of 100 characters beside both columns, and for formulas on a phone."""
+
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.M | re.S)
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 CODE = {".py": "python", ".yaml": "yaml", ".md": "markdown", ".toml": "toml", ".cff": "yaml"}
@@ -83,6 +123,8 @@ class Staging:
     def write(self, place: str, text: str) -> None:
         path = SOURCE / place
         path.parent.mkdir(parents=True, exist_ok=True)
+        if place.startswith(NOT_SEARCHED):
+            text = f"---\nsearch:\n  exclude: true\n---\n\n{text}"
         path.write_text(text, encoding="utf-8")
 
     def page(self, path: str, place: str | None = None, text: str | None = None) -> None:
@@ -245,13 +287,8 @@ def settings(results: list[dict[str, str]]) -> dict[str, object]:
             "features": FEATURES,
         },
         "plugins": ["search"],
-        "markdown_extensions": [
-            "tables",
-            "pymdownx.superfences",
-            "pymdownx.highlight",
-            "md_in_html",
-            {"toc": {"permalink": True}},
-        ],
+        "markdown_extensions": EXTENSIONS,
+        "extra_css": [STYLE_FILE],
         "nav": navigation(results),
     }
 
@@ -272,8 +309,24 @@ def stage() -> None:
     staging.source_files()
     if staging.failures:
         raise SystemExit("\n".join(staging.failures))
+    staging.write(STYLE_FILE, STYLE)
     config = yaml.safe_dump(settings(results), sort_keys=False)
     (SOURCE.parent / "mkdocs.yml").write_text(config, encoding="utf-8")
+
+
+def write_search_for_files() -> None:
+    """Make the search work for a reader who opens the pages from a disk.
+
+    Browsers then refuse to fetch the index and to start a worker, but they load programs: the index
+    becomes one, and a hidden frame takes the place of the worker.
+    """
+    index = (SITE / "search.json").read_text(encoding="utf-8")
+    (SITE / "search.js").write_text(f"var __index = {index};\n", encoding="utf-8")
+    for page in SITE.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        if "</head>" in text and "assets/javascripts/bundle" in text:
+            text = text.replace("</head>", f"<script>{WORKER}</script></head>", 1)
+            page.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -282,6 +335,7 @@ def main() -> None:
     done = subprocess.run([*command, "--config-file", SOURCE.parent / "mkdocs.yml"], check=False)
     if done.returncode:
         raise SystemExit("zensical could not build the site: the reasons stand above")
+    write_search_for_files()
     pages, found = problems(SITE)
     if found:
         raise SystemExit("\n".join([*found, f"{len(found)} problems in {pages} pages"]))

@@ -33,6 +33,7 @@ COMMANDS = {
     "log": (
         "train iql env_id=null dataset=log.npz dataset.split.holdout=0.2 total_updates=1500"
         f" eval_interval=150 {SMALL} algo_kwargs.gamma=0.9 run_name=iql",
+        "ope runs/iql --data test.npz --updates 1000 --replicates 4",
         "report runs/iql --data --out log.html",
     ),
 }
