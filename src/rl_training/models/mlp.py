@@ -67,6 +67,14 @@ def _hooks_of(module: nn.Module) -> tuple[Mapping[Any, Any], ...]:
     return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
 
 
+class Tables(tuple[dict[str, Any], ...]):
+    """Tables of parameters that belong to modules.
+
+    A type of its own, which PyTorch's export takes for one value: of plain lists and dictionaries
+    it would leave copies in the module, with the stand-ins of its parameters.
+    """
+
+
 class MLP(nn.Module):
     """Hidden layers of `hidden_sizes`, with ReLU by default, and a linear output.
 
@@ -88,9 +96,9 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(
             nn.Linear(fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
-        self.tables: list[dict[str, Any]] = [layer._parameters for layer in self.layers]
+        self.tables = Tables(layer._parameters for layer in self.layers)
         """The parameters of each layer by name."""
-        self._first, self._others = self.tables[0], self.tables[1:]
+        self._first, self._others = Tables(self.tables[:1]), Tables(self.tables[1:])
         normed = hidden_sizes if layer_norm else ()
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in normed)
         self.is_normed = bool(normed)  # looking into the list costs more
@@ -99,7 +107,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # By function and from the layers' own tables: on small batches calling a layer, and
         # asking a module for a parameter, cost a fifth of what is computed.
-        own, others = self._first, self._others
+        (own,), others = self._first, self._others
         x = F.linear(x, own["weight"], own["bias"])
         if self.is_plain:
             for own in others:
