@@ -60,6 +60,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def test_shards_hold_the_data_of_one_collection(agent: ManagedAlgorithm, tmp_path: Path) -> None:
     plan = plan_for(agent)
+    (tmp_path / "all.parquet" / "logs").mkdir(parents=True)  # cut off before there was a plan
     target = ShardFolder(tmp_path / "all.parquet", plan)
     write_shards(target.folder, 0, plan.shards)
     assert target.missing() == []

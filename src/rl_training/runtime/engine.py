@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -229,6 +230,11 @@ class Recorded:
     def _prepared(
         self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
     ) -> Callable[..., Metrics]:
+        return _lightened(self._traced(function, given))
+
+    def _traced(
+        self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
+    ) -> GraphModule:
         with self.taken_back(), self.pause:
             return make_fx(function)(given)
 
@@ -240,11 +246,38 @@ class Compiled(Recorded):
         self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
     ) -> Callable[..., Metrics]:
         with tracing():
-            recorded = super()._prepared(function, given)
+            recorded = self._traced(function, given)
         with self.taken_back(), torch.no_grad(), self.pause:
             compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
             compiled(given)
         return compiled
+
+
+_RESHAPES = {
+    torch.ops.aten.view.default,
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.expand.default,
+    torch.ops.aten.detach.default,
+}
+
+
+def _lightened(recorded: GraphModule) -> Callable[..., Metrics]:
+    """What runs the operations, without those that return their input as it is."""
+    for node in list(recorded.graph.nodes):
+        if node.target in _RESHAPES and _layout(node) == _layout(node.args[0]):
+            node.replace_all_uses_with(node.args[0])
+            recorded.graph.erase_node(node)
+    recorded.recompile()
+    for node in recorded.graph.nodes:
+        if node.op == "get_attr":  # found at once, not by the lookup of modules
+            vars(recorded)[node.target] = getattr(recorded, node.target)
+    run: Callable[..., Metrics] = recorded.forward
+    return run
+
+
+def _layout(node: Node) -> tuple[Any, ...]:
+    found = node.meta.get("tensor_meta")
+    return (node,) if found is None else (found.shape, found.stride, found.dtype)
 
 
 def _nothing() -> None:

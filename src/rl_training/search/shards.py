@@ -86,7 +86,7 @@ class ShardFolder:
         return files_jobs(MODULE, self.folder, files, logs, "shards", workers)
 
     def _refuse_other_contents(self) -> None:
-        if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir())):
+        if self.folder.is_file() or (self.folder.is_dir() and not _is_unbegun(self.folder)):
             stored = read_plan(self.folder)
             for key, value in asdict(self.plan).items():
                 if getattr(stored, key) != value:
@@ -95,6 +95,12 @@ class ShardFolder:
                         f"instead of {value!r}; repeat the command that began it, or choose "
                         "another target with --out"
                     )
+
+
+def _is_unbegun(folder: Path) -> bool:
+    """Whether a folder is empty, or was cut off before its plan was written."""
+    names = (path.name for path in folder.iterdir())
+    return all(name == LOG_FOLDER or name.startswith(".") for name in names)
 
 
 def read_plan(folder: Path) -> CollectionPlan:

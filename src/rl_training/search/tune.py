@@ -50,9 +50,10 @@ def chosen_metric(config: TrainConfig, asked: str | None) -> str:
 def evaluated(config: TrainConfig, metric: str, prune: bool) -> TrainConfig:
     """The config of the trials: it reports the metric, at the end and where trials are pruned.
 
-    Further evaluations decide nothing and cost time, unless the config stops early by them.
+    Further evaluations decide nothing and cost time, unless the config stops early by them. So do
+    events of TensorBoard, which takes a second to start.
     """
-    config = config.replace(best_metric=metric, final_eval=True)
+    config = config.replace(best_metric=metric, final_eval=True, tensorboard=False)
     budget = config.total_timesteps or config.total_updates
     if prune and budget and (config.early_stopping is None or not rungs_of(config)):
         config = config.replace(eval_interval=math.ceil(budget / 3))
