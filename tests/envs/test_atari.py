@@ -164,14 +164,14 @@ def test_the_true_score_of_a_whole_game_is_reported_at_its_end() -> None:
     assert score > 100.0
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_a_lost_life_ends_an_episode_for_learning_only(vectorization: Any) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_lost_life_ends_an_episode_for_learning_only(workers: int) -> None:
     """Training goes on in the same game, and a resume replays it from its real beginning."""
     small = {"screen_size": 16, "frame_stack": 1}
     rules = for_training(ATARI_ID, {"protocol": "mnih2015"})
     kwargs = {"game": "breakout", "protocol": "mnih2015", **rules, **small}
-    collector = Collector(ATARI_ID, kwargs, 2, 3, vectorization)
-    twin = Collector(ATARI_ID, kwargs, 2, 3, vectorization)
+    collector = Collector(ATARI_ID, kwargs, 2, 3, workers=workers)
+    twin = Collector(ATARI_ID, kwargs, 2, 3)
     try:
         ends, episodes = 0, []
         noop = np.zeros(2, np.int64)

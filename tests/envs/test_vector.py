@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,8 +22,10 @@ from rl_training.experiment.errors import (
     EnvironmentFailure,
     EnvironmentSetupError,
 )
+from tests.conftest import PATIENCE_S
 from tests.envs import streams
 from tests.envs.probe import PROBE_ID, ProbeEnv
+from tests.processes import processes
 
 MODES = ("sync", "async")
 ALL = np.ones(3, np.bool_)
@@ -178,54 +181,82 @@ def begin_and_step(envs: VectorEnvs, seed: int) -> None:
 def test_a_worker_that_dies_ends_the_others_promptly(at: int) -> None:
     envs = make("async", die_at=at, only_seed=62)
     envs.reset(ALL, [51, 52, 53])
-    processes = envs.processes  # type: ignore[attr-defined]
+    started = envs.processes  # type: ignore[attr-defined]
     began = time.monotonic()
     with pytest.raises(
         EnvironmentFailure, match=rf"environment 1 .*seed 62, step {at}\) lost .*exit code 3"
     ):
         begin_and_step(envs, 62)
     assert time.monotonic() - began < 0.2 * workers.ANSWER_LIMIT_S
-    assert not any(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in started)
     envs.close()
 
 
 def test_a_worker_that_is_killed_from_outside_is_noticed() -> None:
     envs = make("async")
     envs.reset(ALL, [1, 2, 3])
-    processes = envs.processes  # type: ignore[attr-defined]
-    os.kill(processes[2].pid, signal.SIGKILL)
+    started = envs.processes  # type: ignore[attr-defined]
+    os.kill(started[2].pid, signal.SIGKILL)
     with pytest.raises(EnvironmentFailure, match=r"environment 2 .*killed by signal SIGKILL"):
         begin_and_step(envs, 62)
-    assert not any(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in started)
 
 
 def test_a_worker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "ANSWER_LIMIT_S", 1)
     envs = make("async")
     envs.reset(ALL, [1, 2, 3])
-    processes = envs.processes  # type: ignore[attr-defined]
-    os.kill(processes[1].pid, signal.SIGSTOP)
+    started = envs.processes  # type: ignore[attr-defined]
+    os.kill(started[1].pid, signal.SIGSTOP)
     with pytest.raises(EnvironmentFailure, match=r"environment 1 .*has not answered for 1 s"):
         envs.step(np.zeros((3, 2), np.float32))
-    assert not any(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in started)
 
 
 def test_workers_survive_signals_and_end_with_the_vector() -> None:
     """Signals go to the whole process group; the parent decides what happens."""
     envs = make("async")
     envs.reset(ALL, [1, 2, 3])
-    processes = envs.processes  # type: ignore[attr-defined]
+    started = envs.processes  # type: ignore[attr-defined]
     for process, number in itertools.product(
-        processes, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        started, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ):
         os.kill(process.pid, number)
     assert envs.step(np.zeros((3, 2), np.float32))[1].tolist() == [1.0, 1.0, 1.0]
-    os.kill(processes[1].pid, signal.SIGSTOP)  # as in the middle of a step without an end
+    os.kill(started[1].pid, signal.SIGSTOP)  # as in the middle of a step without an end
     began = time.monotonic()
     envs.close()
     assert time.monotonic() - began < 0.2 * workers.ANSWER_LIMIT_S
     envs.close()
-    assert not any(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in started)
+
+
+def make_and_die(found: Any) -> None:
+    other = make("async", 1)  # whose pipe the next workers inherit
+    envs = make_vector_env(PROBE_ID, {}, 3, workers=2)
+    pids = [process.pid for vector in (other, envs) for process in vector.processes]  # type: ignore[attr-defined]
+    found.send(pids)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_end_with_a_parent_that_was_killed() -> None:
+    here, there = processes.Pipe()
+    parent = processes.Process(target=make_and_die, args=(there,))
+    parent.start()
+    workers_of_it = here.recv()
+    parent.join()
+    until = time.monotonic() + PATIENCE_S
+    while any(_lives(pid) for pid in workers_of_it):
+        assert time.monotonic() < until, "workers without a parent go on"
+        time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
 
 
 class _Spoken(gym.Env[Any, Any]):
