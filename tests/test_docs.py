@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,19 @@ def test_every_program_runs_or_says_why_not() -> None:
         and not any(form.fullmatch(line) for form in (RUN, NOT_RUN, PRINTS))
     ]
     assert not misspelt
+
+
+def test_what_a_program_prints_stands_below_it() -> None:
+    """Of every Python block that runs and prints, unless it is a module that others import."""
+    silent = []
+    for page in (ROOT / "README.md", *PAGES):
+        for block, below in pairwise([*blocks(page), None]):
+            assert block is not None
+            prints = block.runs and block.language == "python" and "print(" in block.code
+            said = "# prints: " in block.code or (below and PRINTS.fullmatch(below.mark))
+            if prints and not (said or block.module):
+                silent.append(block.where)
+    assert not silent, "say what they print, in a block below with <!-- prints -->"
 
 
 def test_settings_in_pages_are_keys_of_a_config_or_of_a_sweep() -> None:

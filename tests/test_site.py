@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,11 @@ def test_the_site_is_built_with_every_page_a_reference_and_a_search(
     wanted = {build_site.address(p.relative_to(ROOT).as_posix()) for p in ROOT.glob("docs/**/*.md")}
     wanted |= {"index.md", "changelog.md", "results/online-learning.md", "examples.md"}
     assert {place.replace(".md", ".html") for place in wanted} <= pages
-    assert "Implicit" in (site / "search.json").read_text(encoding="utf-8")
+    index = (site / "search.json").read_text(encoding="utf-8")
+    assert "Implicit" in index
+    assert '"changelog.html' not in index  # would stand above the pages that explain
+    assert '"source/' not in index
+    check_in_a_browser(site)
 
     # from docstrings
     python = (site / "reference" / "python.html").read_text(encoding="utf-8")
@@ -40,6 +45,33 @@ def test_the_site_is_built_with_every_page_a_reference_and_a_search(
     assert page.count("<math") > 4
     assert "```" not in page
     assert not re.search(r"\$[^$<]*\\[^$<]*\$", page)
+
+
+def check_in_a_browser(site: Path) -> None:
+    """Opened from the disk: nothing in the console, no request, no scrolling aside, and the search
+    finds pages."""
+    chromium = shutil.which("chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    if chromium is None:
+        return
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        page.set_default_timeout(120_000)
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text))
+        page.on("requestfailed", lambda request: problems.append(request.url))
+        for place in ("algorithms/iql.html", "index.html"):
+            page.goto((site / place).as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 400, place
+        page.set_viewport_size({"width": 1200, "height": 800})
+        page.keyboard.press("Control+k")
+        page.get_by_placeholder("Search").first.fill("expectile")
+        found = page.get_by_text(re.compile(r"^[1-9]\d* results?$"))
+        playwright.expect(found).to_be_visible(timeout=120_000)
+        browser.close()
+    assert not problems, problems
 
 
 def test_broken_links_anchors_and_requests_are_found(tmp_path: Path) -> None:
