@@ -29,7 +29,7 @@ BATCH, LENGTH, IMAGINED = 16, 64, 15
 
 
 def speed_jobs(options: Options) -> list[Job]:
-    """One job per size and way; the first update of a compiled one takes about two minutes."""
+    """One job per size and way; compiled ones take minutes for their first update."""
     jobs = []
     for size in SIZES:
         for mode, way in MODES.items():

@@ -12,14 +12,7 @@ import torch
 from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
 from rl_training.envs.spaces import Spaces
 from rl_training.models import dreamer as networks
-from rl_training.models.dreamer import (
-    RSSM,
-    SIZES,
-    LatentState,
-    exponential_noise,
-    mask_state,
-    sample_one_hot,
-)
+from rl_training.models.dreamer import RSSM, SIZES, LatentState
 from rl_training.models.dreamer.scan import PLAIN, CellWeights, Kernels
 from rl_training.runtime import agents
 from rl_training.runtime.agents import SingleLearner
@@ -52,21 +45,7 @@ class Filtering:
         self.first = torch.zeros(ROWS, STEPS, dtype=torch.bool)
         self.first[0, 2] = self.first[1, 0] = self.first[2, 5] = True
 
-    def step_by_step(self) -> list[torch.Tensor]:
-        """What `see_all` computes, by autograd."""
-        model = self.model
-        going = (~self.first).double().unsqueeze(-1)
-        acted, looked = model.read_action(self.action * going), model.look(self.embed)
-        wait, state, states, posteriors = exponential_noise(self.noise), self.state, [], []
-        for t in range(STEPS):
-            deter = model.recur(mask_state(state, going[:, t]), acted[:, t])
-            posteriors.append(model.posterior(deter, looked[:, t]))
-            state = LatentState(deter, sample_one_hot(posteriors[-1], wait[:, t]))
-            states.append(state)
-        deter, stoch = (torch.stack(part, 1) for part in zip(*states, strict=True))
-        return [deter, stoch, torch.stack(posteriors, 1)]
-
-    def as_a_chain(self, kernels: Kernels = PLAIN) -> list[torch.Tensor]:
+    def filtered(self, kernels: Kernels | None) -> list[torch.Tensor]:
         inputs = self.model.chain_inputs(self.action, self.first, self.embed, self.noise)
         states, posterior = self.model.chain(self.state, inputs, kernels)
         return [*states, posterior]
@@ -84,7 +63,7 @@ class Filtering:
 
 def test_a_chain_is_its_steps_and_so_are_its_gradients() -> None:
     filtering = Filtering()
-    wanted, found = filtering.step_by_step(), filtering.as_a_chain()
+    wanted, found = filtering.filtered(None), filtering.filtered(PLAIN)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(filtering.gradients(found), filtering.gradients(wanted))
 
@@ -111,14 +90,14 @@ def without_a_bias(cell: CellWeights, w: Any, *arguments: Any) -> Any:
 
 def test_wrong_gradients_of_a_chain_are_found() -> None:
     filtering = Filtering()
-    wanted = filtering.gradients(filtering.step_by_step())
+    wanted = filtering.gradients(filtering.filtered(None))
     wrong = (
         PLAIN._replace(backward=without_latents),
         PLAIN._replace(backward=across_resets),
         PLAIN._replace(weights=without_a_bias),
     )
     for kernels in wrong:
-        found = filtering.gradients(filtering.as_a_chain(kernels))
+        found = filtering.gradients(filtering.filtered(kernels))
         different = [k for k in wanted if not torch.allclose(found[k], wanted[k], rtol=1e-3)]
         assert different, kernels
 
@@ -181,7 +160,8 @@ def test_every_piece_is_one_graph_and_means_the_same(monkeypatch: pytest.MonkeyP
         torch.manual_seed(3)
         with runner.attached():
             runner.update()
-        assert not set(algorithm.fused_pieces) - {"_kernels"} & set(vars(algorithm))
+        assert algorithm._kernels is None
+        assert not set(algorithm.fused_pieces()) - {"_kernels"} & set(vars(algorithm))
         states.append(algorithm.state_dict())
     torch.testing.assert_close(*states)
 

@@ -85,9 +85,6 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     pieces: ClassVar[tuple[str, ...]] = ()
     """Methods that are compiled separately because an update repeats them; without any, the
     whole update is compiled."""
-    fused_pieces: ClassVar[tuple[str, ...]] = ()
-    """Methods, and named tuples of functions, of which each is compiled by itself and with its
-    gradient: for updates that are too long to compile as a whole. Only on a GPU by default."""
     softer_weights: ClassVar[str] = ""
     """Advice if the advantage weights collapse; for algorithms that log `weight_metrics`."""
     outside_update: ClassVar[tuple[str, ...]] = ()
@@ -230,6 +227,12 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     def own_knobs(self, text: str) -> str:
         """A message that names knobs of the policy, with the keys they have here."""
         return text
+
+    def fused_pieces(self) -> dict[str, Any]:
+        """Attributes whose compiled forms replace them in a compiled run: functions, and named
+        tuples of functions, each compiled by itself and with its gradient. For updates that are
+        too long to compile as a whole."""
+        return {}
 
     @abstractmethod
     def update(self, batch: B) -> Metrics:

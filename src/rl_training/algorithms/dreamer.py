@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -56,6 +56,7 @@ from rl_training.models.dreamer import (
     ChainInputs,
     Head,
     ImaginedPolicy,
+    Kernels,
     LatentState,
     ObservationDecoder,
     ObservationEncoder,
@@ -177,15 +178,6 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     recurrent = True
     slow_to_compile = True  # thousands of chained steps: compiling takes minutes, if it ends
-    fused_pieces: ClassVar[tuple[str, ...]] = (
-        "_kernels",
-        "_chain_inputs",
-        "_observed_losses",
-        "_imagined_step",
-        "_foreseen",
-        "_inside",
-        "_replay_value_loss",
-    )
 
     return_range: Tensor
     last_deter: Tensor
@@ -197,7 +189,7 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
         size = SIZES[params.size]
-        self._kernels = PLAIN
+        self._kernels: Kernels | None = None
         self.sight = Sight(spaces, self.name())
         own = self.own_network("encoder", self.sight.in_shape, None)
         self.encoder: ObservationEncoder | OwnNetwork = own or self.sight.encoder(size)
@@ -282,6 +274,17 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     def context(self, carry: DreamerCarry) -> Context:
         """The latent state of a carry in the replay's format."""
         return Context(carry.deter, carry.stoch.argmax(-1))
+
+    def fused_pieces(self) -> dict[str, Any]:
+        methods = (
+            self._chain_inputs,
+            self._observed_losses,
+            self._imagined_step,
+            self._foreseen,
+            self._inside,
+            self._replay_value_loss,
+        )
+        return {"_kernels": PLAIN, **{method.__name__: method for method in methods}}
 
     # --- learning -----------------------------------------------------------------------------
 

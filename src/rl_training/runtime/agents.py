@@ -86,7 +86,7 @@ class SingleLearner:
         self.algorithm, self.draw, self.learned, self.touched = algorithm, draw, learned, touched
         self.device = algorithm.update_count.device
         self.slow_to_compile = algorithm.slow_to_compile
-        self.fuses = bool(algorithm.fused_pieces)
+        self.fuses = bool(algorithm.fused_pieces())
         self.random = None if seed is None else random_blocks(algorithm, draw, [seed])
         self._attached = Attached(algorithm)
         if self.random is not None:
@@ -103,8 +103,8 @@ class SingleLearner:
         return self.random.prepare(int(self.algorithm.update_count))
 
     def compile(self, compiled: Callable[[Callable[..., Metrics]], Callable[..., Metrics]]) -> None:
-        for name in self.algorithm.fused_pieces:
-            self._attached.values[name] = fused(getattr(self.algorithm, name))
+        for name, piece in self.algorithm.fused_pieces().items():
+            self._attached.values[name] = fused(piece)
         if self.fuses:
             return
         for name in self.algorithm.pieces:

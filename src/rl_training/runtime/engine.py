@@ -29,9 +29,6 @@ COMPILE_FROM_UPDATES = 50_000
 (BC, IQL, AWAC; CRR and CQL gain little) for about 40 seconds at the start; on an H200 it halves
 the time of a graph for about 9 seconds."""
 
-FUSE_FROM_UPDATES = 5_000
-"""The same for updates that are compiled in pieces on a GPU, which are long ones."""
-
 RECORD_FROM_UPDATES = 2_000
 """Number of updates from which recording a batched update pays off on the CPU: it takes a second
 or two, and saves a third of the time of small networks, which is spent on bookkeeping."""
@@ -69,7 +66,7 @@ class Engine:
     ) -> None:
         self.learner = learner
         self.mode, self.reason = choose_mode(
-            mode, learner.device, total_updates, learner.slow_to_compile, learner.fuses
+            mode, learner.device, total_updates, learner.slow_to_compile
         )
         self.link = link or RunLink()
         self.notes, self.pause = self.link.notes, self.link.pause
@@ -345,7 +342,6 @@ def choose_mode(
     device: torch.device,
     total_updates: int,
     slow_to_compile: bool = False,
-    fuses: bool = False,
 ) -> tuple[str, str]:
     """The mode to run and the reason for it."""
     compiler = shutil.which("g++") or shutil.which("clang++")
@@ -362,11 +358,9 @@ def choose_mode(
     if wanted != "auto":
         return wanted, "asked for"
     graph = "one CUDA graph per update, sampling included"
-    in_pieces = fuses and device.type == "cuda"
-    pays_from = FUSE_FROM_UPDATES if in_pieces else COMPILE_FROM_UPDATES
-    if total_updates < pays_from:
-        plain = f"compiling pays from {pays_from:,} updates on"
-    elif slow_to_compile and not in_pieces:
+    if total_updates < COMPILE_FROM_UPDATES:
+        plain = f"compiling pays from {COMPILE_FROM_UPDATES:,} updates on"
+    elif slow_to_compile:
         plain = "compiling an update of so many operations takes too long"
     elif not compiler:
         plain = "no C++ compiler (g++ or clang++) was found to compile with"

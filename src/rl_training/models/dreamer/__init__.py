@@ -29,6 +29,7 @@ from rl_training.models.dreamer.rssm import mask_state as mask_state
 from rl_training.models.dreamer.scan import PLAIN as PLAIN
 from rl_training.models.dreamer.scan import CellWeights as CellWeights
 from rl_training.models.dreamer.scan import ChainInputs as ChainInputs
+from rl_training.models.dreamer.scan import Kernels as Kernels
 from rl_training.models.dreamer.scan import one_hot as one_hot
 from rl_training.models.dreamer.scan import sample_one_hot as sample_one_hot
 from rl_training.models.dreamer.sight import ObservationDecoder as ObservationDecoder

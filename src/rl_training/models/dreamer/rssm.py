@@ -19,7 +19,6 @@ from rl_training.models.dreamer.layers import (
     widened,
 )
 from rl_training.models.dreamer.scan import (
-    PLAIN,
     CellWeights,
     ChainInputs,
     Kernels,
@@ -122,7 +121,7 @@ class RSSM(nn.Module):
         weight = self.from_deter.linear.weight
         rounded, stoch = (x.to(weight.dtype) for x in (state.deter, state.stoch.flatten(-2)))
         before = (state.deter, rounded, F.linear(rounded, weight), stoch)
-        return cell_step(cell or self.cell(), before, 1.0, acted).deter
+        return cell_step(cell or self.cell(), before, None, acted).deter
 
     def prior(self, deter: Tensor) -> Tensor:
         return self._probs(self.prior_head(deter))
@@ -171,19 +170,33 @@ class RSSM(nn.Module):
         )
 
     def chain(
-        self, state: LatentState, inputs: ChainInputs, kernels: Kernels = PLAIN
+        self, state: LatentState, inputs: ChainInputs, kernels: Kernels | None = None
     ) -> tuple[LatentState, Tensor]:
-        """What of `see_all` does."""
-        readers = (self.from_deter.linear, self.posterior_linear)
-        weights = ScanWeights(
-            torch.cat([reader.weight for reader in readers]),
-            self.posterior_norm.scale,
-            self.posterior_out.out.weight,
-            widened(self.posterior_out.out.bias),
-        )
-        found = see_chain(kernels, state, inputs, self.cell(), weights)
+        """What of `see_all` does: with compiled `kernels` as one function, else step by step."""
+        if kernels is None:
+            found = self._steps(state, inputs)
+        else:
+            readers = (self.from_deter.linear, self.posterior_linear)
+            weights = ScanWeights(
+                torch.cat([reader.weight for reader in readers]),
+                self.posterior_norm.scale,
+                self.posterior_out.out.weight,
+                widened(self.posterior_out.out.bias),
+            )
+            found = see_chain(kernels, state, inputs, self.cell(), weights)
         deter, stoch, posterior = (x.transpose(0, 1) for x in found)
         return LatentState(deter, stoch), posterior
+
+    def _steps(self, state: LatentState, inputs: ChainInputs) -> tuple[Tensor, ...]:
+        cell, states, posteriors = self.cell(), [], []
+        for going, fed, looked, wait in zip(*inputs, strict=True):
+            deter = self.recur(mask_state(state, going), fed, cell)
+            posterior = self.posterior(deter, looked)
+            state = LatentState(deter, sample_one_hot(posterior, wait))
+            states.append(state)
+            posteriors.append(posterior)
+        deter, stoch = (torch.stack(part) for part in zip(*states, strict=True))
+        return deter, stoch, torch.stack(posteriors)
 
 
 def mask_state(state: LatentState, going: Tensor) -> LatentState:

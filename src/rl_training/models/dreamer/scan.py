@@ -108,8 +108,11 @@ class Kernels(NamedTuple):
 
 
 def activated(x: Tensor, scale: Tensor) -> Tensor:
-    """SiLU of the RMS norm."""
-    return F.silu(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPS) * scale)
+    """SiLU of the RMS norm over the last axis."""
+    last = scale.shape[-1:]
+    if scale.dim() == 1:
+        return F.silu(F.rms_norm(x, last, scale, NORM_EPS))
+    return F.silu(F.rms_norm(x, last, None, NORM_EPS) * scale)
 
 
 def activated_grads(x: Tensor, scale: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +143,11 @@ def sample_one_hot(probs: Tensor, wait: Tensor) -> Tensor:
     The sample is the argmin of exponential noise / probability; unlike `torch.multinomial`
     this has a fixed shape and needs no host sync.
     """
-    hard = one_hot((probs / wait).argmax(-1), probs.shape[-1]).to(probs.dtype)
+    chosen = (probs / wait).argmax(-1, keepdim=True)
+    if torch.compiler.is_compiling():  # fused with what is around it
+        hard = one_hot(chosen.squeeze(-1), probs.shape[-1]).to(probs.dtype)
+    else:
+        hard = torch.zeros_like(probs).scatter_(-1, chosen, 1.0)
     return hard + (probs - probs.detach())
 
 
@@ -157,29 +164,34 @@ def mixed_with_uniform(soft: Tensor) -> Tensor:
 def cell_step(
     w: CellWeights,
     state: tuple[Tensor, Tensor, Tensor, Tensor],
-    going: Tensor | float,
+    going: Tensor | None,
     fed: Tensor,
 ) -> CellStep:
     """The next deterministic state.
 
     `state` is the one before: (B, D), the same in the precision of the weights, its product with
     the input layer, (B, U), and the latents, (B, S). Where `going`, (B, 1), is 0, it counts as
-    zero. `fed` is the product of the action with the mixing layer, and its bias.
+    zero; without it, nowhere. `fed` is the product of the action with the mixing layer, with its
+    bias.
     """
     deter, rounded, read, stoch = state
     wide, blocks = w.mixing_scale.dtype, w.mixing.shape[0]
     pair = torch.stack([read, stoch @ w.stoch.t()], 1).to(wide)
-    before_norm = pair * (going.unsqueeze(-1) if isinstance(going, Tensor) else going)
-    before_norm = before_norm + w.input_bias
+    before_norm = _masked(pair, going) + w.input_bias
     inputs = activated(before_norm, w.input_scale).flatten(1).to(rounded.dtype)
     of_blocks = out_of_blocks(torch.bmm(in_blocks(rounded, blocks), w.mixing))
-    mixing = of_blocks.to(wide) * going + (inputs @ w.inputs.t()).to(wide) + fed.to(wide)
+    mixing = _masked(of_blocks.to(wide), going) + (inputs @ w.inputs.t()).to(wide) + fed.to(wide)
     mixed = activated(mixing, w.mixing_scale).to(rounded.dtype)
     gates = torch.bmm(in_blocks(mixed, blocks), w.gates)
     _, candidate, update = _opened(gates, w)
-    before = in_blocks(deter * going, blocks)
-    after = out_of_blocks(before + update * (candidate - before))
+    before = in_blocks(_masked(deter, going), blocks)
+    after = out_of_blocks(torch.lerp(before, candidate, update))
     return CellStep(after, after.to(rounded.dtype), before_norm, inputs, mixing, mixed, gates)
+
+
+def _masked(x: Tensor, going: Tensor | None) -> Tensor:
+    """Rows of (B, ...) numbers, 0 where `going` is."""
+    return x if going is None else x * going.view(-1, *[1] * (x.dim() - 1))
 
 
 def _opened(gates: Tensor, w: CellWeights) -> tuple[Tensor, Tensor, Tensor]:
