@@ -65,13 +65,13 @@ def test_streams_hold_every_observation_once(actions: str, num_envs: int, mode: 
     algorithm = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
     loop: Any = build_loop(config, algorithm)
     steps: list[Step] = []
-    take = loop.experience.collector.step
+    finish = loop.experience.collector.finish
 
-    def noted(chosen: Any) -> Step:
-        steps.append(take(chosen))
+    def noted() -> Step:
+        steps.append(finish())
         return steps[-1]
 
-    loop.experience.collector.step = noted
+    loop.experience.collector.finish = noted
     carries = [loop.memory.stream.carry]
     while loop.tick < 60:
         loop.advance(num_envs)
