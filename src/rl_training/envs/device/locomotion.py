@@ -163,8 +163,8 @@ NEWTON, ELLIPTIC = 2, 1
 """mujoco.mjtSolver.mjSOL_NEWTON and mujoco.mjtCone.mjCONE_ELLIPTIC"""
 
 ITERATIONS, LINE_SEARCHES = 15, 16
-"""Of the solver, and of each of its searches along a line: twice what MuJoCo needs on these tasks
-in float64, 7 and 8. In float32 rounding keeps single worlds from the tolerance for ever."""
+"""Of the solver, and of each of its searches along a line: twice what MuJoCo needs on these tasks,
+7 and 8. The solver's loop ends with the slowest world, and a search is unrolled by the compiler."""
 
 _FORWARD = {"forward_reward_weight": 1.0, "exclude_current_positions_from_observation": True}
 _ALIVE = {"healthy_reward": 1.0, "terminate_when_unhealthy": True}
