@@ -64,7 +64,7 @@ def plan_for(
 
 def ended(number: int, objective: float | None, **keys: Any) -> EndedTrial:
     state = "finished" if objective is not None else "failed"
-    given = {"values": {}, "rungs": {}, "scores": (), "why": "", "state": state, **keys}
+    given = {"values": {}, "rungs": {}, "lows": {}, "scores": (), "why": "", "state": state, **keys}
     return EndedTrial(number=number, objective=objective, **given)
 
 
@@ -176,14 +176,14 @@ def test_a_trial_belongs_to_the_process_that_holds_it_and_is_taken_over_when_it_
     taken = one.claim(2)
     assert taken is not None
     assert (taken.number, taken.values, taken.begun) == (1, second.values, True)
-    one.report(taken, 10, -3.0)
-    one.report(taken, 10, -9.0)  # an evaluation that a resume repeats
+    one.report(taken, 10, -3.0, -4.0)
+    one.report(taken, 10, -9.0, -9.0)  # an evaluation that a resume repeats
     one.tell(taken, "pruned", None, [-3.0], "bad")
     one.tell(first, "finished", -1.0, [-1.0])
     assert not two.others_at_work()
-    assert [(t.number, t.state, t.objective, t.rungs) for t in two.ended()] == [
-        (0, "finished", -1.0, {}),
-        (1, "pruned", None, {10: -3.0}),
+    assert [(t.number, t.state, t.objective, t.rungs, t.lows) for t in two.ended()] == [
+        (0, "finished", -1.0, {}, {}),
+        (1, "pruned", None, {10: -3.0}, {10: -4.0}),
     ]
 
 
@@ -234,18 +234,26 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_made(
 def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others(
     tmp_path: Path,
 ) -> None:
-    study = TuningFolder(tmp_path / "study", plan_for(seeds=3, prune=True))
+    # rungs at 10 and 20
+    study = TuningFolder(
+        tmp_path / "study", plan_for([*KNOBS, "eval_interval=10"], seeds=3, prune=True)
+    )
     tuner = Tuner(study, LocalProcesses(Slots(1, 1)), 9, lambda line: None)
     for number, value in enumerate((1.0, 2.0, 3.0, 4.0, 5.0)):
-        assert not tuner._is_hopeless(Interval(-9.0, -9.0, -9.0), 10)  # too few to compare with
+        assert not tuner._hopeless(Interval(-9.0, -9.0, -9.0), 10)  # too few to compare with
         claim = study.claim(9)
         assert claim is not None
         assert claim.number == number
-        study.report(claim, 10, value)
+        for tick in (10, 20):
+            study.report(claim, tick, value, value - 0.5)
         study.tell(claim, "finished", value, [value])
-    assert tuner._is_hopeless(Interval(2.0, 1.0, 2.9), 10)
-    assert not tuner._is_hopeless(Interval(2.0, 1.0, 3.1), 10)  # noise: it may be average
-    assert not tuner._is_hopeless(Interval(-9.0, -9.0, -9.0), 20)  # another rung
+    for rung in (10, 20):
+        assert "median" in tuner._hopeless(Interval(2.0, 1.0, 2.9), rung)
+        assert not tuner._hopeless(Interval(4.0, 3.0, 4.6), rung)  # noise: it may be the best
+        assert not tuner._hopeless(Interval(-9.0, -9.0, -9.0), 15)  # another tick
+    # above the median, but below the whole interval of the best: that decides at the last rung
+    assert not tuner._hopeless(Interval(3.5, 3.0, 4.4), 10)
+    assert "another trial was better" in tuner._hopeless(Interval(3.5, 3.0, 4.4), 20)
 
 
 def test_a_trial_that_looks_bad_is_stopped_and_saved(
@@ -260,7 +268,7 @@ def test_a_trial_that_looks_bad_is_stopped_and_saved(
     for _ in range(5):
         claim = study.claim(6)
         assert claim is not None
-        study.report(claim, 200, 1e6)
+        study.report(claim, 200, 1e6, 1e6)
         study.tell(claim, "finished", 1e6, [1e6])
     last = tuner.run()[-1]
     assert (last.number, last.state, last.objective, len(last.scores)) == (5, "pruned", None, 3)
@@ -329,7 +337,7 @@ def test_seeds_wait_only_where_a_trial_may_be_pruned_and_free_places_take_the_ne
         for _ in range(4):
             claim = others.claim(9)
             assert claim is not None
-            others.report(claim, 300, 0.0)
+            others.report(claim, 300, 0.0, 0.0)
             others.tell(claim, "finished", 0.0, [0.0])
         look(processes)
         assert processes.running == {"trial-0001-s0", "trial-0001-s1"}

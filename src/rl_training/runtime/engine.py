@@ -256,16 +256,29 @@ _RESHAPES = {
     torch.ops.aten.expand.default,
     torch.ops.aten.detach.default,
 }
+_VIEWS = _RESHAPES | {torch.ops.aten.transpose.int, torch.ops.aten.permute.default}
 
 
 def _lightened(recorded: GraphModule) -> Callable[..., Metrics]:
-    """What runs the operations, without those that return their input as it is."""
-    for node in list(recorded.graph.nodes):
-        if node.target in _RESHAPES and _layout(node) == _layout(node.args[0]):
-            node.replace_all_uses_with(node.args[0])
-            recorded.graph.erase_node(node)
+    """What runs the operations, without those that return their input as it is, and with views
+    of the tensors that stay where they are made once."""
+    graph = recorded.graph
+    for node in list(graph.nodes):
+        if node.target not in _VIEWS:
+            continue
+        source, *how = node.args
+        kept = source
+        if node.target not in _RESHAPES or _layout(node) != _layout(source):
+            if source.op != "get_attr":
+                continue
+            setattr(recorded, node.name, node.target(getattr(recorded, source.target), *how))
+            with graph.inserting_before(node):
+                kept = graph.create_node("get_attr", node.name)
+            kept.meta = node.meta
+        node.replace_all_uses_with(kept)
+        graph.erase_node(node)
     recorded.recompile()
-    for node in recorded.graph.nodes:
+    for node in graph.nodes:
         if node.op == "get_attr":  # found at once, not by the lookup of modules
             vars(recorded)[node.target] = getattr(recorded, node.target)
     run: Callable[..., Metrics] = recorded.forward

@@ -233,18 +233,25 @@ class Tuner:
             self._tell(work, "finished", low, scores)
         else:
             here = Summary.of([self.sign * score for score in scores]).iqm
-            self.folder.report(work.claim, rungs[work.rung], here.value)
-            if self._is_hopeless(here, rungs[work.rung]):
+            self.folder.report(work.claim, rungs[work.rung], here.value, here.low)
+            if why := self._hopeless(here, rungs[work.rung]):
                 work.over = "pruned"
-                work.why = f"after {rungs[work.rung]:,}: its seeds are below the median trial"
+                work.why = f"after {rungs[work.rung]:,}: {why}"
             else:
                 work.rung += 1
                 work.looked = -math.inf
 
-    def _is_hopeless(self, here: Interval, rung: int) -> bool:
-        """Whether even the upper end of its interval is below the median of finished trials."""
+    def _hopeless(self, here: Interval, rung: int) -> str:
+        """Why a trial is pruned: even the upper end of its interval is below the median of
+        finished trials, or at the last rung below the whole interval of one of them."""
         others = self._others_at(rung)
-        return len(others) >= FEWEST_FINISHED and here.high < median(others)
+        if len(others) < FEWEST_FINISHED:
+            return ""
+        if here.high < median(other.rungs[rung] for other in others):
+            return "its seeds are below the median trial"
+        if rung == self._rungs[-1] and here.high < max(other.lows[rung] for other in others):
+            return "another trial was better by more than the noise"
+        return ""
 
     def _may_prune(self, work: Work) -> bool:
         """Whether there are enough trials to compare with at the next rung."""
@@ -252,12 +259,9 @@ class Tuner:
         left = work.rung < len(rungs)
         return left and len(self._others_at(rungs[work.rung])) >= FEWEST_FINISHED
 
-    def _others_at(self, rung: int) -> list[float]:
-        return [
-            ended.rungs[rung]
-            for ended in self.folder.ended()
-            if ended.state == "finished" and rung in ended.rungs
-        ]
+    def _others_at(self, rung: int) -> list[EndedTrial]:
+        ended = self.folder.ended()
+        return [one for one in ended if one.state == "finished" and rung in one.rungs]
 
     @property
     def _rungs(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ nobody holds is gone on with under its own number and values.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     import optuna
 
 JOURNAL_FILE = "study.journal"
+LOW = "lower end at"
+"""Of a trial's attribute, before a tick."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class EndedTrial:
     objective: float | None
     rungs: dict[int, float]
     """Interquartile means over the seeds, by tick."""
+    lows: dict[int, float]
+    """Lower ends of their intervals."""
     scores: tuple[float, ...]
     why: str
 
@@ -133,12 +138,14 @@ class TuningFolder(StudyFolder):
         drawn = np.random.SeedSequence([self.plan.sampler_seed, number]).generate_state(1)
         self._study.sampler = self._optuna.samplers.TPESampler(seed=int(drawn[0]))
 
-    def report(self, claim: Claim, tick: int, value: float) -> None:
-        """Note the interquartile mean over the seeds at a rung."""
+    def report(self, claim: Claim, tick: int, value: float, low: float) -> None:
+        """Note the interquartile mean over the seeds at a rung, and the lower end of it."""
         with self._alone():
             trial = self._study.get_trials(deepcopy=False)[claim.number]
             if tick not in trial.intermediate_values:
-                self._study._storage.set_trial_intermediate_value(trial._trial_id, tick, value)
+                storage = self._study._storage
+                storage.set_trial_user_attr(trial._trial_id, f"{LOW} {tick}", low)
+                storage.set_trial_intermediate_value(trial._trial_id, tick, value)
 
     def tell(
         self, claim: Claim, state: str, objective: float | None, scores: list[float], why: str = ""
@@ -165,6 +172,10 @@ class TuningFolder(StudyFolder):
                 {key: self._value(key, value) for key, value in trial.params.items()},
                 trial.value if trial.user_attrs.get("state") == "finished" else None,
                 dict(trial.intermediate_values),
+                {
+                    tick: float(trial.user_attrs.get(f"{LOW} {tick}", -math.inf))
+                    for tick in trial.intermediate_values
+                },
                 tuple(trial.user_attrs.get("scores", ())),
                 str(trial.user_attrs.get("why", "")),
             )
