@@ -27,6 +27,7 @@ from rl_training.algorithms.value_based import (
     weighted_mean,
 )
 from rl_training.envs.spaces import Spaces
+from rl_training.execution import without_gradients
 from rl_training.models import Observed
 from rl_training.models.value_networks import QNetwork
 from rl_training.replay.batch import Batch
@@ -46,9 +47,9 @@ def dqn_loss(q: Tensor, td_target: Tensor, weight: Tensor | None = None, *, kapp
     target = td_target.detach()
     # one operation of PyTorch in the place of four, and of four in the backward pass
     loss = weighted_mean(torch.ops.aten.huber_loss(q, target, 0, kappa), weight)
-    with torch.no_grad():
-        q_mean, td_errors = q.mean(), (target - q).abs()
-    return Loss(loss, {"td_loss": loss, "q_mean": q_mean, "td_errors": td_errors})
+    known = q.detach()
+    metrics = {"q_mean": known.mean(), "td_errors": (target - known).abs()}
+    return Loss(loss, {"td_loss": loss, **metrics})
 
 
 class DQNAlgorithm(ValueAlgorithm[DQNParams]):
@@ -73,16 +74,17 @@ class DQNAlgorithm(ValueAlgorithm[DQNParams]):
         layers = self.layers("critic")
         return QNetwork(observed, self.spaces.action_dim, layers, p.dueling, p.sigma)
 
-    def learn(self, batch: Batch) -> Metrics:
-        p = self.params
-        with torch.no_grad():
-            following = self.next_states(self.target_network, batch)
-            judge = next_q = self.target_network(following, self.noise())
-            if p.double:
-                judge = self.network(self.next_states(self.network, batch), self.noise())
-            target = td_target(batch, of_action(next_q, self.network.best(judge, following)))
+    @without_gradients
+    def _desired(self, batch: Batch) -> Tensor:
+        """(B,) what the values of the batch's actions should be."""
+        following = self.next_states(self.target_network, batch)
+        judge = next_q = self.target_network(following, self.noise())
+        if self.params.double:
+            judge = self.network(self.next_states(self.network, batch), self.noise())
+        return td_target(batch, of_action(next_q, self.network.best(judge, following)))
 
-        noise = self.noise()
+    def learn(self, batch: Batch) -> Metrics:
+        p, target, noise = self.params, self._desired(batch), self.noise()
 
         def loss() -> Loss:
             q = of_action(self.network(self.states(self.network, batch), noise), batch.action)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
+from torch import Tensor
 
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
@@ -23,6 +23,7 @@ from rl_training.algorithms.value_based import (
     td_target,
 )
 from rl_training.envs.spaces import Spaces
+from rl_training.execution import without_gradients
 from rl_training.experiment.config import Count
 from rl_training.experiment.renames import Renamed
 from rl_training.models import Observed
@@ -59,17 +60,18 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
         sizes = (self.spaces.action_dim, p.num_quantiles, self.layers("critic"))
         return QuantileNetwork(observed, *sizes, p.dueling, p.sigma)
 
-    def learn(self, batch: Batch) -> Metrics:
-        p = self.params
-        with torch.no_grad():
-            following = self.next_states(self.target_network, batch)
-            judge = next_quantiles = self.target_network(following, self.noise())
-            if p.double:
-                judge = self.network(self.next_states(self.network, batch), self.noise())
-            best = self.network.best(judge.mean(-2), following)
-            target = td_target(batch, of_action(next_quantiles, best))
+    @without_gradients
+    def _desired(self, batch: Batch) -> Tensor:
+        """(B, N) samples of the returns of the batch's actions."""
+        following = self.next_states(self.target_network, batch)
+        judge = next_quantiles = self.target_network(following, self.noise())
+        if self.params.double:
+            judge = self.network(self.next_states(self.network, batch), self.noise())
+        best = self.network.best(judge.mean(-2), following)
+        return td_target(batch, of_action(next_quantiles, best))
 
-        noise = self.noise()
+    def learn(self, batch: Batch) -> Metrics:
+        p, target, noise = self.params, self._desired(batch), self.noise()
 
         def loss() -> Loss:
             seen = self.states(self.network, batch)
@@ -77,6 +79,6 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
             total, metrics = quantile_huber_loss(
                 quantiles, target, self.network.tau_hats, batch.weight, kappa=p.kappa
             )
-            return Loss(total, {**metrics, "q_mean": quantiles.mean()})
+            return Loss(total, {**metrics, "q_mean": quantiles.detach().mean()})
 
         return self.minimize(loss, "quantiles")

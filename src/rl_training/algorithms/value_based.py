@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -151,12 +152,6 @@ def td_target(batch: Batch, next_value: Tensor) -> Tensor:
     return reward + discount * next_value
 
 
-def huber(error: Tensor, kappa: float) -> Tensor:
-    """error^2 / 2 up to `kappa`, kappa * (|error| - kappa / 2) beyond."""
-    clipped = error.detach().clamp(-kappa, kappa)  # the slope of the loss, and its gradient
-    return clipped * (error - 0.5 * clipped)
-
-
 def weighted_mean(per_sample: Tensor, weight: Tensor | None) -> Tensor:
     """Mean of (B,) losses, with the importance weights of prioritised replay where given."""
     if weight is None:
@@ -185,20 +180,33 @@ def quantile_huber_loss(
     assert quantiles.dim() == target_quantiles.dim() == 2, (quantiles.shape, target_quantiles.shape)
     assert quantiles.shape[0] == target_quantiles.shape[0]
     assert taus.shape in (quantiles.shape, quantiles.shape[1:]), (taus.shape, quantiles.shape)
-    delta = target_quantiles.detach().unsqueeze(-2) - quantiles.unsqueeze(-1)  # (B, N, M)
-    tau = taus.detach().unsqueeze(-1)
-    side = torch.where(delta.detach() < 0, (1.0 - tau) / kappa, tau / kappa)
-    loss = side * huber(delta, kappa)
-    error = delta.detach().abs().mean(-2)
-    if target_weight is None:
-        per_quantile, td_errors = loss.mean(-1), error.mean(-1)
-    else:
-        assert target_weight.shape == target_quantiles.shape
-        share = target_weight.detach()
-        per_quantile = torch.einsum("bnm,bm->bn", loss, share)
-        td_errors = (error * share).sum(-1)
+    assert target_weight is None or target_weight.shape == target_quantiles.shape
+    per_quantile, slope, td_errors = _quantile_errors(
+        quantiles, target_quantiles, taus, target_weight, kappa
+    )
+    # The value as it was computed, and a gradient that is known: the difference is 0.
+    per_quantile = per_quantile - slope * (quantiles - quantiles.detach())
     total = weighted_mean(per_quantile.sum(-1), weight)
     return Loss(total, {"quantile_loss": total, "td_errors": td_errors})
+
+
+@without_gradients
+def _quantile_errors(
+    quantiles: Tensor, targets: Tensor, taus: Tensor, share: Tensor | None, kappa: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, N) losses of the quantiles, how much they fall as each quantile rises, and (B,) mean
+    errors; over the targets alike, or by their `share`."""
+    delta = targets.unsqueeze(-2) - quantiles.unsqueeze(-1)  # (B, N, M)
+    tau = taus.unsqueeze(-1)
+    side = torch.where(delta < 0, (1.0 - tau) / kappa, tau / kappa)
+    clipped = delta.clamp(-kappa, kappa)  # the slope of the Huber loss
+    slope = side * clipped
+    loss = slope * (delta - 0.5 * clipped)
+    error = delta.abs().mean(-2)
+    if share is None:
+        return loss.mean(-1), slope.mean(-1), error.mean(-1)
+    over_targets = partial(torch.einsum, "bnm,bm->bn")
+    return over_targets(loss, share), over_targets(slope, share), (error * share).sum(-1)
 
 
 V = TypeVar("V", bound=ValueParams, default=ValueParams)
