@@ -30,7 +30,7 @@ class HostRollouts:
         """`learning` is the algorithm whose updates are counted."""
         self.algorithm, self.pause, self.learning = algorithm, engine.pause, learning
         self.actor_critic = cast(RolloutLearner, algorithm)
-        self.device = algorithm.update_count.device
+        self.device, self.normalizer = algorithm.update_count.device, algorithm.normalizer
         self.carried = Carried(algorithm, config.num_envs) if algorithm.recurrent else None
         sizes = algorithm.params.rollout_length, config.num_envs
         self.rollout = Rollout(*sizes, algorithm.spaces, self.device, self.carried)
@@ -113,9 +113,11 @@ class HostRollouts:
     def _seen(self, raw: Any, observe: bool) -> Tensor:
         """Update the statistics with observations and return them normalised."""
         obs = torch.from_numpy(raw).to(self.device, copy=True)
+        if not self.normalizer.active:  # the calls would do nothing, and take a while
+            return obs
         if observe:
-            self.algorithm.normalizer.observe(obs)
-        seen: Tensor = self.algorithm.normalizer(obs)
+            self.normalizer.observe(obs)
+        seen: Tensor = self.normalizer(obs)
         return seen
 
     def parts(self) -> list[Part]:
