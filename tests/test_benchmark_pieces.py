@@ -50,8 +50,9 @@ def test_every_area_names_suites_and_long_runs_say_what_is_asked(tmp_path: Path)
         assert suite.long
         jobs = suite.jobs(options)
         assert len({job.key for job in jobs}) == len(jobs)
-        assert all(job.inputs["minutes"] == 9.0 for job in jobs)
-        assert all("minutes" not in job.spec for job in jobs)
+        for job in jobs:
+            assert job.peer is not None or job.inputs["minutes"] == 9.0
+            assert "minutes" not in job.spec  # which decides what a result is
         report = suite.report(Records([]), tmp_path)
         assert report.markdown.count("not run") >= len(report.verdicts) > 0
         assert all(verdict.passed is None for verdict in report.verdicts)

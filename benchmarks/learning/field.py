@@ -16,11 +16,22 @@ from typing import Any
 from benchmarks import gates
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, Records
-from benchmarks.learning.shared import EVAL_SEED, TRAIN, details, figure, on_gpu, returns
+from benchmarks.learning.shared import (
+    EVAL_SEED,
+    TRAIN,
+    details,
+    figure,
+    on_gpu,
+    peer_inputs,
+    returns,
+)
 from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
+from benchmarks.peers.environment import SB3_VERSION
 from benchmarks.process import ROOT
+from benchmarks.speed.atari_speed import HERE
 from benchmarks.suites import Options, Section, Suite
 
+PEER = "benchmarks.peers.sb3_field_job"
 UNFINISHED = ROOT / "benchmarks" / "unfinished"
 
 
@@ -70,13 +81,33 @@ class Field:
     seeds: int
     episodes: int
     rivals: Sequence[Rival] = ()
+    peers: Sequence[str] = ()
+    """Jobs that Stable-Baselines3 runs, too."""
 
     def suite(self) -> Suite:
         return Suite(self.name, self.title, self.jobs, self.report, long=True)
 
     def jobs(self, options: Options) -> list[Job]:
         seeds = options.seeds[: self.seeds]
-        return [self._job(options, run, seed) for run in self.runs for seed in seeds]
+        jobs = [self._job(options, run, seed) for run in self.runs for seed in seeds]
+        return [*jobs, *(self._peer(options, job) for job in jobs if job.name in self.peers)]
+
+    def _peer(self, options: Options, job: Job) -> Job:
+        """The same run of Stable-Baselines3, in one piece."""
+        keys = ("algo", "env_id", "env_kwargs", "num_envs", "total_timesteps", "eval_interval")
+        config = {key: job.spec["config"][key] for key in keys if key in job.spec["config"]}
+        if "game" in config.get("env_kwargs", {}):
+            config["algo_kwargs"] = job.spec["config"]["algo_kwargs"]
+        starts = peer_inputs(options, 10)
+        starts["reset_seeds"] = starts["reset_seeds"][: self.episodes]
+        return replace(
+            job,
+            name=peer_of(job.name),
+            module=PEER,
+            spec={"config": config, "stable-baselines3": SB3_VERSION},
+            inputs=starts,
+            peer=HERE,
+        )
 
     def _job(self, options: Options, run: Run, seed: int) -> Job:
         steps = {"total_timesteps": 300, "eval_interval": 0, "eval_episodes": 1}
@@ -110,6 +141,14 @@ class Field:
                 text = "not run"
             rows.append([run.task, run.title, *cells, run.published, text])
         verdicts += [self._rivalry(records, rival) for rival in self.rivals]
+        verdicts += [self._rivalry(records, Rival(job, peer_of(job))) for job in self.peers]
+        for run in self.runs:
+            if run.job in self.peers:
+                own = peer_of(run.job)
+                cells = [*seed_columns(returns(records, own), 1)]
+                cells += details(records, own, "env_steps")
+                text = "" if records.of(own) else "not run"
+                rows.append([run.task, f"{run.title} of Stable-Baselines3", *cells, "", text])
         header = ("task", "run", *SEED_HEADER, "best evaluation", "env steps", "seconds")
         parts = [self.text]
         for task in dict.fromkeys(run.task for run in self.runs):
@@ -138,6 +177,7 @@ class Field:
 
     def _rivalry(self, records: Records, rival: Rival) -> Verdict:
         names = {run.job: f"{run.title} on {run.task}" for run in self.runs}
+        names |= {peer_of(job): "Stable-Baselines3's" for job in self.peers}
         theirs = returns(records, rival.than)
         when = ""
         if rival.at is not None:
@@ -147,6 +187,11 @@ class Field:
         if rival.times != 1.0:
             return gates.times(name, returns(records, rival.job), theirs, rival.times)
         return gates.not_worse(name, returns(records, rival.job), theirs)
+
+
+def peer_of(job: str) -> str:
+    """The name of a job as the peer runs it."""
+    return f"sb3-{job}"
 
 
 def _at(curve: Mapping[str, Sequence[float]], steps: int) -> float:

@@ -57,7 +57,7 @@ TEXT = (
     "(1 to 30 no-op frames, no sticky actions, whole games; training clips rewards, and a lost "
     "life ends an episode for learning). Mean score of the last policy over 20 whole games. "
     "Published are single runs of Stable-Baselines3's zoo (DQN, QR-DQN, PPO) and Tianshou's best "
-    "(IQN, FQF), all with four times these steps. Stable-Baselines3 at this budget has no job yet."
+    "(IQN, FQF), all with four times these steps; Stable-Baselines3 runs at this budget, too."
 )
 SUITE = Field(
     "field_atari",
@@ -66,5 +66,6 @@ SUITE = Field(
     _runs(),
     seeds=2,
     episodes=20,
+    peers=("dqn-breakout", "ppo-breakout"),
     rivals=[Rival(f"{algo}-breakout", "dqn-breakout") for algo in ("qr_dqn", "iqn", "fqf")],
 ).suite()

@@ -65,7 +65,7 @@ TEXT = (
     f"states. SAC has to come within 10 % of published means, which are of v4. RLPD has "
     f"{PRIOR_STEPS:,} steps of a half-trained SAC and takes {PRIOR_STEPS:,} more, MBPO takes "
     f"{MODEL_STEPS:,}; both have to reach twice what SAC's curve shows at equal steps. "
-    "Stable-Baselines3's PPO has no job yet: its zoo's figures are of v3."
+    "PPO has to be at least as good as Stable-Baselines3's with its defaults and normalisation."
 )
 SUITE = Field(
     "field_mujoco",
@@ -74,6 +74,7 @@ SUITE = Field(
     _runs(),
     seeds=3,
     episodes=50,
+    peers=[f"ppo-{task}" for task in PPO],
     rivals=[
         Rival(f"{algo}-{task}", f"sac-{task}", steps, 2.0)
         for algo, steps in (("rlpd", PRIOR_STEPS), ("mbpo", MODEL_STEPS))

@@ -106,7 +106,7 @@ def sb3(config: TrainConfig, seconds: float, warm_seconds: float) -> tuple[int, 
     return clock.taken
 
 
-def sb3_model(config: TrainConfig) -> Any:
+def sb3_model(config: TrainConfig, seed: int = 0) -> Any:
     from stable_baselines3 import DQN, PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import SubprocVecEnv
@@ -118,13 +118,13 @@ def sb3_model(config: TrainConfig) -> Any:
     env = make_vec_env(
         config.environment,
         config.num_envs,
-        seed=0,
+        seed=seed,
         env_kwargs=kwargs,
         vec_env_cls=SubprocVecEnv,
         vec_env_kwargs={"start_method": "fork"},
     )
-    own = config.algo_kwargs
-    shared = {"batch_size": own["batch_size"], "learning_rate": own["lr"], "seed": 0}
+    own = config.params.model_dump()
+    shared = {"batch_size": own["batch_size"], "learning_rate": own["lr"], "seed": seed}
     if config.algo == "ppo":
         return PPO(
             "CnnPolicy",
