@@ -140,22 +140,27 @@ SHOWN_MODULES = 4
 
 
 def _code_lines(records: Records, states: Mapping[str, Sources], changes: Changes) -> Iterable[str]:
-    for code, count in Counter(record.code for record in records.all).most_common():
-        jobs, changed = f"Code of {count} job{'s' if count > 1 else ''}", changes[code]
-        if changed is None:
-            yield f"{jobs}: a state that is in no commit; `--fresh` runs them anew"
+    """One line per commit and answer: jobs of a commit may have imported different modules."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    changed: dict[str, set[str]] = {}
+    for record in records.all:
+        found = changes[record.code]
+        commit = states[record.code].commit if found is not None else None
+        state = "a state that is in no commit" if commit is None else f"commit {commit}"
+        if found == [] and not states[record.code].modules:
+            state = "another library's alone"
+        counts[state, found == []] += 1
+        changed.setdefault(state, set()).update(found or ())
+    for (state, is_current), count in counts.most_common():
+        jobs = f"Code of {count} job{'s' if count > 1 else ''}: {state}"
+        if is_current:
+            yield f"{jobs}, unchanged since"
             continue
-        state = f"commit {states[code].commit}" if states[code].commit else "not committed"
-        if not changed:
-            yield f"{jobs}: {state}, unchanged since"
-            continue
-        shown = [f"`{name.removeprefix('rl_training.')}`" for name in changed[:SHOWN_MODULES]]
-        more = len(changed) - len(shown)
-        yield (
-            f"{jobs}: {state}; changed since: {', '.join(shown)}"
-            + (f" and {more} more" if more else "")
-            + "; `--fresh` runs them anew"
-        )
+        names = sorted(changed[state])
+        shown = [f"`{name.removeprefix('rl_training.')}`" for name in names[:SHOWN_MODULES]]
+        more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        what = f"; changed since: {', '.join(shown)}{more}" if shown else ""
+        yield f"{jobs}{what}; `--fresh` runs them anew"
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -53,7 +53,20 @@ def substance(source: str) -> str:
         if isinstance(body, list):
             # strings that are statements: docstrings, and what documents an attribute
             node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
-    return _short(ast.dump(tree))
+    return _short(json.dumps(_written(tree)))
+
+
+def _written(node: Any) -> Any:
+    """A syntax tree in plain values, the same for every version of Python: newer ones have
+    more fields, which are empty in older code."""
+    if isinstance(node, ast.Constant):
+        return ["Constant", repr(node.value)]
+    if isinstance(node, ast.JoinedStr):  # some versions end it with an empty text
+        node.values = [part for part in node.values if getattr(part, "value", None) != ""]
+    if isinstance(node, ast.AST):
+        filled = ((k, v) for k, v in ast.iter_fields(node) if v is not None and v != [])
+        return [type(node).__name__, *([name, _written(value)] for name, value in filled)]
+    return [_written(part) for part in node] if isinstance(node, list) else node
 
 
 def _is_text(node: ast.AST) -> bool:
