@@ -290,7 +290,7 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return Algorithm.act(self, obs, explore=explore, carry=carry)
-        policy, is_plain = self._acting
+        policy, is_plain = self.acting_parts
         if is_plain:
             action = policy.sample(obs) if explore else policy.mode(obs)
             return tuple.__new__(Act, (action, ()))  # half the price of `Act(action)`
@@ -298,7 +298,7 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
         return Act(policy.sample(seen) if explore else policy.mode(seen), carry)
 
     @cached_property
-    def _acting(self) -> tuple[Policy, bool]:
+    def acting_parts(self) -> tuple[Policy, bool]:
         """The policy that acts, and whether it takes observations as they are. Modules stay the
         same objects; finding them at every step takes a tenth of a small network's time."""
         return self.acting_policy, self.memory is None and not self.normalizer.active
