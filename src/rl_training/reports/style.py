@@ -80,6 +80,7 @@ input,select{font:inherit;max-width:100%;padding:.2rem .5rem;border:1px solid va
 border-radius:.4rem;background:var(--card);color:var(--text)}
 @media(max-width:600px){body{padding:1rem .6rem 2rem}.card{padding:.9rem .8rem}
 .tiles{grid-template-columns:1fr 1fr}.tiles dd{font-size:1.15rem}
+table{font-size:.86rem}th,td{padding:.3rem .45rem;min-width:3rem}
 figure svg.chart{font-size:19px}.chart .label{display:none}}
 """
     f"@media print{{:root{{{_PAPER}}}"
