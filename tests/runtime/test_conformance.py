@@ -58,13 +58,13 @@ def run_loop(
         config, build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
     )
     taken: list[NDArray[Any]] = []
-    step = loop.experience.collector.step
+    begin = loop.experience.collector.begin
 
-    def noted(actions: NDArray[Any]) -> Any:
+    def noted(actions: NDArray[Any]) -> None:
         taken.append(actions.copy())
-        return step(actions)
+        begin(actions)
 
-    loop.experience.collector.step = noted
+    loop.experience.collector.begin = noted
     prepare(loop)
     loop.advance(total)
     loop.close()
