@@ -196,10 +196,11 @@ class AsyncEnvs(VectorEnvs):
             cause = error.__cause__
             if not isinstance(cause, (EOFError, OSError)):
                 raise
+            codes = [process.exitcode for process in self.processes if process.exitcode]
             raise EnvironmentSetupError(
-                f"vectorization: a worker process of '{self.env_id}' ended while it made the "
-                f"environment ({type(cause).__name__}); look above for its message, or use "
-                "vectorization=sync without env_workers"
+                f"vectorization: a worker process of '{self.env_id}' ended while it made and tried "
+                f"the environment ({_end_of(codes[0] if codes else None)}); look above for its "
+                "message, or use vectorization=sync without env_workers"
             ) from cause
         return tried
 
