@@ -53,6 +53,9 @@ STEP, RESET, DONE = b"step", b"reset", b""
 UNKNOWN = -1
 """A success that the environment does not report."""
 
+NOT_BEGUN = -1
+"""What a worker is busy with before it serves its environments."""
+
 
 _open_workers: weakref.WeakSet[AsyncEnvs] = weakref.WeakSet()
 
@@ -157,6 +160,8 @@ class AsyncEnvs(VectorEnvs):
         context = multiprocessing.get_context(_start_method())
         self._shared = SharedArrays(self.spaces, num_envs, context)
         count = min(workers or num_envs, num_envs)
+        self._shared.stepping[...] = NOT_BEGUN
+        self._ended = 0
         cuts = [num_envs * w // count for w in range(count + 1)]
         self._shares = [slice(*ends) for ends in itertools.pairwise(cuts)]
         # At exit the interpreter sends SIGTERM, which workers ignore, and then waits for them.
@@ -196,11 +201,12 @@ class AsyncEnvs(VectorEnvs):
             cause = error.__cause__
             if not isinstance(cause, (EOFError, OSError)):
                 raise
-            codes = [process.exitcode for process in self.processes if process.exitcode]
+            if self._shared.stepping[self._ended] != NOT_BEGUN:  # the environment ended it
+                raise EnvironmentSetupError(str(error)) from cause
             raise EnvironmentSetupError(
-                f"vectorization: a worker process of '{self.env_id}' ended while it made and tried "
-                f"the environment ({_end_of(codes[0] if codes else None)}); look above for its "
-                "message, or use vectorization=sync without env_workers"
+                f"vectorization: a worker process of '{self.env_id}' ended as it began "
+                f"({_end_of(self.processes[self._ended].exitcode)}); look above for its message, "
+                "or use vectorization=sync without env_workers"
             ) from cause
         return tried
 
@@ -264,7 +270,7 @@ class AsyncEnvs(VectorEnvs):
         for w in workers:
             # Counted in polls: a clock would continue while the process is stopped.
             if not any(self._answered[w]() for _ in range(limit)):
-                self._fail(int(self._shared.stepping[w]), f"has not answered for {limit} s")
+                self._fail(self._busy_with(w), f"has not answered for {limit} s")
             try:
                 answer = self._pipes[w].recv_bytes()
             except (EOFError, OSError) as error:
@@ -286,9 +292,14 @@ class AsyncEnvs(VectorEnvs):
         if sentinels[w] not in ended:
             w = next((v for v, sentinel in enumerate(sentinels) if sentinel in ended), w)
         self.processes[w].join(5.0)  # the exit code arrives a little after the end
+        self._ended = w
         what = f"lost its worker process ({_end_of(self.processes[w].exitcode)})"
         fix = "correct the environment, or give the machine more memory"
-        self._fail(int(self._shared.stepping[w]), what, fix, error)
+        self._fail(self._busy_with(w), what, fix, error)
+
+    def _busy_with(self, w: int) -> int:
+        """The environment that a worker is stepping, resetting or making."""
+        return max(int(self._shared.stepping[w]), 0)
 
     def close(self) -> None:
         pipes, self._pipes = self._pipes, []

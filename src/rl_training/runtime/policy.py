@@ -34,7 +34,7 @@ class ActingPolicy:
             refuse_sampling(algorithm, instead)
         self.algorithm, self.explore = algorithm, not deterministic
         # found when an agent is built, so that a run leaves nothing behind on the algorithm
-        self.policy, _ = algorithm.acting_parts
+        self.policy, *_ = algorithm.acting_parts
         self.device = algorithm.update_count.device
         self.on_host = self.device.type == "cpu"
         spaces = algorithm.spaces
