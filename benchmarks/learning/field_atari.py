@@ -34,13 +34,13 @@ def _runs() -> list[Run]:
     runs = []
     for game, scores in PUBLISHED.items():
         for algo, title in TITLES.items():
-            told = f"{scores[algo]:g} after 10 million steps"
+            known = f"{scores[algo]:g} after 10 million steps"
             least = PONG if game == "pong" else None
             changes = _changes(algo, game)
             job = f"{algo}-{game}"
             config = f"{algo}/breakout"
             runs.append(
-                Run(job, title, game.capitalize(), config, changes, {}, least, published=told)
+                Run(job, title, game.capitalize(), config, changes, {}, least, published=known)
             )
     twins: dict[str, dict[str, Any]] = {
         "twin: no learning": {"lr": 1e-12},

@@ -14,8 +14,8 @@ def _runs() -> list[Run]:
     runs = []
     for game, score in AUTHORS.items():
         changes = {"env_kwargs": {"game": game, "protocol": "atari100k"}}
-        told = f"{score:,g} (authors, five seeds, 200m)"
-        runs.append(Run(game, "Dreamer, 12m", game.capitalize(), CONFIG, changes, published=told))
+        known = f"{score:,g} (authors, five seeds, 200m)"
+        runs.append(Run(game, "Dreamer, 12m", game.capitalize(), CONFIG, changes, published=known))
     twin = "twin: shuffled actions"
     spoilt = "shuffled_actions"
     runs.append(Run("boxing-twin", twin, "Boxing", CONFIG, most=UNMOVED, sabotage=spoilt))

@@ -42,13 +42,13 @@ def _runs() -> list[Run]:
     runs = []
     for task, score in SAC.items():
         changes = {"env_id": f"{task}-v5", "total_timesteps": STEPS, **CURVE}
-        told = f"{score:,} (v4, ten seeds)"
+        known = f"{score:,} (v4, ten seeds)"
         least = WITHIN * score
         runs.append(
-            Run(f"sac-{task}", "SAC", task, "sac/halfcheetah", changes, {}, least, published=told)
+            Run(f"sac-{task}", "SAC", task, "sac/halfcheetah", changes, {}, least, published=known)
         )
-        told = f"{PPO[task]} (v3, one run)"
-        runs.append(Run(f"ppo-{task}", "PPO", task, "ppo/halfcheetah", changes, published=told))
+        known = f"{PPO[task]} (v3, one run)"
+        runs.append(Run(f"ppo-{task}", "PPO", task, "ppo/halfcheetah", changes, published=known))
     for task, knobs in MBPO_KNOBS.items():
         own = {"env_id": f"{task}-v5", "eval_interval": 10_000, "eval_episodes": 10}
         few = {**own, "total_timesteps": PRIOR_STEPS}

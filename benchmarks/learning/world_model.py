@@ -152,16 +152,16 @@ def _models(records: Records) -> Section:
         ),
         gates.every_seed_at_least("reward AUC", records.values("model", "reward_auc"), RANKS),
         gates.every_seed_at_least(
-            "ends told rightly", records.values("model", "continue_accuracy"), ENDS
+            "ends predicted rightly", records.values("model", "continue_accuracy"), ENDS
         ),
     )
     m = MODEL
     text = (
         f"The model alone, size `tiny`, after {m['updates']:,} updates on {m['episodes']} episodes "
         "of random play in a Catch of 16 rows and 8 columns, on "
-        f"{m['held_out']} episodes it has never seen. It is shown {m['shown']} pictures and then "
-        f"told {m['ahead']} actions. Squared errors per pixel, in thousandths, beside those of the "
-        "last picture shown and of the mean picture of all data. The ball falls whatever is done, "
+        f"{m['held_out']} episodes it has never seen. It is shown {m['shown']} images and then "
+        f"given {m['ahead']} actions. Squared errors per pixel, in thousandths, beside those of "
+        "the last image shown and of the mean image of all data. The ball falls whatever is done, "
         "so shuffled actions cost the model the paddle's row. *reward AUC* is the probability "
         "that the model expects more where the ball is caught, with all pictures seen; *dreamt* "
         "after twelve unseen steps. With half of the updates, the first trial, the AUC of two "

@@ -32,7 +32,7 @@ Episodes = dict[str, NDArray[Any]]
 def random_episodes(env_kwargs: dict[str, Any], count: int, seed: int) -> Episodes:
     """Whole episodes of random play, which in Catch all have the same length."""
     env, rng = make_env(CATCH_ID, env_kwargs), np.random.default_rng(seed)
-    told: dict[str, list[list[Any]]] = {name: [] for name in ("obs", "action", "reward", "last")}
+    kept: dict[str, list[list[Any]]] = {name: [] for name in ("obs", "action", "reward", "last")}
     for episode in range(count):
         obs, _ = env.reset(seed=seed * 100_000 + episode)
         action, reward, ended = 0, 0.0, False
@@ -41,10 +41,10 @@ def random_episodes(env_kwargs: dict[str, Any], count: int, seed: int) -> Episod
             action = int(rng.integers(3))
             obs, value, ended, _, _ = env.step(action)
             moments.append((obs, action, float(value), ended))
-        for name, values in zip(told, zip(*moments, strict=True), strict=True):
-            told[name].append(list(values))
+        for name, values in zip(kept, zip(*moments, strict=True), strict=True):
+            kept[name].append(list(values))
     env.close()
-    episodes = {name: np.array(values) for name, values in told.items()}
+    episodes = {name: np.array(values) for name, values in kept.items()}
     first = np.zeros(episodes["last"].shape, np.bool_)
     first[:, 0] = True
     return {**episodes, "first": first}

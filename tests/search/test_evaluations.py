@@ -1,4 +1,4 @@
-"""Evaluating many checkpoints: the same results whoever evaluates them, and none made twice."""
+"""Evaluating many checkpoints: the same results for any number of workers, and none made twice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Environments in worker processes, each of which steps a share of them.
 
 Actions, observations, rewards and flags lie in memory that all processes share: a step sends a
-few bytes to each worker and back, and nothing is pickled.
+few bytes to each worker and back. Only replays, failures and what is tried at the start are
+pickled, between processes of one run.
 """
 
 from __future__ import annotations
