@@ -11,12 +11,8 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.export.support import Support
-from rl_training.models.policies import (
-    BoxPolicy,
-    CategoricalPolicy,
-    GaussianPolicy,
-    TanhGaussianPolicy,
-)
+from rl_training.models.choices import CategoricalPolicy
+from rl_training.models.policies import BoxPolicy, GaussianPolicy, TanhGaussianPolicy
 
 KNOWN = ("value", "q", "density", "support")
 Read = Callable[[Algorithm, Tensor, Tensor], Tensor | None]

@@ -25,7 +25,7 @@ from rl_training.models.architecture import (
     encoder_of,
 )
 from rl_training.models.carry import Carry
-from rl_training.models.choices import MultiCategoricalPolicy
+from rl_training.models.choices import CategoricalPolicy, ChoicePolicy, MultiCategoricalPolicy
 from rl_training.models.crossq import absorb_statistics, batch_statistics
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
@@ -48,8 +48,6 @@ from rl_training.models.policies import (
     ActionDistribution,
     BoundedGaussianPolicy,
     BoxPolicy,
-    CategoricalPolicy,
-    ChoicePolicy,
     DeterministicPolicy,
     GaussianPolicy,
     MeanPolicy,

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.architecture import Architecture, Layers
-from rl_training.models.choices import MultiCategoricalPolicy
+from rl_training.models.choices import CategoricalPolicy, MultiCategoricalPolicy
 from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
 from rl_training.models.policies import (
     ActionDistribution,
     BoundedGaussianPolicy,
-    CategoricalPolicy,
     Policy,
     TanhGaussianPolicy,
 )

@@ -1,4 +1,4 @@
-"""Policies over Box actions in [-1, 1] and over Discrete actions, behind one interface."""
+"""The interface of policies, and policies over Box actions in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.execution import can_branch_on
 from rl_training.models.architecture import Architecture, Layers, Net
-from rl_training.models.draws import exponential_like, has_source, normal_like
+from rl_training.models.draws import normal_like
 from rl_training.models.encoders import Observed
-from rl_training.models.masks import only_allowed
 from rl_training.models.mlp import MLP, output
 from rl_training.models.stacked import DeferredForward
 
@@ -304,78 +302,6 @@ class GaussianPolicy(MeanPolicy):
         log_prob = (-0.5 * z.square() - self.log_std - _HALF_LOG_TAU).sum(-1)
         entropy = (self.log_std + _HALF_LOG_TAU + 0.5).sum()
         return log_prob, entropy.expand_as(log_prob)
-
-
-class ChoicePolicy(Policy):
-    """A policy over actions that are choices."""
-
-    net: Net
-
-    def become(self, other: Policy) -> None:
-        if isinstance(other, type(self)):
-            refuse_other_layers(self.net, other.net)
-        super().become(other)
-
-    def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Random actions and their (B,) log-probabilities."""
-        raise NotImplementedError
-
-    def sample(self, obs: Tensor) -> Tensor:
-        return self.draw(obs)[0]
-
-    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.log_prob_and_entropy(obs, action)[0]
-
-    def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """(B,) log-probabilities of actions and (B,) entropies, from one pass."""
-        raise NotImplementedError
-
-
-class CategoricalPolicy(ChoicePolicy):
-    """Softmax over Discrete actions; with `masked`, over those that the observation allows."""
-
-    def __init__(
-        self,
-        observed: Observed,
-        num_actions: int,
-        hidden_sizes: Layers,
-        masked: bool = False,
-    ) -> None:
-        super().__init__()
-        self.masked = masked
-        self.net = Architecture.of(hidden_sizes).net(observed, num_actions)
-
-    def deferred(self, obs: Tensor) -> DeferredForward[Tensor]:
-        return DeferredForward(
-            self.net, obs, lambda out: torch.log_softmax(self._logits(out, obs), -1)
-        )
-
-    def _logits(self, out: Tensor, obs: Tensor) -> Tensor:
-        return only_allowed(out, obs) if self.masked else out
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """(B, actions) log-probabilities."""
-        return self.deferred(obs).compute()
-
-    def log_prob_under(self, distribution: Tensor, action: Tensor) -> Tensor:
-        return distribution.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-    def mode(self, obs: Tensor) -> Tensor:
-        return self._logits(output(self.net, obs), obs).argmax(-1)
-
-    def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs: Tensor = self(obs)
-        if can_branch_on(log_probs) and not has_source():
-            flat = log_probs.exp().reshape(-1, log_probs.shape[-1])
-            action = torch.multinomial(flat, 1).reshape(log_probs.shape[:-1])
-        else:  # `multinomial` waits for the device to check its input
-            action = (log_probs.exp() / exponential_like(log_probs)).argmax(-1)
-        return action, log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-    def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs = self(obs)
-        chosen: Tensor = log_probs.gather(-1, action.unsqueeze(-1))
-        return chosen.squeeze(-1), -(log_probs.exp() * log_probs).sum(-1)
 
 
 class DeterministicPolicy(MeanPolicy):
