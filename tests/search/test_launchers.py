@@ -21,6 +21,7 @@ from rl_training.search.launch import MOST_RESTARTS, PAUSED, Ended, Job, Launche
 from rl_training.search.local import LocalProcesses, Process, Slots
 from rl_training.search.tune import Tuner
 from rl_training.search.tuning import TuningFolder
+from rl_training.search.verdict import judged
 from tests.conftest import Command
 from tests.search.test_sweep import KNOBS, same_weights, trained_whole
 from tests.search.test_tune import plan_for
@@ -250,4 +251,5 @@ def test_a_trial_whose_ray_node_is_lost_goes_on_elsewhere_bit_for_bit(
     assert launcher.workers == 1  # of two nodes one is left
     run = study.trial("trial-0000-s0").run_dir
     assert same_weights(run, trained_whole(keys, tmp_path))
-    assert tuner.test([trial]).sentence.startswith("no better than the defaults")
+    verdict = judged(study, launcher, said.append, [trial])
+    assert verdict.sentence.startswith("no better than the defaults")

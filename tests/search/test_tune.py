@@ -22,16 +22,9 @@ from rl_training.search.local import LocalProcesses, Slots
 from rl_training.search.slurm_jobs import SlurmJobs
 from rl_training.search.space import configured, space_of, value_of
 from rl_training.search.study import Study
-from rl_training.search.tune import (
-    Tuner,
-    Verdict,
-    best_of,
-    chosen_metric,
-    evaluated,
-    on_other_episodes,
-    rungs_of,
-)
+from rl_training.search.tune import Tuner, chosen_metric, evaluated, rungs_of
 from rl_training.search.tuning import EndedTrial, TuningFolder, TuningPlan
+from rl_training.search.verdict import Verdict, best_of, judged, on_other_episodes
 from tests.conftest import Command
 from tests.search.sleeping import SleepingRuns
 
@@ -368,7 +361,7 @@ def test_a_killed_tuning_is_gone_on_with_exactly_and_tested(
     trials = tuner.run()
     assert "taken over" in said[0]
     assert [(one.number, one.state, len(one.scores)) for one in trials] == [(0, "finished", 1)]
-    verdict = tuner.test(trials)
+    verdict = judged(tuner.folder, tuner.launcher, tuner.say, trials)
     assert verdict.sentence.startswith("no better than the defaults")
     assert len(verdict.winner_scores.scores) == 1
     assert verdict.looks == 5  # one seed; what the resume evaluated again counts once

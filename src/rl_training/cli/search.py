@@ -21,8 +21,9 @@ from rl_training.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rl_training.search.tune import Tuner, Verdict
+    from rl_training.search.tune import Tuner
     from rl_training.search.tuning import EndedTrial
+    from rl_training.search.verdict import Verdict
 
 app = typer.Typer()
 
@@ -148,6 +149,7 @@ def tune(
     from rl_training.search.space import space_of
     from rl_training.search.tune import Tuner, chosen_metric, evaluated
     from rl_training.search.tuning import TuningFolder, TuningPlan
+    from rl_training.search.verdict import judged
 
     refuse_own_keys([".".join(parse_override(text)[0]) for text in overrides or []])
     own = load_config(config, overridden(overrides, None, device, None))
@@ -180,7 +182,7 @@ def tune(
         out.print(f"  {key}: {one}", soft_wrap=True, markup=False)
     ended = tuner.run()
     _write_trials(tuner, ended)
-    _report(tuner, tuner.test(ended))
+    _report(tuner, judged(study, jobs, _say, ended))
 
 
 def _write_trials(tuner: Tuner, ended: list[EndedTrial]) -> None:
@@ -188,7 +190,7 @@ def _write_trials(tuner: Tuner, ended: list[EndedTrial]) -> None:
         {
             "trial": one.number,
             "state": one.state,
-            "objective": None if one.objective is None else tuner.sign * one.objective,
+            "objective": None if one.objective is None else tuner.folder.plan.sign * one.objective,
             **one.values,
             "scores": " ".join(f"{score:g}" for score in one.scores),
             "why": one.why,

@@ -1,30 +1,27 @@
-"""Tunes a config: trials of several seeds, pruned with care, and a test on seeds of its own."""
+"""Tunes a config: trials of several seeds, pruned with care."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from rl_training.experiment.config import EVAL_METRICS, TrainConfig
 from rl_training.experiment.errors import ConfigError, RLTrainingError
-from rl_training.reports.comparison import probability_of_improvement
-from rl_training.reports.runs import SeedRun, read_run
+from rl_training.reports.runs import SeedRun
 from rl_training.runtime.statistics import Interval, Summary
 from rl_training.search.grid import with_seeds
 from rl_training.search.launch import PAUSED, POLL_SECONDS, Ended, Launcher, Restarts
-from rl_training.search.runner import StudyRunner
-from rl_training.search.space import configured, value_of
-from rl_training.search.study import Study, Trial
+from rl_training.search.space import configured
+from rl_training.search.study import Trial
 from rl_training.search.tuning import Claim, EndedTrial, TuningFolder
+from rl_training.search.verdict import FEWEST_SEEDS, best_of, seeds_of
 
 RUNGS = (1 / 3, 2 / 3)
 """Shares of the budget after which a trial may be pruned; none is below 30 %."""
-FEWEST_SEEDS = 3
-"""Fewer seeds show no noise, so that nothing is pruned, and no difference is claimed."""
 FEWEST_FINISHED = 5
 """Finished trials that one is compared with before it may be pruned."""
 LOOK_SECONDS = 1.0
@@ -85,48 +82,6 @@ class Work:
     """Whether it needs another look before this process has places for other trials."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The winner against the defaults, on seeds that tuning never saw."""
-
-    winner: EndedTrial
-    metric: str
-    winner_scores: Summary
-    defaults_scores: Summary
-    improvement: Interval | None
-    """Probability that a seed of the winner is better; None if the winner is the defaults."""
-    looks: int
-    """Evaluations of all trials by the metric."""
-
-    @property
-    def sentence(self) -> str:
-        if self.improvement is None:
-            return "no better than the defaults: no trial scored more than they do"
-        seeds = min(len(self.winner_scores.scores), len(self.defaults_scores.scores))
-        if seeds < FEWEST_SEEDS:
-            return (
-                f"no better than the defaults: fewer than {FEWEST_SEEDS} test seeds show no "
-                "difference; give more in a new study"
-            )
-        if self.improvement.low > 0.5:
-            return "better than the defaults"
-        if self.improvement.high < 0.5:
-            return "worse than the defaults"
-        return "no better than the defaults: the test seeds do not show a difference"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "verdict": self.sentence,
-            "winner": self.winner.number,
-            "values": self.winner.values,
-            "metric": self.metric,
-            "looks": self.looks,
-            "winner_scores": self.winner_scores.to_dict(),
-            "defaults_scores": self.defaults_scores.to_dict(),
-            "improvement": None if self.improvement is None else vars(self.improvement),
-        }
-
-
 @dataclass
 class Tuner:
     """Works on the trials of a tuning, together with other processes that have its folder open."""
@@ -141,15 +96,9 @@ class Tuner:
     _restarts: Restarts = field(default_factory=Restarts)
 
     @property
-    def sign(self) -> float:
-        return -1.0 if EVAL_METRICS.get(self.folder.plan.metric) == "min" else 1.0
-
-    @property
     def worse_end(self) -> str:
         """The end of an interval that is the objective."""
-        return "upper end" if self.sign < 0 else "lower end"
-
-    # --- trials ---------------------------------------------------------------------------------
+        return "upper end" if self.folder.plan.sign < 0 else "lower end"
 
     def run(self) -> list[EndedTrial]:
         """Work until all trials have ended, here and elsewhere."""
@@ -229,10 +178,10 @@ class Tuner:
         if scores is None:
             work.over, work.why = "failed", "a seed diverged or has no score"
         elif work.rung == len(rungs):
-            low = Summary.of([self.sign * score for score in scores]).iqm.low
+            low = Summary.of([self.folder.plan.sign * score for score in scores]).iqm.low
             self._tell(work, "finished", low, scores)
         else:
-            here = Summary.of([self.sign * score for score in scores]).iqm
+            here = Summary.of([self.folder.plan.sign * score for score in scores]).iqm
             self.folder.report(work.claim, rungs[work.rung], here.value, here.low)
             if why := self._hopeless(here, rungs[work.rung]):
                 work.over = "pruned"
@@ -270,7 +219,7 @@ class Tuner:
 
     def _reached(self, work: Work, run: Trial) -> bool:
         if work.rung < len(self._rungs):
-            seeds = _seeds(run)
+            seeds = seeds_of(run)
             at = self._rungs[work.rung]
             if seeds and all(_score_at(seed, self.folder.plan.metric, at) for seed in seeds):
                 return True
@@ -280,7 +229,7 @@ class Tuner:
         """Of all seeds at the rung or the end; None if one has none."""
         metric, found = self.folder.plan.metric, []
         for run in work.runs:
-            for seed in _seeds(run):
+            for seed in seeds_of(run):
                 at = self._rungs[work.rung] if work.rung < len(self._rungs) else None
                 score = _score_at(seed, metric, at) or _score_at(seed, metric, None)
                 if score is None or _diverged(seed):
@@ -289,7 +238,9 @@ class Tuner:
         return found if len(found) == len(self.folder.plan.seeds) else None
 
     def _last_scores(self, work: Work) -> list[float]:
-        known = [_score_at(s, self.folder.plan.metric, None) for r in work.runs for s in _seeds(r)]
+        known = [
+            _score_at(s, self.folder.plan.metric, None) for r in work.runs for s in seeds_of(r)
+        ]
         return [score[0] for score in known if score is not None]
 
     def _process_ended(self, end: Ended) -> None:
@@ -304,7 +255,7 @@ class Tuner:
                 self.say(f"{trial.name} was stopped ({end.why}); it goes on from what it saved")
             return
         refused = trial.status == "waiting" and work.claim.number > 0
-        if refused or any(_diverged(seed) for seed in _seeds(trial)):
+        if refused or any(_diverged(seed) for seed in seeds_of(trial)):
             work.over, work.why = "failed", end.why
             return
         raise RLTrainingError(
@@ -321,7 +272,11 @@ class Tuner:
         ended = self.folder.ended()
         self._own += 1
         best = best_of(ended)
-        score = why if objective is None else f"{self.worse_end} {self.sign * objective:,.5g}"
+        score = (
+            why
+            if objective is None
+            else f"{self.worse_end} {self.folder.plan.sign * objective:,.5g}"
+        )
         left = self.trials - len(ended)
         rate = (time.monotonic() - self._began) / self._own
         self.say(
@@ -329,82 +284,6 @@ class Tuner:
             + (f"; best is trial {best.number}" if best else "")
             + (f"; about {rate * left:,.0f} s left" if left > 0 else "")
         )
-
-    # --- the test -------------------------------------------------------------------------------
-
-    def test(self, ended: Sequence[EndedTrial]) -> Verdict:
-        """Train the winner and the defaults on the test seeds, and compare them."""
-        plan = self.folder.plan
-        winner = best_of(ended)
-        if winner is None:
-            raise RLTrainingError(
-                f"no trial of '{self.folder.folder}' was trained to its end; the first failed "
-                f"because: {ended[0].why if ended else 'there is none'}; correct that, or raise "
-                "--trials"
-            )
-        is_default = winner.number == 0
-        base = on_other_episodes(plan.config) if plan.metric.startswith("offline/") else plan.config
-        configs = with_seeds("defaults", base, plan.test_seeds)
-        if not is_default:
-            configs += with_seeds("winner", configured(base, winner.values), plan.test_seeds)
-        study = Study(self.folder.folder / f"test-{winner.number:04d}", configs)
-        outcome = StudyRunner(study, self.launcher, self.say).run()
-        if outcome.failed:
-            name, why = next(iter(outcome.failed.items()))
-            raise RLTrainingError(
-                f"the test run '{name}' failed: {why.removeprefix('error: ')}; the same command "
-                "tries it again"
-            )
-        scores: dict[str, list[float]] = {"defaults": [], "winner": []}
-        for trial in study.trials:
-            for seed in _seeds(trial):
-                if (score := seed.score(plan.metric)) is not None:
-                    scores[trial.name.partition("-")[0]].append(score)
-        if not scores["defaults"] or not (is_default or scores["winner"]):
-            raise RLTrainingError(f"'{study.folder}' has no {plan.metric}; see its logs")
-        defaults = scores["defaults"]
-        winners = defaults if is_default else scores["winner"]
-        improvement = None
-        if not is_default:
-            improvement = probability_of_improvement(
-                [self.sign * score for score in winners], [self.sign * score for score in defaults]
-            )
-        return Verdict(
-            winner,
-            plan.metric,
-            Summary.of(winners),
-            Summary.of(defaults),
-            improvement,
-            self._looks(ended),
-        )
-
-    def _looks(self, ended: Sequence[EndedTrial]) -> int:
-        """Evaluations of all trials by the metric, an evaluation that was repeated once."""
-        looks = 0
-        for one in ended:
-            for folder in (self.folder.folder / "runs").glob(f"trial-{one.number:04d}-*"):
-                for seed in read_run(folder).seeds:
-                    looks += len(set(seed.curve(self.folder.plan.metric).ticks))
-        return looks
-
-
-def on_other_episodes(config: TrainConfig) -> TrainConfig:
-    """The config with another choice of held-out episodes than that of the trials."""
-    key = "dataset.split.seed"
-    return configured(config, {key: value_of(config, key) + 1})
-
-
-def best_of(ended: Sequence[EndedTrial]) -> EndedTrial | None:
-    """The trial with the highest objective; of equal ones the first."""
-    finished = [one for one in ended if one.objective is not None]
-    return max(finished, key=lambda one: (one.objective, -one.number), default=None)
-
-
-def _seeds(run: Trial) -> Sequence[SeedRun]:
-    try:
-        return read_run(run.run_dir).seeds
-    except RLTrainingError:
-        return ()  # not begun
 
 
 def _score_at(seed: SeedRun, metric: str, tick: int | None) -> tuple[float] | None:

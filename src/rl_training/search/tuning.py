@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import EVAL_METRICS, TrainConfig
 from rl_training.experiment.errors import ConfigError, MissingExtraError
 from rl_training.experiment.lock import alone_in
 from rl_training.experiment.ranges import Choices
@@ -51,6 +51,11 @@ class TuningPlan:
     metric: str
     prune: bool
     sampler_seed: int = 0
+
+    @property
+    def sign(self) -> float:
+        """-1 where less of the metric is better."""
+        return -1.0 if EVAL_METRICS.get(self.metric) == "min" else 1.0
 
     def to_dict(self) -> dict[str, Any]:
         return {
