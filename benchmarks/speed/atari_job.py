@@ -72,7 +72,7 @@ def work(request: Request) -> dict[str, Any]:
 
 
 def _time_saves(saves: list[float]) -> None:
-    from rl_training.experiment.checkpoint import CheckpointStore
+    from rl_training.experiment.checkpoint_store import CheckpointStore
 
     save = CheckpointStore.save
 

@@ -20,7 +20,8 @@ from rl_training import DQN, ManagedAlgorithm
 from rl_training.envs import repeatability as module
 from rl_training.envs.global_random import fingerprint
 from rl_training.envs.repeatability import repeatability
-from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint
+from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from tests.contract.test_updates import assert_same_state
 
 

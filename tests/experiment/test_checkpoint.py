@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from rl_training import load
-from rl_training.experiment import checkpoint, files
+from rl_training.experiment import checkpoint, checkpoint_store, files
 from rl_training.experiment.checkpoint import (
     MANIFEST,
-    CheckpointStore,
     read_checkpoint,
     read_manifest,
     write_checkpoint,
 )
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.errors import CheckpointError, NewerFormatError
 from rl_training.experiment.files import open_regular
 from rl_training.runtime.evaluation import SELECTION_STATES
@@ -228,7 +228,7 @@ def test_a_save_reads_no_manifest_twice(tmp_path: Path, monkeypatch: pytest.Monk
     read = []
     original = checkpoint.read_manifest
     monkeypatch.setattr(
-        checkpoint, "read_manifest", lambda path: read.append(path.name) or original(path)
+        checkpoint_store, "read_manifest", lambda path: read.append(path.name) or original(path)
     )
     save(store, 20, 0.0)
     assert read == [f"{20:012d}"]
@@ -307,7 +307,7 @@ def test_what_must_not_be_read_is_called_so(
     def listdir(folder: Path) -> Any:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(checkpoint.os, "listdir", listdir)
+    monkeypatch.setattr(checkpoint_store.os, "listdir", listdir)
     with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
         CheckpointStore(tmp_path, keep_last=1, keep_best=False).all()
 

@@ -191,8 +191,8 @@ def test_a_killed_run_goes_on_from_its_bucket_bit_for_bit(
         "    put(folder)\n"
         "    if (folder / 'checkpoints' / '000000000040').exists():\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "import rl_training.experiment.checkpoint as checkpoint\n"
-        "checkpoint.publish = publish\n"
+        "import rl_training.experiment.checkpoint_store as checkpoint_store\n"
+        "checkpoint_store.publish = publish\n"
         "from rl_training.cli import main\n"
         "main()\n"
     )

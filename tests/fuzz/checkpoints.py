@@ -21,7 +21,8 @@ import yaml
 
 from rl_training import TrainConfig, learn_seeds
 from rl_training.api.managed import ManagedAlgorithm
-from rl_training.experiment.checkpoint import CheckpointStore, _manifest_checksum
+from rl_training.experiment.checkpoint import _manifest_checksum
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from tests.contract.small_runs import small_config
 from tests.contract.test_updates import assert_same_state
 from tests.fuzz.configs import ODD_VALUES, places

@@ -15,7 +15,8 @@ import torch
 
 import rl_training
 from rl_training import DQN, Callback, ManagedAlgorithm, learn_seeds, load
-from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.errors import DataError, EnvironmentSetupError, RLTrainingError
 from rl_training.runtime.callbacks import EvalEvent
 from rl_training.runtime.evaluation import HELD_OUT_STATES, SELECTION_STATES, start_seed

@@ -20,7 +20,8 @@ import torch
 import yaml
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
-from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint
+from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.errors import CheckpointError, EnvironmentFailure, TrainingDivergedError
 from rl_training.experiment.seeding import derive_seed, episode_seed
 from rl_training.runtime.callbacks import StepEvent

@@ -17,7 +17,7 @@ import torch
 import rl_training
 from rl_training import TrainConfig, learn_seeds, resume_seeds
 from rl_training.api import seeds as seeds_api
-from rl_training.experiment.checkpoint import CheckpointStore
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.errors import CheckpointError, ConfigError, RLTrainingError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import stacked

@@ -9,7 +9,8 @@ from typing import Any
 
 from rl_training.api.options import refuse_changes
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo, CheckpointStore
+from rl_training.experiment.checkpoint import MANIFEST, CheckpointInfo
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import (
     TrainConfig,
 )

@@ -20,7 +20,8 @@ from rl_training.api.run_folders import (
 from rl_training.api.support import check_checkpoints, refused_if_unfit, version_note
 from rl_training.data.dataset import TransitionDataset
 from rl_training.envs.make import env_spaces
-from rl_training.experiment.checkpoint import CheckpointInfo, CheckpointStore
+from rl_training.experiment.checkpoint import CheckpointInfo
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
     DatasetConfig,

@@ -25,20 +25,17 @@ from typing import IO, Any
 from rl_training.experiment.errors import CheckpointError, NewerFormatError
 from rl_training.experiment.files import (
     NOT_ALLOWED,
-    REPLACED,
     aside_of,
     flush_to_disk,
     open_regular,
     put_in_place,
 )
-from rl_training.experiment.storage import publish
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 1 << 26
 """Bytes; far more than any manifest has."""
 DRAFT = ".draft-"
-_TICK_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ def read_manifest(path: Path) -> CheckpointInfo:
             "'save' or found under <run>/checkpoints"
         ) from None
     except OSError as error:
-        raise _damaged(path, MANIFEST, f"cannot be read ({error.strerror})") from None
+        raise damaged(path, MANIFEST, f"cannot be read ({error.strerror})") from None
     try:
         if len(text) > MANIFEST_LIMIT:
             raise ValueError
@@ -223,12 +220,7 @@ def _whole_number(value: Any, *, least: int) -> int:
     return value
 
 
-def _tick_of(name: str) -> int:
-    """The tick in the name of a store's folder."""
-    return int(name.removeprefix(REPLACED))
-
-
-def _damaged(path: Path, file_name: str, what: str) -> CheckpointError:
+def damaged(path: Path, file_name: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"checkpoint '{path}' is damaged: {file_name} {what}; use an earlier checkpoint"
     )
@@ -245,7 +237,7 @@ def verify(info: CheckpointInfo) -> None:
     """Check every file against its checksum."""
     for file_name, expected in info.manifest["files"].items():
         if Path(file_name).name != file_name:
-            raise _damaged(info.path, file_name, "lies outside the checkpoint")
+            raise damaged(info.path, file_name, "lies outside the checkpoint")
         digest = hashlib.sha256()
         try:
             with open_regular(info.path / file_name) as file:
@@ -254,11 +246,11 @@ def verify(info: CheckpointInfo) -> None:
         except PermissionError as error:
             raise _forbidden(info.path, file_name, error) from None
         except (FileNotFoundError, ValueError):  # ValueError: the name is invalid
-            raise _damaged(info.path, ascii(file_name)[1:-1], "is missing") from None
+            raise damaged(info.path, ascii(file_name)[1:-1], "is missing") from None
         except OSError as error:
-            raise _damaged(info.path, file_name, f"cannot be read ({error.strerror})") from None
+            raise damaged(info.path, file_name, f"cannot be read ({error.strerror})") from None
         if digest.hexdigest() != expected:
-            raise _damaged(info.path, file_name, "differs from its checksum")
+            raise damaged(info.path, file_name, "differs from its checksum")
 
 
 def _refuse_packed(path: Path, file_name: str) -> None:
@@ -269,7 +261,7 @@ def _refuse_packed(path: Path, file_name: str) -> None:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
         raise _foreign(path, file_name) from None  # for example a bare pickle
     if packed:
-        raise _damaged(path, file_name, "is compressed, which no checkpoint is")
+        raise damaged(path, file_name, "is compressed, which no checkpoint is")
 
 
 def _foreign(path: Path, file_name: str) -> CheckpointError:
@@ -302,118 +294,3 @@ def read_checkpoint(
         except Exception:  # noqa: BLE001  (a file made to do harm fails in any way it likes)
             raise _foreign(path, file_name) from None
     return info, components
-
-
-class CheckpointStore:
-    """The checkpoints of one run: saves them, deletes old ones, finds the newest and the best."""
-
-    def __init__(self, folder: Path, keep_last: int, keep_best: bool) -> None:
-        self.folder = folder
-        self.keep_last = keep_last
-        self.keep_best = keep_best
-        self.pinned: int | None = None
-        """A tick whose checkpoint is never deleted."""
-        self._known: dict[str, tuple[tuple[int, ...] | None, CheckpointInfo | CheckpointError]]
-        self._known = {}
-
-    def save(
-        self, tick: int, components: Mapping[str, Any], header: Mapping[str, Any]
-    ) -> CheckpointInfo:
-        info = write_checkpoint(
-            self.folder / f"{tick:0{_TICK_DIGITS}d}", components, {"tick": tick, **header}
-        )
-        self._rotate()
-        publish(self.folder.parent)
-        return info
-
-    def all(self) -> list[CheckpointInfo]:
-        """Every checkpoint with a readable manifest, oldest first."""
-        return self._scan()[0]
-
-    def unreadable(self) -> dict[int, CheckpointError]:
-        """Why `all` leaves out a checkpoint, by its tick."""
-        return self._scan()[1]
-
-    def _scan(self) -> tuple[list[CheckpointInfo], dict[int, CheckpointError]]:
-        found, refused = [], {}
-        known, self._known = self._known, {}
-        # names instead of paths, which would be slow with ten thousand checkpoints
-        folder = os.fspath(self.folder)
-        for name in self._names():
-            changed = _last_change(f"{folder}/{name}/{MANIFEST}")
-            before, result = known.get(name, (None, None))
-            if result is None or changed is None or before != changed:
-                try:
-                    result = read_manifest(self.folder / name)
-                    if result.tick != _tick_of(name):
-                        raise _damaged(result.path, MANIFEST, f"is that of tick {result.tick}")
-                except CheckpointError as error:
-                    result = error
-            self._known[name] = (changed, result)
-            if isinstance(result, CheckpointInfo):
-                found.append(result)
-            else:
-                refused[_tick_of(name)] = result
-        return sorted(found, key=lambda info: info.tick), refused
-
-    def _names(self) -> list[str]:
-        """The folder of every tick, or the one set aside if replacing it was interrupted."""
-        names = set(self._listed())
-        chosen = [name for name in names if name.isdecimal()]
-        for name in names:
-            own = name.removeprefix(REPLACED)
-            if own != name and own.isdecimal() and own not in names:
-                chosen.append(name)
-        return sorted(chosen)
-
-    def _listed(self) -> list[str]:
-        try:
-            return os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise CheckpointError(
-                f"'{self.folder}' cannot be read: {error.strerror}; it should be a folder with "
-                "checkpoints that you may read"
-            ) from None
-
-    def latest(self) -> CheckpointInfo | None:
-        found = self.all()
-        return found[-1] if found else None
-
-    def best(self) -> CheckpointInfo | None:
-        """The checkpoint with the best evaluation; of equal ones the earliest."""
-        return _best_of(self.all())
-
-    def _rotate(self) -> None:
-        found = self.all()
-        keep = {info.tick for info in found[-self.keep_last :]} | {self.pinned}
-        best = _best_of(found)
-        if self.keep_best and best is not None:
-            keep.add(best.tick)
-        for info in found:
-            if info.tick not in keep:
-                # renamed first: an interrupted deletion must not leave what looks complete
-                gone = self.folder / f"{DRAFT}{info.path.name}"
-                shutil.rmtree(gone, ignore_errors=True)
-                info.path.rename(gone)
-        for name in self._listed():  # left by a killed process
-            replaced = name.startswith(REPLACED)
-            if replaced and not (self.folder / name.removeprefix(REPLACED)).exists():
-                continue  # the only one of its tick
-            if replaced or name.startswith(DRAFT):
-                shutil.rmtree(self.folder / name, ignore_errors=True)
-
-
-def _best_of(found: list[CheckpointInfo]) -> CheckpointInfo | None:
-    scored = [info for info in found if info.score is not None]
-    return max(scored, key=lambda info: (info.score or 0.0, -info.tick)) if scored else None
-
-
-def _last_change(file: str) -> tuple[int, ...] | None:
-    """A value that changes when the file is rewritten; None if it cannot be read."""
-    try:
-        status = os.stat(file)
-    except (OSError, ValueError):
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

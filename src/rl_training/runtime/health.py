@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import collapsed_weights
-from rl_training.experiment.checkpoint import CheckpointStore
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.errors import TrainingDivergedError
 from rl_training.runtime.loops import Loop
 

@@ -17,7 +17,8 @@ from rl_training.envs.atari import protocol_of
 from rl_training.envs.collector import Collector
 from rl_training.envs.device.worlds import WorldsOfRun
 from rl_training.envs.global_random import untouched_randomness
-from rl_training.experiment.checkpoint import CheckpointInfo, CheckpointStore, read_checkpoint
+from rl_training.experiment.checkpoint import CheckpointInfo, read_checkpoint
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.console import Console
 from rl_training.experiment.errors import (

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.api.support import find_checkpoint
-from rl_training.experiment.checkpoint import MANIFEST, CheckpointStore, read_manifest
+from rl_training.experiment.checkpoint import MANIFEST, read_manifest
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.console import ProgressConsole
 from rl_training.experiment.errors import CheckpointError, ConfigError
 from rl_training.experiment.files import replace_text
