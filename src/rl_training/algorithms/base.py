@@ -17,11 +17,11 @@ from rl_training.algorithms.loops import check_keys
 from rl_training.algorithms.networks import NetworkMaker
 from rl_training.algorithms.optim import Optimizer, move_towards
 from rl_training.algorithms.params import AnyParams
-from rl_training.envs.spaces import ACTION_NAMES, Spaces
+from rl_training.algorithms.refusals import refuse_unfit
+from rl_training.envs.spaces import Spaces
 from rl_training.execution import can_branch_on, without_gradients
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
-from rl_training.experiment.registry import working_algorithms
+from rl_training.experiment.errors import ConfigError
 from rl_training.models import (
     Carry,
     ObservationNormalizer,
@@ -97,42 +97,7 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
 
     def __init__(self, spaces: Spaces, params: P, normalize_observations: bool = False) -> None:
         super().__init__()
-        if spaces.action_kind not in self.action_kinds:
-            kinds = " or ".join(ACTION_NAMES[kind] for kind in sorted(self.action_kinds))
-            fitting = [
-                name
-                for name, other in working_algorithms().items()
-                if spaces.action_kind in other.action_kinds
-            ]
-            raise EnvironmentSetupError(
-                f"algo: {self.name()} takes {kinds} actions, but the task has "
-                f"{spaces.describe()}; choose one of {', '.join(fitting)}"
-            )
-        self._refuse_unread_knobs(spaces, params)
-        if spaces.has_mask and not self.takes_masks:
-            raise EnvironmentSetupError(
-                f"algo: {self.name()} does not keep to action masks, which the task has; choose "
-                "another algorithm, or wrap the environment so that it gives none"
-            )
-        if spaces.is_image and "image" not in self.observation_kinds:
-            fitting = [
-                name
-                for name, other in working_algorithms().items()
-                if "image" in other.observation_kinds and spaces.action_kind in other.action_kinds
-            ]
-            raise EnvironmentSetupError(
-                f"algo: {self.name()} takes vector observations, but the task has "
-                f"{spaces.describe()}; choose an algorithm for images ({', '.join(fitting)}), or "
-                "wrap the environment"
-            )
-        if spaces.is_image and normalize_observations:
-            section = (
-                "algo_kwargs" if "normalize_observations" in params.model_fields_set else "dataset"
-            )
-            raise ConfigError(
-                f"{section}.normalize_observations: images are divided by 255 and need no "
-                "statistics; remove this key"
-            )
+        refuse_unfit(type(self), spaces, params, normalize_observations)
         self.spaces = spaces
         self.params: P = params
         factory = params.network_factory
@@ -188,15 +153,6 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse configurations that do not fit the algorithm; subclasses add their own checks."""
         check_keys(cls, config)
-
-    @classmethod
-    def _refuse_unread_knobs(cls, spaces: Spaces, params: Any) -> None:
-        for name in () if spaces.is_box else cls.box_knobs:
-            if getattr(params, name) != type(params).model_fields[name].default:
-                raise ConfigError(
-                    f"algo_kwargs.{name}: {cls.name()} reads this key for Box actions alone, but "
-                    f"the task has {spaces.describe()}; remove this key"
-                )
 
     @property
     def gamma(self) -> float:

@@ -1,0 +1,60 @@
+"""Tasks and knobs that an algorithm cannot learn with are refused before anything is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rl_training.envs.spaces import ACTION_NAMES, Spaces
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
+from rl_training.experiment.registry import working_algorithms
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.base import Algorithm
+
+
+def refuse_unfit(
+    algorithm: type[Algorithm], spaces: Spaces, params: Any, normalize_observations: bool
+) -> None:
+    """Refuse actions, masks and observations that the algorithm does not take, and knobs that it
+    would not read."""
+    name = algorithm.name()
+    if spaces.action_kind not in algorithm.action_kinds:
+        kinds = " or ".join(ACTION_NAMES[kind] for kind in sorted(algorithm.action_kinds))
+        raise EnvironmentSetupError(
+            f"algo: {name} takes {kinds} actions, but the task has {spaces.describe()}; choose one "
+            f"of {_others_for(spaces)}"
+        )
+    for knob in () if spaces.is_box else algorithm.box_knobs:
+        if getattr(params, knob) != type(params).model_fields[knob].default:
+            raise ConfigError(
+                f"algo_kwargs.{knob}: {name} reads this key for Box actions alone, but the task "
+                f"has {spaces.describe()}; remove this key"
+            )
+    if spaces.has_mask and not algorithm.takes_masks:
+        raise EnvironmentSetupError(
+            f"algo: {name} does not keep to action masks, which the task has; choose another "
+            "algorithm, or wrap the environment so that it gives none"
+        )
+    if not spaces.is_image:
+        return
+    if "image" not in algorithm.observation_kinds:
+        raise EnvironmentSetupError(
+            f"algo: {name} takes vector observations, but the task has {spaces.describe()}; choose "
+            f"an algorithm for images ({_others_for(spaces, 'image')}), or wrap the environment"
+        )
+    if normalize_observations:
+        own = "normalize_observations" in params.model_fields_set
+        raise ConfigError(
+            f"{'algo_kwargs' if own else 'dataset'}.normalize_observations: images are divided by "
+            "255 and need no statistics; remove this key"
+        )
+
+
+def _others_for(spaces: Spaces, observations: str = "") -> str:
+    """The algorithms that take such actions, and such observations where those are named."""
+    return ", ".join(
+        name
+        for name, other in working_algorithms().items()
+        if spaces.action_kind in other.action_kinds
+        and (not observations or observations in other.observation_kinds)
+    )
