@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from rl_training import Dreamer, RLTrainingError, TrainConfig
-from rl_training.algorithms.dreamer import DreamerCarry
+from rl_training.algorithms.world_model_agent import DreamerCarry
 from rl_training.envs.collector import Step
 from rl_training.envs.make import env_spaces
 from rl_training.envs.toys.catch import CATCH_ID

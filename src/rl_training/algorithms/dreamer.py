@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.algorithms.base import Act, Algorithm, Networks
+from rl_training.algorithms.base import Networks
 from rl_training.algorithms.functional import Loss, Metrics, soft_update
 from rl_training.algorithms.optim import LaProp
 from rl_training.algorithms.params import (
@@ -35,6 +35,7 @@ from rl_training.algorithms.params import (
     UpdatesPerStep,
 )
 from rl_training.algorithms.swap import replaced
+from rl_training.algorithms.world_model_agent import WorldModelAgent
 from rl_training.algorithms.world_models import (
     imagination_weights,
     imagined_policy_loss,
@@ -46,30 +47,21 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import LARGEST, Count, NonNegative, Positive, Rate, Whole
 from rl_training.experiment.ranges import Choices, Log
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Carry, OwnNetwork, Policy, frozen_copy
+from rl_training.models import frozen_copy
 from rl_training.models.dreamer import (
     BINS,
     PLAIN,
-    RSSM,
     SIZES,
     CellWeights,
     ChainInputs,
-    Head,
-    ImaginedPolicy,
     Kernels,
     LatentState,
-    ObservationDecoder,
-    ObservationEncoder,
-    Sight,
     TwoHotHead,
     exponential_noise,
     in_bfloat16,
-    mask_state,
-    one_hot,
     product_weights,
-    sample_one_hot,
 )
-from rl_training.replay.sequences import Context, SequenceBatch
+from rl_training.replay.sequences import SequenceBatch
 
 
 class DreamerParams(ReplayParams, OwnNetworkParams):
@@ -126,22 +118,6 @@ class DreamerParams(ReplayParams, OwnNetworkParams):
         return SIZES[self.size].deter
 
 
-class OpenLoop(NamedTuple):
-    """(B, T, ...) open-loop predictions after some observed steps."""
-
-    obs: Tensor  # images as `seen` returns them, vectors unchanged
-    reward: Tensor
-    continues: Tensor
-
-
-class DreamerCarry(NamedTuple):
-    """The recurrent state for acting: the latent state and the last action."""
-
-    deter: Tensor  # (B, D)
-    stoch: Tensor  # (B, latents, classes), one-hot
-    action: Tensor  # (B, A), one-hot for Discrete
-
-
 class Imagination(NamedTuple):
     """(H + 1, N, ...) imagined rollouts, including their start states."""
 
@@ -165,7 +141,7 @@ TERMS = (
 """The terms of the loss; each has one weight."""
 
 
-class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
+class DreamerAlgorithm(WorldModelAgent[DreamerParams]):
     """A world model and its policy, with one loss and one optimiser for all networks."""
 
     Params = DreamerParams
@@ -173,10 +149,6 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     paper: ClassVar[str] = "Hafner et al. 2023"
     summary: ClassVar[str] = "learns a model of the world and practises in it"
     losses: ClassVar[tuple[str, ...]] = TERMS
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
-    takes_masks: ClassVar[bool] = False
-    observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
-    recurrent = True
     slow_to_compile = True  # thousands of chained steps: compiling takes minutes, if it ends
 
     return_range: Tensor
@@ -187,21 +159,10 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
     def __init__(
         self, spaces: Spaces, params: DreamerParams, normalize_observations: bool = False
     ) -> None:
-        super().__init__(spaces, params, normalize_observations)
         size = SIZES[params.size]
+        super().__init__(spaces, params, size, normalize_observations)
         self._kernels: Kernels | None = None
-        self.sight = Sight(spaces, self.name())
-        own = self.own_network("encoder", self.sight.in_shape, None)
-        self.encoder: ObservationEncoder | OwnNetwork = own or self.sight.encoder(size)
-        self.rssm = RSSM(size, spaces.action_dim, self.encoder.out_dim)
         width = self.rssm.feature_dim
-        self.decoder: ObservationDecoder = self.sight.decoder(width, size)
-        self.reward = TwoHotHead(width, size.units, 1)
-        self.continues = Head(width, size.units, 1, 1)
-        actions = spaces.action_dim
-        outputs = actions if spaces.is_discrete else 2 * actions
-        head = self.own_network("policy", (width,), outputs)
-        self.actor = ImaginedPolicy(width, size.units, actions, spaces.is_discrete, head)
         self.value = TwoHotHead(width, size.units, 3, self.own_network("value", (width,), BINS))
         self.slow_value = frozen_copy(self.value)
         self.register_buffer("return_range", torch.zeros(()))
@@ -213,24 +174,6 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
         stoch = torch.zeros(*batch, size.latents, dtype=torch.int64)
         self.register_buffer("last_stoch", stoch, persistent=False)
 
-    def seen(self, obs: Tensor) -> Tensor:
-        """Convert observations to the encoder's input, which is also the decoder's target."""
-        return self.sight.seen(obs)
-
-    def images(self, seen: Tensor) -> Tensor:
-        """(..., channels, height, width) of what `seen` gave, where there are images."""
-        return self.sight.images(seen)
-
-    # --- acting -------------------------------------------------------------------------------
-
-    @property
-    def policy(self) -> Policy:
-        """The policy on the model's features, not on observations."""
-        return self.actor
-
-    def acting_networks(self) -> dict[str, nn.Module]:
-        return {"policy": self.actor, "encoder": self.encoder, "sequence model": self.rssm}
-
     def other_networks(self) -> Networks:
         return {
             "decoder": self.decoder,
@@ -239,41 +182,6 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
             "value": self.value,
             "slow value": self.slow_value,
         }
-
-    def initial_carry(self, rows: int) -> DreamerCarry:
-        state = self.rssm.initial(rows)
-        return DreamerCarry(*state, state.deter.new_zeros(rows, self.spaces.action_dim))
-
-    @torch.no_grad()
-    def act(self, obs: Tensor, *, explore: bool, carry: Carry | None = None) -> Act:
-        """Act; without exploration neither the latent state nor the action is sampled."""
-        before = self.initial_carry(len(obs)) if carry is None else carry
-        state = LatentState(before.deter, before.stoch)
-        deter = self.rssm.recur(state, self.rssm.read_action(before.action))
-        posterior = self.rssm.posterior(deter, self.rssm.look(self.encoder(self.seen(obs))))
-        if explore:
-            state = LatentState(
-                deter, sample_one_hot(posterior, exponential_noise(torch.rand_like(posterior)))
-            )
-            action = self.actor.sample(state.features)
-        else:
-            likeliest = one_hot(posterior.argmax(-1), self.rssm.size.classes)
-            state = LatentState(deter, likeliest.to(deter.dtype))
-            action = self.actor.mode(state.features)
-        if self.spaces.is_discrete:
-            return Act(action.argmax(-1), DreamerCarry(*state, action))
-        action = action.clamp(-1.0, 1.0)
-        return Act(action, DreamerCarry(*state, action))
-
-    def with_action(self, carry: Carry, action: Tensor) -> Carry:
-        action = action.to(carry.deter.device)
-        if self.spaces.is_discrete:
-            action = one_hot(action, self.spaces.action_dim)
-        return carry._replace(action=action.to(carry.deter.dtype))
-
-    def context(self, carry: DreamerCarry) -> Context:
-        """The latent state of a carry in the replay's format."""
-        return Context(carry.deter, carry.stoch.argmax(-1))
 
     def fused_pieces(self) -> dict[str, Any]:
         methods = (
@@ -285,13 +193,6 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
             self._replay_value_loss,
         )
         return {"_kernels": PLAIN, **{method.__name__: method for method in methods}}
-
-    # --- learning -----------------------------------------------------------------------------
-
-    def latent(self, context: Context) -> LatentState:
-        """A stored state in the model's format."""
-        stoch = one_hot(context.stoch, self.rssm.size.classes)
-        return LatentState(context.deter, stoch.to(context.deter.dtype))
 
     def update(self, batch: SequenceBatch) -> Metrics:
         p = self.params
@@ -375,31 +276,6 @@ class DreamerAlgorithm(Algorithm[DreamerParams, SequenceBatch]):
             "dynamics_loss": dynamics,
             "representation_loss": representation,
         }
-
-    @torch.no_grad()
-    def open_loop(self, batch: SequenceBatch, shown: int) -> OpenLoop:
-        """Predict the steps of a batch open loop, after observing the first few.
-
-        From then on the model gets only the actions and takes the most likely latent state in
-        each step. Where another episode starts, it gets only that information.
-        """
-        rssm, embed = self.rssm, self.encoder(self.seen(batch.obs))
-        going = (~batch.first).to(embed.dtype).unsqueeze(-1)
-        acted, looked = rssm.read_action(batch.action * going), rssm.look(embed)
-        state, states = self.latent(batch.context), []
-        for t in range(embed.shape[1]):
-            deter = rssm.recur(mask_state(state, going[:, t]), acted[:, t])
-            expected = rssm.posterior(deter, looked[:, t]) if t < shown else rssm.prior(deter)
-            likeliest = one_hot(expected.argmax(-1), rssm.size.classes)
-            state = LatentState(deter, likeliest.to(deter.dtype))
-            states.append(state.features)
-        features = torch.stack(states, 1)
-        obs: Tensor = self.decoder(features)
-        return OpenLoop(
-            self.sight.expected(obs),
-            self.reward.mean(self.reward(features)),
-            torch.sigmoid(self.continues(features).squeeze(-1)),
-        )
 
     def weights(self) -> dict[str, float]:
         """The weights of the terms of the loss."""

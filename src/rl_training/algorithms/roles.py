@@ -15,8 +15,8 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
-    from rl_training.algorithms.dreamer import DreamerCarry, OpenLoop
     from rl_training.algorithms.params import PriorityExponents
+    from rl_training.algorithms.world_model_agent import DreamerCarry, OpenLoop
     from rl_training.models import Carry, MLPMOPOEnsembleModel
     from rl_training.models.dreamer.rssm import RSSM
     from rl_training.models.dynamics import Uncertainty
