@@ -8,6 +8,7 @@ import torch
 
 from rl_training.algorithms.c51 import c51_loss, c51_projection
 from rl_training.experiment.errors import ConfigError
+from rl_training.models.architecture import Architecture
 from rl_training.models.noisy import NoisyMLP
 
 from ..each import each
@@ -212,7 +213,7 @@ def test_bad_knobs(key, value):
 
 
 def test_noise_starts_at_its_scale_and_is_off_without_numbers():
-    net = NoisyMLP(16, (8,), 3, sigma=0.5)
+    net = NoisyMLP(Architecture((8,)), 0.5, 16, 3)
     assert net.noise_size == 16 + 8 + 8 + 3
     for parameter, inputs in zip(net.scales.parameters(), (16, 16, 8, 8), strict=True):
         np.testing.assert_allclose(f64(parameter), 0.5 / np.sqrt(inputs))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rl_training.algorithms.fqf import fqf_fraction_loss
-from rl_training.models.value_networks import MLPFQFNetwork
+from rl_training.models.value_networks import MLPFQFNetwork, ValueLayers
 
 from ..each import each
 from .helpers import (
@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_the_wasserstein_error(n):
 
 def settle(n, sign=1.0, updates=500):
     """Fractions of a network's own layer that learn against F(w) = w^4."""
-    network = MLPFQFNetwork(2, 2, n, 4, (8,), dueling=False).double()
+    network = MLPFQFNetwork(ValueLayers(2, 2, (8,)), n, 4).double()
     features = torch.ones(1, 8, dtype=torch.float64)
     optimizer = torch.optim.Adam(network.fractions.parameters(), lr=5e-3)
     for _ in range(updates):

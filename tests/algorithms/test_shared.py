@@ -35,7 +35,7 @@ from rl_training.models import (
     ValueNetwork,
     frozen_copy,
 )
-from rl_training.models.value_networks import QNetwork, QuantileNetwork
+from rl_training.models.value_networks import QNetwork, QuantileNetwork, ValueLayers
 from rl_training.replay.batch import Batch
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import flushes_denormals
@@ -762,8 +762,8 @@ def test_plain_layers_are_the_modules_that_they_stand_for():
     torch.manual_seed(0)
     obs = torch.randn(5, 3)
     for make in (
-        lambda sizes: QNetwork(3, 2, sizes, False),
-        lambda sizes: QuantileNetwork(3, 2, 4, sizes, False),
+        lambda sizes: QNetwork(ValueLayers(3, 2, sizes)),
+        lambda sizes: QuantileNetwork(ValueLayers(3, 2, sizes), 4),
     ):
         for sizes in ((8,), (8, 6), (8, 6, 4)):
             network, called = make(sizes), []

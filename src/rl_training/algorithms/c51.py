@@ -28,8 +28,7 @@ from rl_training.algorithms.value_based import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Whole
-from rl_training.models import Observed
-from rl_training.models.value_networks import CategoricalNetwork
+from rl_training.models.value_networks import CategoricalNetwork, ValueLayers
 from rl_training.replay.batch import Batch
 
 
@@ -87,13 +86,8 @@ class C51Algorithm(ValueAlgorithm[C51Params]):
         super().__init__(spaces, params, normalize_observations)
         self.add_optimizer("atoms", self.network.parameters(), params.lr, eps=params.adam_eps)
 
-    def make_network(self, observed: Observed) -> CategoricalNetwork:
-        p = self.params
-        atoms = (p.num_atoms, *p.value_range)
-        layers = self.layers("critic")
-        return CategoricalNetwork(
-            observed, self.spaces.action_dim, *atoms, layers, p.dueling, p.sigma
-        )
+    def make_network(self, layers: ValueLayers) -> CategoricalNetwork:
+        return CategoricalNetwork(layers, self.params.num_atoms, *self.params.value_range)
 
     def learn(self, batch: Batch) -> Metrics:
         network, target_network, p = self.network, self.target_network, self.params

@@ -28,8 +28,7 @@ from rl_training.algorithms.value_based import (
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import without_gradients
-from rl_training.models import Observed
-from rl_training.models.value_networks import QNetwork
+from rl_training.models.value_networks import QNetwork, ValueLayers
 from rl_training.replay.batch import Batch
 
 
@@ -69,10 +68,8 @@ class DQNAlgorithm(ValueAlgorithm[DQNParams]):
         super().__init__(spaces, params, normalize_observations)
         self.add_optimizer("q", self.network.parameters(), params.lr, eps=params.adam_eps)
 
-    def make_network(self, observed: Observed) -> QNetwork:
-        p = self.params
-        layers = self.layers("critic")
-        return QNetwork(observed, self.spaces.action_dim, layers, p.dueling, p.sigma)
+    def make_network(self, layers: ValueLayers) -> QNetwork:
+        return QNetwork(layers)
 
     @without_gradients
     def _desired(self, batch: Batch) -> Tensor:

@@ -39,8 +39,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count, NonNegative, Positive, Whole
 from rl_training.experiment.ranges import Log
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Observed
-from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork
+from rl_training.models.value_networks import FQFOutput, MLPFQFNetwork, ValueLayers
 from rl_training.replay.batch import Batch
 
 
@@ -112,17 +111,8 @@ class FQFAlgorithm(ValueAlgorithm[FQFParams]):
         )
         self.add_optimizer("fractions", self.network.fractions.parameters(), params.fraction_lr)
 
-    def make_network(self, observed: Observed) -> MLPFQFNetwork:
-        p = self.params
-        return MLPFQFNetwork(
-            observed,
-            self.spaces.action_dim,
-            p.num_fractions,
-            p.num_cosines,
-            self.layers("critic"),
-            p.dueling,
-            p.sigma,
-        )
+    def make_network(self, layers: ValueLayers) -> MLPFQFNetwork:
+        return MLPFQFNetwork(layers, self.params.num_fractions, self.params.num_cosines)
 
     def learn(self, batch: Batch) -> Metrics:
         p = self.params

@@ -28,8 +28,7 @@ from rl_training.algorithms.value_based import (
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Observed
-from rl_training.models.value_networks import ImplicitQuantileNetwork
+from rl_training.models.value_networks import ImplicitQuantileNetwork, ValueLayers
 from rl_training.replay.batch import Batch
 
 
@@ -66,17 +65,9 @@ class IQNAlgorithm(ValueAlgorithm[IQNParams]):
         super().__init__(spaces, params, normalize_observations)
         self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
-    def make_network(self, observed: Observed) -> ImplicitQuantileNetwork:
+    def make_network(self, layers: ValueLayers) -> ImplicitQuantileNetwork:
         p = self.params
-        return ImplicitQuantileNetwork(
-            observed,
-            self.spaces.action_dim,
-            p.num_action_quantiles,
-            p.num_cosines,
-            self.layers("critic"),
-            p.dueling,
-            p.sigma,
-        )
+        return ImplicitQuantileNetwork(layers, p.num_action_quantiles, p.num_cosines)
 
     def learn(self, batch: Batch) -> Metrics:
         p = self.params

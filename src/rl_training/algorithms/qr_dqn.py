@@ -26,8 +26,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.execution import without_gradients
 from rl_training.experiment.config import Count
 from rl_training.experiment.renames import Renamed
-from rl_training.models import Observed
-from rl_training.models.value_networks import QuantileNetwork
+from rl_training.models.value_networks import QuantileNetwork, ValueLayers
 from rl_training.replay.batch import Batch
 
 
@@ -55,10 +54,8 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
         super().__init__(spaces, params, normalize_observations)
         self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
-    def make_network(self, observed: Observed) -> QuantileNetwork:
-        p = self.params
-        sizes = (self.spaces.action_dim, p.num_quantiles, self.layers("critic"))
-        return QuantileNetwork(observed, *sizes, p.dueling, p.sigma)
+    def make_network(self, layers: ValueLayers) -> QuantileNetwork:
+        return QuantileNetwork(layers, self.params.num_quantiles)
 
     @without_gradients
     def _desired(self, batch: Batch) -> Tensor:

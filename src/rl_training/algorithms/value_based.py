@@ -35,10 +35,10 @@ from rl_training.experiment.config import (
 )
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Linear, Log
-from rl_training.models import Carry, Observed, Past, Policy, RecurrentMemory, frozen_copy
+from rl_training.models import Carry, Past, Policy, RecurrentMemory, frozen_copy
 from rl_training.models.draws import normal, uniform_places
 from rl_training.models.masks import random_allowed
-from rl_training.models.value_networks import GreedyPolicy
+from rl_training.models.value_networks import GreedyPolicy, ValueLayers
 from rl_training.replay.batch import Batch
 
 
@@ -228,7 +228,11 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         super().__init__(spaces, params, normalize_observations)
         self.recurrent = self.slow_to_compile = params.remembers
         memory = self.make_memory() if params.remembers else None
-        self.network = self.make_network(self.observed() if memory is None else memory.out_dim)
+        observed = self.observed() if memory is None else memory.out_dim
+        hidden, dueling = self.layers("critic"), params.dueling
+        self.network = self.make_network(
+            ValueLayers(observed, spaces.action_dim, hidden, dueling, params.sigma)
+        )
         self.network.memory = memory
         self.network.masked = spaces.has_mask
         self.target_network = frozen_copy(self.network)
@@ -272,7 +276,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
                 )
 
     @abstractmethod
-    def make_network(self, observed: Observed) -> GreedyPolicy: ...
+    def make_network(self, layers: ValueLayers) -> GreedyPolicy: ...
 
     @abstractmethod
     def learn(self, batch: Batch) -> Metrics:

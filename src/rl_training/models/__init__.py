@@ -65,7 +65,7 @@ from rl_training.models.recurrent import (
 from rl_training.models.running import Moments, MovingMoments
 from rl_training.models.simba import weights_on_sphere
 from rl_training.models.stacked import DeferredForward, stacked_forward
-from rl_training.models.value_networks import MLPFQFNetwork
+from rl_training.models.value_networks import MLPFQFNetwork, ValueLayers
 
 __all__ = [
     "MLP",
@@ -119,6 +119,7 @@ __all__ = [
     "Standardizer",
     "TanhGaussianPolicy",
     "UnlikePolicyError",
+    "ValueLayers",
     "ValueNetwork",
     "absorb_statistics",
     "batch_statistics",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.models.mlp import MLP, Activation, activated
+from rl_training.experiment.errors import ConfigError
+from rl_training.models.architecture import Architecture
+from rl_training.models.mlp import MLP, activated
 
 
 class NoisyMLP(MLP):
@@ -20,17 +21,13 @@ class NoisyMLP(MLP):
     `sigma` / sqrt(inputs). Without noise the network is the MLP of the weights w and b.
     """
 
-    def __init__(
-        self,
-        in_dim: int,
-        hidden_sizes: Sequence[int],
-        out_dim: int,
-        activation: Activation = "relu",
-        layer_norm: bool = False,
-        *,
-        sigma: float,
-    ) -> None:
-        super().__init__(in_dim, hidden_sizes, out_dim, activation, layer_norm)
+    def __init__(self, layers: Architecture, sigma: float, in_dim: int, out_dim: int) -> None:
+        if layers.own is not None or layers.kind != "mlp":
+            raise ConfigError(
+                "algo_kwargs.noisy: only the package's own layers can be noisy; remove this key, "
+                "or remove networks and architecture"
+            )
+        super().__init__(in_dim, layers.hidden_sizes, out_dim, layers.activation, layers.layer_norm)
         self.scales, self.noise_size = nn.ModuleList(), 0
         for layer in self._linear():
             scale = nn.Linear(layer.in_features, layer.out_features)

@@ -8,6 +8,7 @@ Leading axes of the observations pass through. `noise` is for networks with nois
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, NamedTuple
 
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_training.experiment.errors import ConfigError
 from rl_training.models.architecture import Architecture, Layers
 from rl_training.models.encoders import Encoder, Observed
 from rl_training.models.masks import only_allowed
@@ -25,17 +25,53 @@ from rl_training.models.policies import Policy
 from rl_training.models.recurrent import Past, RecurrentMemory
 
 
+@dataclass(frozen=True)
+class ValueLayers:
+    """What every value network is made from."""
+
+    observed: Observed
+    num_actions: int
+    hidden: Layers
+    dueling: bool = False
+    sigma: float = 0.0
+    """Initial scale of the noise on the head's layers; 0 for plain ones."""
+
+    def features_and_head(self) -> tuple[Encoder, Architecture]:
+        """The features that a fraction is multiplied into, and the head's hidden layers.
+
+        The last hidden layer is the head's, or all of them where an encoder makes the features.
+        A single layer on vectors belongs to the features, and the head is linear.
+        """
+        layers = Architecture.of(self.hidden)
+        if not isinstance(self.observed, int):
+            return self.observed, layers
+        sizes = layers.hidden_sizes
+        if len(sizes) == 1:
+            return Features(self.observed, layers), layers.with_sizes(())
+        below, above = layers.with_sizes(sizes[:-1]), layers.with_sizes(sizes[-1:])
+        return Features(self.observed, below), above
+
+
 class GreedyPolicy(Policy):
-    """Takes the action of the largest value; the base of the networks of this file."""
+    """Takes the action of the largest value; the base of the networks of this file.
+
+    Its head has `outputs` numbers per action. With `num_cosines` it reads the features times
+    the embedding of a fraction.
+    """
 
     has_density: ClassVar[bool] = False
-    features: Encoder
-    head: ActionHead
+    embedding: CosineEmbedding
     masked: bool = False
     """Whether observations say which actions are allowed."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: ValueLayers, outputs: int = 1, num_cosines: int = 0) -> None:
         super().__init__()
+        self.features, above = layers.features_and_head()
+        width = self.features.out_dim
+        if num_cosines:
+            self.embedding = CosineEmbedding(num_cosines, width)
+        shape = (outputs, layers.num_actions)
+        self.head = ActionHead(width, above, shape, layers.dueling, layers.sigma)
         self.memory: RecurrentMemory | None = None
         """What it remembers: the network then gets what `RecurrentMemory.beside` returns."""
 
@@ -115,18 +151,16 @@ class ActionHead(nn.Module):
     def __init__(
         self,
         in_dim: int,
-        hidden_sizes: Layers,
-        num_actions: int,
-        outputs: int,
+        layers: Architecture,
+        shape: tuple[int, int],
         dueling: bool,
-        sigma: float = 0.0,
+        sigma: float,
     ) -> None:
         super().__init__()
-        self.shape = (outputs, num_actions)
-        layers = Architecture.of(hidden_sizes)
-        make = layers.net if sigma == 0.0 else partial(_noisy, layers, sigma)
-        self.actions = make(in_dim, outputs * num_actions)
-        self.value = make(in_dim, outputs) if dueling else None
+        self.shape = shape
+        make = layers.net if sigma == 0.0 else partial(NoisyMLP, layers, sigma)
+        self.actions = make(in_dim, math.prod(shape))
+        self.value = make(in_dim, shape[0]) if dueling else None
         streams = (self.actions, self.value)
         self.noise_size = sum(s.noise_size for s in streams if isinstance(s, NoisyMLP))
 
@@ -145,16 +179,6 @@ class ActionHead(nn.Module):
         return value.unsqueeze(-1) + per_action - per_action.mean(-1, keepdim=True)
 
 
-def _noisy(layers: Architecture, sigma: float, in_dim: int, out_dim: int) -> NoisyMLP:
-    if layers.own is not None or layers.kind != "mlp":
-        raise ConfigError(
-            "algo_kwargs.noisy: only the package's own layers can be noisy; remove this key, or "
-            "remove networks and architecture"
-        )
-    shape = (in_dim, layers.hidden_sizes, out_dim, layers.activation, layers.layer_norm)
-    return NoisyMLP(*shape, sigma=sigma)
-
-
 class CosineEmbedding(nn.Module):
     """ReLU(Linear(cos(pi i tau))), i = 1..num_cosines: a fraction as a vector; IQN, eq. 4."""
 
@@ -170,35 +194,8 @@ class CosineEmbedding(nn.Module):
         return F.relu(self.layer(torch.cos(taus.unsqueeze(-1) * self.frequencies)), inplace=True)
 
 
-def features_and_head(observed: Observed, hidden_sizes: Layers) -> tuple[Encoder, Architecture]:
-    """The features that a fraction is multiplied into, and the head's hidden layers.
-
-    The last hidden layer is the head's, or all of them where an encoder makes the features.
-    A single layer on vectors belongs to the features, and the head is linear.
-    """
-    layers = Architecture.of(hidden_sizes)
-    if not isinstance(observed, int):
-        return observed, layers
-    sizes = layers.hidden_sizes
-    if len(sizes) == 1:
-        return Features(observed, layers), layers.with_sizes(())
-    return Features(observed, layers.with_sizes(sizes[:-1])), layers.with_sizes(sizes[-1:])
-
-
 class QNetwork(GreedyPolicy):
     """Q(s, a) for all actions, (B, A)."""
-
-    def __init__(
-        self,
-        observed: Observed,
-        num_actions: int,
-        hidden_sizes: Layers,
-        dueling: bool,
-        sigma: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.features, above = features_and_head(observed, hidden_sizes)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling, sigma)
 
     def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         return self.per_action(obs, noise).squeeze(-2)
@@ -217,19 +214,9 @@ class CategoricalNetwork(GreedyPolicy):
     atoms: Tensor
 
     def __init__(
-        self,
-        observed: Observed,
-        num_actions: int,
-        num_atoms: int,
-        value_min: float,
-        value_max: float,
-        hidden_sizes: Layers,
-        dueling: bool,
-        sigma: float = 0.0,
+        self, layers: ValueLayers, num_atoms: int, value_min: float, value_max: float
     ) -> None:
-        super().__init__()
-        self.features, above = features_and_head(observed, hidden_sizes)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, num_atoms, dueling, sigma)
+        super().__init__(layers, num_atoms)
         atoms = torch.linspace(value_min, value_max, num_atoms)
         self.register_buffer("atoms", atoms, persistent=False)
 
@@ -249,19 +236,8 @@ class QuantileNetwork(GreedyPolicy):
 
     tau_hats: Tensor
 
-    def __init__(
-        self,
-        observed: Observed,
-        num_actions: int,
-        n_quantiles: int,
-        hidden_sizes: Layers,
-        dueling: bool,
-        sigma: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.features, above = features_and_head(observed, hidden_sizes)
-        sizes = (self.features.out_dim, above, num_actions, n_quantiles)
-        self.head = ActionHead(*sizes, dueling, sigma)
+    def __init__(self, layers: ValueLayers, n_quantiles: int) -> None:
+        super().__init__(layers, n_quantiles)
         self.register_buffer("tau_hats", midpoints(n_quantiles), persistent=False)
 
     def forward(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -274,20 +250,6 @@ class QuantileNetwork(GreedyPolicy):
 
 class QuantilesAtFractions(GreedyPolicy):
     """Quantiles of the return at given fractions: the base of IQN's and FQF's network."""
-
-    def __init__(
-        self,
-        observed: Observed,
-        num_actions: int,
-        num_cosines: int,
-        hidden_sizes: Layers,
-        dueling: bool,
-        sigma: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.features, above = features_and_head(observed, hidden_sizes)
-        self.embedding = CosineEmbedding(num_cosines, self.features.out_dim)
-        self.head = ActionHead(self.features.out_dim, above, num_actions, 1, dueling, sigma)
 
     def quantiles(self, features: Tensor, taus: Tensor, noise: Tensor | None = None) -> Tensor:
         """(B, N, A) quantiles at (B, N) fractions from what `features` returned.
@@ -306,17 +268,8 @@ class ImplicitQuantileNetwork(QuantilesAtFractions):
 
     action_taus: Tensor
 
-    def __init__(
-        self,
-        observed: Observed,
-        num_actions: int,
-        n_action_quantiles: int,
-        num_cosines: int,
-        hidden_sizes: Layers,
-        dueling: bool,
-        sigma: float = 0.0,
-    ) -> None:
-        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling, sigma)
+    def __init__(self, layers: ValueLayers, n_action_quantiles: int, num_cosines: int) -> None:
+        super().__init__(layers, num_cosines=num_cosines)
         self.register_buffer("action_taus", midpoints(n_action_quantiles), persistent=False)
 
     def forward(self, obs: Tensor, taus: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -351,17 +304,8 @@ class FQFOutput(NamedTuple):
 class MLPFQFNetwork(QuantilesAtFractions):
     """Fractions proposed from the state alone, and quantiles at any fractions."""
 
-    def __init__(
-        self,
-        observed: Observed,
-        num_actions: int,
-        n_fractions: int,
-        num_cosines: int,
-        hidden_sizes: Layers,
-        dueling: bool,
-        sigma: float = 0.0,
-    ) -> None:
-        super().__init__(observed, num_actions, num_cosines, hidden_sizes, dueling, sigma)
+    def __init__(self, layers: ValueLayers, n_fractions: int, num_cosines: int) -> None:
+        super().__init__(layers, num_cosines=num_cosines)
         self.fractions = nn.Linear(self.features.out_dim, n_fractions)
         # near 0, so that fractions start out equal
         nn.init.xavier_uniform_(self.fractions.weight, gain=0.01)
