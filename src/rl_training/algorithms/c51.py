@@ -26,7 +26,6 @@ from rl_training.algorithms.value_based import (
     td_target,
     weighted_mean,
 )
-from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Whole
 from rl_training.models.value_networks import CategoricalNetwork, ValueLayers
 from rl_training.replay.batch import Batch
@@ -76,15 +75,10 @@ class C51Algorithm(ValueAlgorithm[C51Params]):
     paper: ClassVar[str] = "Bellemare et al. 2017"
     summary: ClassVar[str] = "Q-learning of the return's distribution over fixed values; Rainbow"
     losses: ClassVar[tuple[str, ...]] = ("categorical_loss",)
+    optimizer_name: ClassVar[str] = "atoms"
 
     network: CategoricalNetwork
     target_network: CategoricalNetwork
-
-    def __init__(
-        self, spaces: Spaces, params: C51Params, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("atoms", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, layers: ValueLayers) -> CategoricalNetwork:
         return CategoricalNetwork(layers, self.params.num_atoms, *self.params.value_range)

@@ -26,7 +26,6 @@ from rl_training.algorithms.value_based import (
     td_target,
     weighted_mean,
 )
-from rl_training.envs.spaces import Spaces
 from rl_training.execution import without_gradients
 from rl_training.models.value_networks import QNetwork, ValueLayers
 from rl_training.replay.batch import Batch
@@ -58,15 +57,10 @@ class DQNAlgorithm(ValueAlgorithm[DQNParams]):
     paper: ClassVar[str] = "Mnih et al. 2015"
     summary: ClassVar[str] = "Q-learning with replay and a target network"
     losses: ClassVar[tuple[str, ...]] = ("td_loss",)
+    optimizer_name: ClassVar[str] = "q"
 
     network: QNetwork
     target_network: QNetwork
-
-    def __init__(
-        self, spaces: Spaces, params: DQNParams, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("q", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, layers: ValueLayers) -> QNetwork:
         return QNetwork(layers)

@@ -20,11 +20,12 @@ Added as options: double, dueling (per quantile), prioritised and n-step replay.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.algorithms.functional import Loss, Metrics
 from rl_training.algorithms.value_based import (
@@ -106,10 +107,10 @@ class FQFAlgorithm(ValueAlgorithm[FQFParams]):
         self, spaces: Spaces, params: FQFParams, normalize_observations: bool = False
     ) -> None:
         super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer(
-            "quantiles", self.network.quantile_parameters(), params.lr, eps=params.adam_eps
-        )
         self.add_optimizer("fractions", self.network.fractions.parameters(), params.fraction_lr)
+
+    def values_parameters(self) -> Iterable[nn.Parameter]:
+        return self.network.quantile_parameters()
 
     def make_network(self, layers: ValueLayers) -> MLPFQFNetwork:
         return MLPFQFNetwork(layers, self.params.num_fractions, self.params.num_cosines)

@@ -25,7 +25,6 @@ from rl_training.algorithms.value_based import (
     quantile_huber_loss,
     td_target,
 )
-from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import Count
 from rl_training.experiment.renames import Renamed
 from rl_training.models.value_networks import ImplicitQuantileNetwork, ValueLayers
@@ -58,12 +57,6 @@ class IQNAlgorithm(ValueAlgorithm[IQNParams]):
 
     network: ImplicitQuantileNetwork
     target_network: ImplicitQuantileNetwork
-
-    def __init__(
-        self, spaces: Spaces, params: IQNParams, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, layers: ValueLayers) -> ImplicitQuantileNetwork:
         p = self.params

@@ -22,7 +22,6 @@ from rl_training.algorithms.value_based import (
     quantile_huber_loss,
     td_target,
 )
-from rl_training.envs.spaces import Spaces
 from rl_training.execution import without_gradients
 from rl_training.experiment.config import Count
 from rl_training.experiment.renames import Renamed
@@ -47,12 +46,6 @@ class QRDQNAlgorithm(ValueAlgorithm[QRDQNParams]):
 
     network: QuantileNetwork
     target_network: QuantileNetwork
-
-    def __init__(
-        self, spaces: Spaces, params: QRDQNParams, normalize_observations: bool = False
-    ) -> None:
-        super().__init__(spaces, params, normalize_observations)
-        self.add_optimizer("quantiles", self.network.parameters(), params.lr, eps=params.adam_eps)
 
     def make_network(self, layers: ValueLayers) -> QuantileNetwork:
         return QuantileNetwork(layers, self.params.num_quantiles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -220,6 +220,9 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
 
+    optimizer_name: ClassVar[str] = "quantiles"
+    """Of the optimiser of the network's values."""
+
     last_td_errors: Tensor
     network: GreedyPolicy
     target_network: GreedyPolicy
@@ -240,6 +243,8 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         self._online = list(self.network.parameters())
         self._target = list(self.target_network.parameters())
         self.register_buffer("last_td_errors", torch.zeros(params.batch_size), persistent=False)
+        own = self.values_parameters()
+        self.add_optimizer(self.optimizer_name, own, params.lr, eps=params.adam_eps)
 
     @classmethod
     def check_config(cls, config: TrainConfig) -> None:
@@ -274,6 +279,10 @@ class ValueAlgorithm(Algorithm[V, Batch]):
                     "evenly, by returns of one step; remove this key, or set "
                     "algo_kwargs.memory=none"
                 )
+
+    def values_parameters(self) -> Iterable[nn.Parameter]:
+        """What the loss of the values trains."""
+        return self.network.parameters()
 
     @abstractmethod
     def make_network(self, layers: ValueLayers) -> GreedyPolicy: ...
