@@ -6,7 +6,7 @@ Its folder, checkpoints, curve and result are its own, whether it is trained alo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.envs.atari import protocol_of
 from rl_training.envs.collector import Collector
 from rl_training.envs.device.worlds import WorldsOfRun
-from rl_training.envs.global_random import untouched_randomness
 from rl_training.experiment.checkpoint import CheckpointInfo, read_checkpoint
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import TrainConfig
@@ -26,7 +25,6 @@ from rl_training.experiment.errors import (
     EnvironmentFailure,
     RLTrainingError,
 )
-from rl_training.experiment.sinks import MetricsLog
 from rl_training.experiment.state import Stored
 from rl_training.experiment.tracking import (
     CHECKPOINT_FOLDER,
@@ -36,7 +34,6 @@ from rl_training.runtime.build import build_algorithm
 from rl_training.runtime.callbacks import (
     Callback,
     EvalEvent,
-    LogEvent,
     SaveEvent,
     StartEvent,
     StepEvent,
@@ -48,6 +45,7 @@ from rl_training.runtime.loops import Component, Loop, OptionalComponent
 from rl_training.runtime.profile import Part, Profile
 from rl_training.runtime.randomness import TorchRandom
 from rl_training.runtime.results import train_result, write_result
+from rl_training.runtime.run_log import RunLog
 from rl_training.runtime.saving import Autosave, checkpoint_header, refuse_moved_schedules
 from rl_training.runtime.selection import EvaluatorLike, Selection, short_name
 from rl_training.runtime.signals import StepInterrupted
@@ -72,7 +70,7 @@ class Record:
         """`agent` is what callbacks know the policy by; `resume_dir` is what to resume after a
         failure, where the run is part of a larger one; `autosave` hears of every checkpoint."""
         self.config, self.algorithm, self.loop = config, algorithm, loop
-        self.run_dir, self.console, self.callbacks = run_dir, console, callbacks
+        self.run_dir, self.console = run_dir, console
         self.agent, self._resume_dir, self._autosave = agent, resume_dir or run_dir, autosave
         self.status = "failed"
         """How the run has ended: "finished", "interrupted" or, until then, "failed"."""
@@ -80,6 +78,7 @@ class Record:
             run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
         )
         self.health = Health(algorithm, loop, self.store)
+        self.log = RunLog(config, algorithm, loop, run_dir, callbacks, agent, self.request_stop)
         self.selection = Selection(
             config, algorithm.spaces, loop.link.pause, evaluator, loop.held_out
         )
@@ -98,9 +97,7 @@ class Record:
     def open(self) -> None:
         """Start, or continue after `restore`."""
         self.began = time.monotonic()
-        with untouched_randomness():
-            self.log = MetricsLog(self.run_dir, self.config, self.resumed_at, self.console.say)
-        self.log_mark = (self.began, self.loop.progress.to_dict())
+        self.log.open(self.resumed_at, self.console.say)
 
     def start(self) -> None:
         """Print warnings and notify callbacks before the first step."""
@@ -112,7 +109,7 @@ class Record:
             self.console.say(f"rules of the game: {protocol}")
         loop = self.loop
         event = StartEvent(loop.tick, loop.total, self.run_dir, self.config, self.agent)
-        self._notify(lambda callback: callback.on_start(event))
+        self.log.notify(lambda callback: callback.on_start(event))
 
     def is_running(self) -> bool:
         """Whether the run continues; a due evaluation is run first."""
@@ -137,7 +134,7 @@ class Record:
         if self.signal is None and self.config.final_eval:
             self.evaluate_held_out()
         result = self.result()
-        self._notify(lambda callback: callback.on_end(result))
+        self.log.notify(lambda callback: callback.on_end(result))
         self._write_result("interrupted" if result.interrupted else "finished")
         return result
 
@@ -154,7 +151,7 @@ class Record:
 
     def parts(self) -> list[Part]:
         """The parts beside the loop that a profile measures."""
-        own = [Part(self.store, "save", "checkpoints"), Part(self.log, "write", "logging")]
+        own = [Part(self.store, "save", "checkpoints"), Part(self.log.metrics, "write", "logging")]
         return own + self._evaluation_parts()
 
     def _evaluation_parts(self) -> list[Part]:
@@ -199,7 +196,7 @@ class Record:
     def stepped(self) -> None:
         """Notify callbacks that the run has advanced."""
         event = StepEvent(self.loop.tick, self.loop.progress, self.request_stop)
-        self._notify(lambda callback: callback.on_step(event))
+        self.log.notify(lambda callback: callback.on_step(event))
 
     def request_stop(self, reason: str) -> None:
         self.stop_reason = self.stop_reason or reason
@@ -214,36 +211,7 @@ class Record:
         numbers = {key: float(value) for key, value in metrics.items()}
         if warning := self.health.collapse(numbers):
             self.console.say(warning)
-        values: dict[str, Any] = {f"train/{key}": value for key, value in numbers.items()}
-        values |= self.loop.report()
-        for name, optimizer in self.algorithm.optimizers.items():
-            values[f"lr/{name}"] = float(optimizer.lr)
-        values["time/elapsed_seconds"] = self.elapsed()
-        self._log("train", {**self.loop.progress.to_dict(), **values, **self._rates()})
-
-    def _rates(self) -> dict[str, float]:
-        """Environment steps and updates per second since the last call."""
-        (before, then), now = self.log_mark, (time.monotonic(), self.loop.progress.to_dict())
-        self.log_mark = now
-        return {
-            f"time/{key}_per_second": (now[1][key] - then[key]) / max(now[0] - before, 1e-9)
-            for key in ("env_steps", "updates")
-            if now[1][key] > then[key]
-        }
-
-    def _log(self, kind: str, values: dict[str, Any]) -> None:
-        with untouched_randomness():
-            logged = self.log.write(kind, self.loop.tick, values)
-        event = LogEvent(
-            kind,
-            logged.tick,
-            logged.numbers,
-            self.run_dir,
-            self.config,
-            self.agent,
-            self.request_stop,
-        )
-        self._notify(lambda callback: callback.on_log(event))
+        self.log.write_training(numbers, self.elapsed())
 
     def _evaluate(self) -> None:
         tick, selection = self.loop.tick, self.selection
@@ -263,7 +231,7 @@ class Record:
             self.last_saved = None  # it was written before this evaluation
         is_best, result, metrics = selection.take(found, tick), found.result, found.metrics
         returns = {} if result is None else {"eval/returns": list(result.returns)}
-        self._log("eval", {**metrics, **returns, "best": is_best})
+        self.log.write("eval", {**metrics, **returns, "best": is_best})
         chosen = selection.best_metric(metrics)
         self.console.evaluated(tick, metrics[chosen], str(found), is_best, short_name(chosen))
         if result is not None and (note := result.note()):
@@ -271,7 +239,7 @@ class Record:
         if reason := selection.stop_reason(found):
             self.request_stop(reason)
         event = EvalEvent(tick, result, is_best, self.request_stop, metrics)
-        self._notify(lambda callback: callback.on_eval(event))
+        self.log.notify(lambda callback: callback.on_eval(event))
         if (is_best and self.config.keep_best) or self.last_saved is None:
             self.save()  # the first one in any case: a run that is killed later begins with it
 
@@ -322,7 +290,7 @@ class Record:
         if self._autosave is not None:
             self._autosave.saved(time.monotonic() - began)
         event = SaveEvent(now, info.path)
-        self._notify(lambda callback: callback.on_save(event))
+        self.log.notify(lambda callback: callback.on_save(event))
         return info
 
     def saved_after(self, failure: EnvironmentFailure) -> EnvironmentFailure:
@@ -337,11 +305,6 @@ class Record:
             f"{failure}; the state after {done} is kept in '{kept}', go on from it with: "
             f"{resume_command(self._resume_dir)}"
         )
-
-    def _notify(self, call: Callable[[Callback], None]) -> None:
-        with untouched_randomness():
-            for callback in self.callbacks:
-                call(callback)
 
     # --- state ----------------------------------------------------------------------------------
 
