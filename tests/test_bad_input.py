@@ -815,7 +815,7 @@ VIDEO_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "fragments"), VIDEO_MISTAKES, ids=str)
+@each(("options", "fragments"), VIDEO_MISTAKES, ids=str)
 def test_video_mistakes(
     refuses: Callable[..., None],
     bc_run: Path,
@@ -1059,7 +1059,7 @@ RESUME_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "fragments"), RESUME_MISTAKES)
+@each(("overrides", "fragments"), RESUME_MISTAKES)
 def test_resume_mistakes(
     cli: Command, bc_run: Path, overrides: list[str], fragments: tuple[str, ...]
 ) -> None:
@@ -1136,7 +1136,7 @@ OBSERVATIONS: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "fragment"), OBSERVATIONS)
+@each(("text", "fragment"), OBSERVATIONS)
 def test_observations_that_are_none(cli: Command, bc_run: Path, text: str, fragment: str) -> None:
     assert_refused(cli("predict", bc_run, text), "predict:", fragment)
 

@@ -18,8 +18,10 @@ from rl_training.runtime.controls import (
     until_next,
 )
 
+from ..each import each
 
-@pytest.mark.parametrize("stride", [1, 3, 7, 64])
+
+@each("stride", [1, 3, 7, 64])
 def test_crossed_fires_once_per_multiple_for_any_stride(stride: int) -> None:
     ticks = range(0, 1000 + stride, stride)
     fired = sum(crossed(a, b, 50) for a, b in itertools.pairwise(ticks))
@@ -32,7 +34,7 @@ def test_until_next() -> None:
     assert until_next(5, 0) is None
 
 
-@pytest.mark.parametrize("ratio", [0.25, 1.0, 1.5, 20.0])
+@each("ratio", [0.25, 1.0, 1.5, 20.0])
 def test_owed_updates_are_exact_for_fractions_and_after_a_resume(ratio: float) -> None:
     done = 0
     for env_steps in range(0, 1001, 3):

@@ -24,6 +24,7 @@ from rl_training.runtime.loops.on_policy import OnPolicyLoop
 
 from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, small_config
 from ..contract.test_updates import assert_same_state
+from ..each import each
 
 PPO = {"ppo": LOOP_KNOBS["imitation"]["ppo"]}
 SAC = {"generator": "sac", "ppo": {}, "sac": SMALL_SAC}
@@ -257,7 +258,7 @@ def test_demonstrations_without_rewards(source: str, knobs: dict[str, Any], tmp_
     GAIL.resume(result.run_dir, total_timesteps=96, progress=False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("knobs", "sentence"),
     [
         ({"ppo": {"rollout_length": 32, "batch_size": 9}}, "ppo.batch_size: 9 does not divide"),
@@ -312,7 +313,7 @@ def test_demonstrations_of_a_checkpoint(tmp_path: Path) -> None:
 # --- what a run says -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("form", "success", "words"),
     [
         (

@@ -35,6 +35,7 @@ from rl_training.runtime.build import build_algorithm, build_loop
 from ..conftest import Command
 from ..contract.small_runs import cases
 from ..contract.test_updates import assert_same_state
+from ..each import each
 from .test_offline_to_online import SMALL
 from .test_resume import only_run
 
@@ -423,7 +424,7 @@ def test_fine_tuning_from_the_shell(cli: Command, tmp_path: Path) -> None:
     assert only_run(tmp_path / "b").name.startswith("rlpd-")
 
 
-@pytest.mark.parametrize(
+@each(
     ("overrides", "fragment"),
     [
         (("algo_kwargs.offline_batch_ratio=1.5",), "algo_kwargs.offline_batch_ratio: expected"),

@@ -16,8 +16,10 @@ from rl_training.algorithms.loops import LOOPS, LoopFamily, register_loop
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.runtime.build import build_loop
 
+from ..each import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("cls", "options", "message"),
     [
         (SAC, {"dataset": "pendulum-mixed"}, "dataset: SAC learns in the environment"),
@@ -51,7 +53,7 @@ def test_keys_of_the_other_loop(cls: Any, options: dict[str, Any], message: str)
         cls("Pendulum-v1", **options)
 
 
-@pytest.mark.parametrize(
+@each(
     ("cls", "env_id", "options", "message"),
     [
         (SAC, "Pendulum-v1", {}, "total_timesteps: sac learns in the environment; give a budget"),

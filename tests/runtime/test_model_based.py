@@ -31,6 +31,7 @@ from rl_training.runtime.callbacks import EvalEvent
 from rl_training.runtime.loops import imagination
 
 from ..contract.small_runs import small_config
+from ..each import each
 
 TAG = 1000.0
 """Reward of imagined rows where a test wants to tell them apart."""
@@ -153,8 +154,8 @@ def test_imagined_rows_are_kept_for_some_epochs(
     loop.close()
 
 
-@pytest.mark.parametrize("algo", ["mbpo", "mopo"])
-@pytest.mark.parametrize(("ratio", "real"), [(0.0, 0), (0.05, 1), (0.25, 3), (1.0, 12)])
+@each("algo", ["mbpo", "mopo"])
+@each(("ratio", "real"), [(0.0, 0), (0.05, 1), (0.25, 3), (1.0, 12)])
 def test_every_minibatch_has_its_share_of_real_rows(algo: str, ratio: float, real: int) -> None:
     loop = loop_of(algo, real_ratio=ratio)
     loop.algorithm = loop.extras[0].algorithm
@@ -312,7 +313,7 @@ def test_a_schedule_leaves_the_only_fit_its_learning_rate(tmp_path: Path) -> Non
 HERE = "tests.runtime.test_model_based"
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         (
@@ -427,7 +428,7 @@ def test_a_model_that_diverges_ends_the_run_with_a_sentence(
 SHORT = {"learning_starts": 30, "model_max_epochs": 2, "rollout_batch_size": 50}
 
 
-@pytest.mark.parametrize(
+@each(
     ("cls", "options", "message"),
     [
         (MBPO, {"dataset": "pendulum-mixed"}, "dataset: MBPO learns in the environment"),

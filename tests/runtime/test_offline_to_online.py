@@ -21,6 +21,7 @@ from rl_training.runtime.loops.off_policy import OffPolicyLoop
 
 from ..contract.small_runs import small_config
 from ..contract.test_updates import assert_same_state
+from ..each import each
 
 TAG = 1000.0
 """Reward of every row of prior data, which no step in the environment pays."""
@@ -47,8 +48,8 @@ def prior_rows(batch: Batch) -> int:
 # --- minibatches -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.05, 0.3, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("updates", [1, 7, 20])
+@each("ratio", [0.0, 0.05, 0.3, 0.5, 0.9, 1.0])
+@each("updates", [1, 7, 20])
 def test_every_slice_has_its_share_of_prior_rows(ratio: float, updates: int) -> None:
     loop = loop_of(tagged=True, offline_batch_ratio=ratio, gradient_updates_per_step=float(updates))
     loop.advance(13)
@@ -165,7 +166,7 @@ def test_one_policy_step_per_environment_step(num_envs: int, frequency: int) -> 
     loop.close()
 
 
-@pytest.mark.parametrize(("ratio", "at_once"), [(0.5, 1), (1.0, 1), (2.5, 3), (4.0, 4)])
+@each(("ratio", "at_once"), [(0.5, 1), (1.0, 1), (2.5, 3), (4.0, 4)])
 def test_ratios_are_kept_over_time(ratio: float, at_once: int) -> None:
     loop = loop_of(gradient_updates_per_step=ratio)
     for _ in range(52):
@@ -321,7 +322,7 @@ def test_more_steps_by_resume_equal_a_longer_run(stop: int, tmp_path: Path) -> N
 # --- refusals --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"dataset": None}, r"^dataset: at algo_kwargs.offline_batch_ratio 0.5 rlpd learns from"),
@@ -352,7 +353,7 @@ def test_refused_before_a_folder_exists(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"total_updates": 5}, "total_updates: RLPD learns from data and in the environment"),
@@ -381,7 +382,7 @@ def test_refused_with_the_configuration(options: dict[str, Any], message: str) -
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("size", "ratio"), [(11, 0.05), (2, 0.5), (3, 0.25), (67, 0.0075)])
+@each(("size", "ratio"), [(11, 0.05), (2, 0.5), (3, 0.25), (67, 0.0075)])
 def test_the_advice_on_the_batch_size_is_the_least_that_works(size: int, ratio: float) -> None:
     RLPD("Pendulum-v1", batch_size=size, offline_batch_ratio=ratio)
     with pytest.raises(RLTrainingError, match=f"raise batch_size to {size} or more"):

@@ -15,6 +15,8 @@ from rl_training.replay.replay import ReplayBuffer
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from tests.envs.probe import PROBE_ID
 
+from ..each import each
+
 SMALL: dict[str, Any] = {
     "eval_episodes": 1,
     "tensorboard": False,
@@ -50,8 +52,8 @@ def test_train_env_kwargs_are_for_training_only(cls: Any, tmp_path: Path) -> Non
     assert agent.evaluate(1).lengths == (9,)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize(
+@each("mode", ["sync", "async"])
+@each(
     ("cls", "kwargs", "sentence"),
     [
         (DQN, {"action_dim": 7}, "and 7 Discrete actions from 0, but the policy was made for"),
@@ -69,8 +71,8 @@ def test_spaces_have_to_agree(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize(
+@each("mode", ["sync", "async"])
+@each(
     ("kwargs", "words"),
     [
         ({"truncat_at": 3}, "does not accept.*truncat_at"),
@@ -115,7 +117,7 @@ def test_train_env_kwargs_decide_what_is_learned(tmp_path: Path) -> None:
 # --- sizes that cannot work --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("cls", "options", "sentence"),
     [
         (DQN, {"num_envs": 64}, "num_envs: 64 environments take more .* the 60 of .* at most 60"),
@@ -184,7 +186,7 @@ def test_sizes_that_cannot_work_are_refused_in_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@each(
     ("cls", "options"),
     [
         (DQN, {"n_step": 5, "num_envs": 3, "learning_starts": 15, "buffer_capacity": 18}),
@@ -232,9 +234,9 @@ def test_a_replay_that_does_not_fit_says_what_would(
     assert agent.learn(progress=False).updates > 0
 
 
-@pytest.mark.parametrize("stride", [1, 3, 7])
-@pytest.mark.parametrize("every", [1, 4, 9, 50])
-@pytest.mark.parametrize("total", [1, 10, 48, 49])
+@each("stride", [1, 3, 7])
+@each("every", [1, 4, 9, 50])
+@each("total", [1, 10, 48, 49])
 def test_the_last_crossing_is_the_one_that_a_run_would_see(
     total: int, every: int, stride: int
 ) -> None:

@@ -22,6 +22,8 @@ from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, Mi
 from rl_training.runtime.evaluation import HELD_OUT_STATES, start_seed
 from tests.conftest import PATIENCE_S
 
+from ..each import each
+
 ffmpeg = pytest.importorskip("imageio_ffmpeg")
 pytest.importorskip("pygame")
 
@@ -134,7 +136,7 @@ def test_the_video_shows_evaluation_episode_0(tmp_path: Path, suffix: str) -> No
     assert np.abs(shown[0].astype(int) - shown[-1]).mean() > 2 * differences.max(), "it moves"
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "suffix", "seconds", "count"),
     [
         ("Blinker", "mp4", 31 / 20, 31),
@@ -197,8 +199,8 @@ CANNOT_BE_FILMED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "message"), CANNOT_BE_FILMED)
-@pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
+@each(("kind", "message"), CANNOT_BE_FILMED)
+@each("old", [False, True], ids=["new", "old"])
 def test_environments_that_cannot_be_recorded(
     tmp_path: Path, kind: str, message: str, old: bool
 ) -> None:
@@ -211,7 +213,7 @@ def test_environments_that_cannot_be_recorded(
     assert not old or path.read_text(encoding="utf-8") == "precious"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "message"),
     [
         ("film.avi", r"must end in \.mp4 or \.gif"),

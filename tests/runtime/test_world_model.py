@@ -27,6 +27,8 @@ from tests.contract.small_runs import LOOP_KNOBS
 from tests.envs.probe import PROBE_ID
 from tests.test_bad_input import assert_refused
 
+from ..each import each
+
 SMALL: dict[str, Any] = {**LOOP_KNOBS["world_model"], "lr": 1e-2}
 PROBE = {"terminate_at": 5, "truncate_at": 5, "alternate": True, "jitter": 3, "scaled": True}
 
@@ -49,8 +51,8 @@ def told(steps: list[Step], env: int) -> Iterator[tuple[Any, ...]]:
             yield step.next_obs[env], action, reward, False, True, bool(step.terminated[env])
 
 
-@pytest.mark.parametrize("actions", ["box", "discrete"])
-@pytest.mark.parametrize(("num_envs", "mode"), [(1, "sync"), (3, "sync"), (3, "async")])
+@each("actions", ["box", "discrete"])
+@each(("num_envs", "mode"), [(1, "sync"), (3, "sync"), (3, "async")])
 def test_streams_hold_every_observation_once(actions: str, num_envs: int, mode: str) -> None:
     config = TrainConfig(
         algo="dreamer",
@@ -430,7 +432,7 @@ def test_a_video_of_an_episode_is_recorded(tmp_path: Path, cli: Command) -> None
 # --- bad input ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "fragments"),
     [
         (
