@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.versions import NEWEST, Trial, declared, interpreter, planned, usual_torch
+from tests.versions import NEWEST, OWN, Trial, declared, interpreter, planned, usual_torch
 
 
 def test_the_edges_of_what_is_declared_are_tried() -> None:
@@ -15,6 +15,7 @@ def test_the_edges_of_what_is_declared_are_tried() -> None:
     assert Trial("3.14", NEWEST, NEWEST) in trials
     assert {trial.python for trial in trials if trial.torch == usual_torch()} == set(pythons)
     assert Trial("3.11", "2.13.0", NEWEST).requirements() == ["torch==2.13.0", "gymnasium"]
+    assert Trial("3.13", OWN, "1.1.0").requirements() == ["gymnasium==1.1.0"]
 
 
 def test_interpreters_are_asked_for_their_version() -> None:

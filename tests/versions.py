@@ -2,10 +2,12 @@
 
     python tests/versions.py            every Python found, the usual and the edge versions
     python tests/versions.py --python 3.13 --torch 2.13.0 --gymnasium newest
+    python3 tests/versions.py --python 3.13 --torch own --gymnasium 1.1.0
 
 Each trial makes an environment under .venv-versions, installs the package with its core
 dependencies and runs a short part of the tests there. PyTorch comes from wherever pip is configured
 to find it: from an index with CPU builds a trial takes minutes, from others it fetches gigabytes.
+With `own` it is the one that the Python has already, such as the CPU build of a Linux distribution.
 Pythons that are not on this machine are named and left out; exit code 1 if a trial fails.
 """
 
@@ -32,12 +34,18 @@ PARTS = (
     "tests/runtime/test_resume.py",
 )
 """Public names, configs, checkpoints, and every algorithm trained, killed and resumed."""
-NEWEST = "newest"
+FOUND = (
+    "import sys, torch, gymnasium, numpy; "
+    "print('Python', sys.version.split()[0], *(f'{m.__name__} {m.__version__}' "
+    "for m in (torch, gymnasium, numpy)))"
+)
+"""Prints the versions that are tried."""
+NEWEST, OWN = "newest", "own"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One combination; a version is a number or `newest`."""
+    """One combination; a version is a number, `newest` or, of PyTorch, `own`."""
 
     python: str
     torch: str
@@ -48,7 +56,8 @@ class Trial:
 
     def requirements(self) -> list[str]:
         wanted = {"torch": self.torch, "gymnasium": self.gymnasium}
-        return [name if v == NEWEST else f"{name}=={v}" for name, v in wanted.items()]
+        chosen = {name: v for name, v in wanted.items() if v != OWN}
+        return [name if v == NEWEST else f"{name}=={v}" for name, v in chosen.items()]
 
 
 def declared() -> tuple[list[str], dict[str, str]]:
@@ -94,10 +103,12 @@ def carry_out(trial: Trial, executable: str) -> bool:
     python = folder / "bin" / "python"
     steps: list[list[str]] = []
     if not python.exists():
-        steps.append([executable, "-m", "venv", str(folder)])
+        shared = ["--system-site-packages"] if trial.torch == OWN else []
+        steps.append([executable, "-m", "venv", *shared, str(folder)])
     install = [str(python), "-m", "pip", "install", "--quiet"]
     steps.append([*install, *trial.requirements(), "pytest", "pytest-timeout", str(ROOT)])
-    steps.append([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *PARTS])
+    steps.append([str(python), "-c", FOUND])
+    steps.append([str(python), "-m", "pytest", "-p", "no:cacheprovider", *PARTS])
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     for step in steps:
         if subprocess.run(step, cwd=ROOT, env=environment, check=False).returncode != 0:
@@ -112,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--python", choices=pythons, help="only this one")
-    parser.add_argument("--torch", help="only this version, or newest")
+    parser.add_argument("--torch", help="only this version, newest, or own")
     parser.add_argument("--gymnasium", default=NEWEST, help="with --torch (%(default)s)")
     chosen = parser.parse_args(arguments)
     found = {version: interpreter(version) for version in pythons}
