@@ -132,3 +132,32 @@ def test_the_architecture_page_is_the_truth() -> None:
     assert len(named) > 30
     missing = [name for name in named if not (ROOT / name).exists()]
     assert not missing, missing
+
+
+def test_the_reading_list_of_a_step_is_what_it_runs() -> None:
+    from rl_training import TrainConfig
+    from rl_training.envs.make import env_spaces
+    from rl_training.runtime.build import build_algorithm, build_loop
+
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.split("## Reading one step of SAC")[1].split("##")[0]
+    listed = set(re.findall(r"`([\w/]+\.py)`", section))
+    assert len(listed) == 12
+    knobs = {"hidden_sizes": [4], "learning_starts": 3, "batch_size": 2, "buffer_capacity": 9}
+    config = TrainConfig(
+        algo="sac",
+        env_id="Pendulum-v1",
+        total_timesteps=9,
+        device="cpu",
+        engine="eager",
+        algo_kwargs=knobs,
+    )
+    loop = build_loop(config, build_algorithm(config, env_spaces("Pendulum-v1", None)))
+    loop.advance(5)
+    ran: set[str] = set()
+    sys.setprofile(lambda frame, event, argument: ran.add(frame.f_code.co_filename))
+    loop.advance(1)
+    sys.setprofile(None)
+    loop.close()
+    ours = {str(Path(name).relative_to(ROOT)) for name in ran if name.startswith(str(ROOT))}
+    assert listed <= ours, listed - ours
