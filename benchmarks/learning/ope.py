@@ -47,7 +47,7 @@ BELOW = 0.05
 
 def _icu(options: Options, name: str, seed: int, cost: float, **values: Any) -> Job:
     spec: dict[str, Any] = {
-        "episodes": 10_000, "updates": 6_000, "replicates": 4, "hidden_sizes": [128, 128],
+        "episodes": 10_000, "updates": 2_000, "replicates": 4, "hidden_sizes": [128, 512],
         "estimators": list(ESTIMATORS), "peer": False, "fitting": FITTING, **values,
     }  # fmt: skip
     if options.quick:
@@ -65,11 +65,11 @@ def icu_jobs(options: Options) -> list[Job]:
             jobs.append(_icu(options, f"error-{share:g}", seed, 240, shares=[share]))
             peer = {"peer": True, "updates": PEER_UPDATES, "shares": [share]}
             jobs.append(_icu(options, f"peer-{share:g}", seed, 90, **peer))
-    ranking: dict[str, Any] = {"estimators": ["fqe"], "replicates": 2, "updates": 4_000}
+    ranking: dict[str, Any] = {"estimators": ["fqe"], "replicates": 2}
     jobs += [_icu(options, f"rank-{x:g}", 0, 150, shares=[x], **ranking) for x in RANKED]
     coverage = {
-        "episodes": 1_000, "shares": list(SOFT), "updates": 2_500, "replicates": 16,
-        "hidden_sizes": [64, 64], "estimators": ["fqe", "wdr", "wis", "pdwis"],
+        "episodes": 1_000, "shares": list(SOFT), "updates": 500, "replicates": 16,
+        "hidden_sizes": [128, 256], "estimators": ["fqe", "wdr", "wis", "pdwis"],
     }  # fmt: skip
     replications = options.seeds if options.quick else range(100, 100 + REPLICATIONS)
     jobs += [_icu(options, "coverage", seed, 100, **coverage) for seed in replications]
@@ -104,7 +104,8 @@ def task_jobs(options: Options) -> list[Job]:
             spec = {
                 "env_id": env_id, "data": data, "algo": algo, "gamma": gamma,
                 "training": 20 if options.quick else training,
-                "updates": 20 if options.quick else 10_000,
+                "updates": 20 if options.quick else 2_000,
+                "peer_updates": 20 if options.quick else PEER_UPDATES,
                 "truth_episodes": 2 if options.quick else 30,
                 "replicates": 2, "estimators": ["fqe", "mb"], "d3rlpy": D3RLPY_VERSION,
             }  # fmt: skip

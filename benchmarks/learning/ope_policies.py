@@ -35,6 +35,9 @@ FITTING = 3_000
 """Steps. After 600 a network leaves 4% of an episode's weight on actions that clinicians never
 take, and the ratios of their own policy are not 1."""
 
+NEVER = 5.0
+"""Weight of the chance of actions that the policy never takes."""
+
 
 def as_network(process: Process, policy: Array, data: dict[str, NDArray[Any]], seed: int) -> BC:
     """A network whose probabilities are close to `policy` at every state."""
@@ -54,7 +57,10 @@ def as_network(process: Process, policy: Array, data: dict[str, NDArray[Any]], s
     optimiser = torch.optim.Adam(net.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, FITTING)
     for _ in range(FITTING):
-        loss = F.kl_div(net(features), wanted, reduction="batchmean")
+        found = net(features)
+        loss = F.kl_div(found, wanted, reduction="batchmean")
+        # what the policy never does, the network must not do either: no ratio makes up for it
+        loss = loss + NEVER * found.exp()[wanted == 0.0].sum() / len(found)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)

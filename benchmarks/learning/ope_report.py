@@ -85,7 +85,7 @@ def _errors(records: Records) -> Section:
     heads = ["share", "exact value", "effective episodes", *columns, f"d3rlpy {D3RLPY_VERSION}"]
     text = (
         "### ICU-Sepsis\n\nNetworks on the 47 features of a state; the probabilities of the log "
-        "are known; gamma 1 over 100 steps, 6,000 updates. *share* is that of the optimal policy, "
+        "are known; gamma 1 over 100 steps, 2,000 updates. *share* is that of the optimal policy, "
         "the rest is the clinicians'. d3rlpy's FQE has its defaults, standardised observations, "
         "gamma 1 and 10,000 updates; its targets take one action, here drawn from the policy.\n\n"
         "Root mean square error, 10,000 episodes, five logs:\n\n"

@@ -47,7 +47,7 @@ def work(request: Request) -> dict[str, Any]:
         whole.spaces.from_env(np.asarray(agent.predict(judged.observations)[0])), np.float32
     )
     peer = peers_estimate(
-        judged, acts, gamma=spec["gamma"], updates=spec["updates"], seed=request.seed,
+        judged, acts, gamma=spec["gamma"], updates=spec["peer_updates"], seed=request.seed,
         scratch=request.scratch,
     )  # fmt: skip
     value = found.estimates["fqe"]

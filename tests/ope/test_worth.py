@@ -13,7 +13,9 @@ import torch
 import rl_training
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
+from rl_training.ope import last_layer
 from rl_training.ope.behaviour import estimated_behaviour, recorded_behaviour
+from rl_training.ope.fitted import fit_critics
 from rl_training.ope.model_based import model_based_value
 from rl_training.ope.options import Options
 from rl_training.ope.support import Abstaining, fit_support
@@ -26,7 +28,7 @@ QUICK: dict[str, Any] = {
     "gamma": 0.9,
     "stochastic": True,
     "replicates": 3,
-    "updates": 400,
+    "updates": 150,
     "tau": 0.05,
     "hidden_sizes": (32,),
     "critic_lr": 3e-3,
@@ -44,7 +46,9 @@ def with_probabilities(episodes: int, seed: int, folder: Path) -> str:
     return str(path)
 
 
-def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
+def test_estimates_are_near_the_exact_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start, log = policy_with(0.8, tmp_path), with_probabilities(400, 3, tmp_path)
     agent = rl_training.load(start)
     everything = ("fqe", "wdr", "dr", "wis", "pdwis", "is", "pdis")
@@ -63,7 +67,21 @@ def test_estimates_are_near_the_exact_value(tmp_path: Path) -> None:
             assert one.low <= one.value <= one.high
         assert 30.0 < (found.effective_size or 0.0) < 400.0
         assert not any("not settled" in note for note in found.notes)
-    short = agent.estimate(log, behaviour="beta", estimators=["fqe"], **{**QUICK, "updates": 30})
+    dataset = load_transition_dataset(log, spaces=agent.algorithm.spaces)
+    for gamma, horizon in ((0.9, None), (0.9, 5), (1.0, 30)):
+        few = Options(
+            gamma=gamma,
+            horizon=horizon,
+            stochastic=True,
+            updates=1,
+            replicates=2,
+            hidden_sizes=(64,),
+        )
+        solved = fit_critics(agent.config, agent.algorithm, dataset, few, None)
+        wanted = exact(0.8, gamma, horizon or 400)
+        assert solved.estimate(dataset, few).value == pytest.approx(wanted, abs=0.06), few
+    monkeypatch.setattr(last_layer, "LEFT", 0.9)  # one step of solving, from an untrained network
+    short = agent.estimate(log, behaviour="beta", estimators=["fqe"], **{**QUICK, "updates": 1})
     assert any(note.startswith("fqe has not settled") for note in short.notes), short.notes
     assert short.verdict.startswith("not known yet")
     assert found.behaviour.value == pytest.approx(exact(0.6, 0.9, 400), abs=0.05)

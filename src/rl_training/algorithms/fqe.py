@@ -285,6 +285,16 @@ class FQEAlgorithm(Algorithm[FQEParams, Batch]):
         horizon = self.params.horizon
         return None if horizon is None else obs.new_full((obs.shape[0],), float(horizon))
 
+    def drawn_actions(self, obs: Tensor) -> list[Tensor]:
+        """What the policy does, the same at every call: (B, actions) probabilities of Discrete
+        actions, or (B, A) Box actions, several draws of them where they are drawn."""
+        if self.spaces.is_discrete:
+            return [self._chosen(obs, None)]
+        draws = DRAWS if self._draws_actions else 1
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(draws, *obs.shape[:-1], self.spaces.action_dim, generator=generator)
+        return [self._chosen(obs, one) for one in noise.to(obs.device)]
+
     @torch.no_grad()
     def action_values(self, obs: Tensor, action: Tensor, to_go: Tensor | None = None) -> Tensor:
         """(B,) Q of given actions, by default over the whole horizon."""
@@ -298,14 +308,8 @@ class FQEAlgorithm(Algorithm[FQEParams, Batch]):
         """(B,) expected Q of the policy's actions, by default over the whole horizon."""
         if to_go is None:
             to_go = self._whole_horizon(obs)
-        if self.spaces.is_discrete:
-            return self._values(self.critics, obs, self._chosen(obs, None), to_go)
-        draws = DRAWS if self._draws_actions else 1
-        generator = torch.Generator().manual_seed(0)  # the same at every call
-        noise = torch.randn(draws, *obs.shape[:-1], self.spaces.action_dim, generator=generator)
         values = [
-            self._values(self.critics, obs, self._chosen(obs, one), to_go)
-            for one in noise.to(obs.device)
+            self._values(self.critics, obs, chosen, to_go) for chosen in self.drawn_actions(obs)
         ]
         return torch.stack(values).mean(0)
 

@@ -45,7 +45,9 @@ BehaviourOption = Annotated[
 ReplicatesOption = Annotated[
     int, typer.Option("--replicates", min=2, help="Bootstrap replicates of FQE.")
 ]
-UpdatesOption = Annotated[int, typer.Option("--updates", min=1, help="Updates of FQE.")]
+UpdatesOption = Annotated[
+    int, typer.Option("--updates", min=1, help="Updates of FQE's hidden layers.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -61,7 +63,7 @@ class Estimation:
     value_range: RangeOption = None
     behaviour: BehaviourOption = None
     replicates: ReplicatesOption = 16
-    updates: UpdatesOption = 10_000
+    updates: UpdatesOption = 2_000
     stochastic: StochasticOption = False
     as_json: JsonOption = False
     quiet: QuietOption = False

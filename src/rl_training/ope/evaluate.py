@@ -105,7 +105,7 @@ def evaluate(
         if not settled:
             notes.append(
                 f"fqe has not settled: by its own targets its value would still move by about "
-                f"{drift:+.2g}; raise updates"
+                f"{drift:+.2g}; give value_range, a lower gamma or more episodes"
             )
     if "mb" in wanted:
         shown = None if progress is None else progress("model")

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.fqe import FQEAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import DataError
 from rl_training.ope.behaviour import OnUpdate
-from rl_training.ope.episodes import Floats, padded
+from rl_training.ope.episodes import padded
 from rl_training.ope.estimators import Values
 from rl_training.ope.intervals import normal_quantile
+from rl_training.ope.last_layer import SolvedCritic, solved_critic
 from rl_training.ope.options import Options
-from rl_training.ope.steps import ROWS_AT_ONCE, CountedSteps, network_inputs
+from rl_training.ope.steps import CountedSteps
 from rl_training.runtime.fitted_critics import ResampledCritics
 from rl_training.runtime.statistics import Interval
 
@@ -29,16 +27,16 @@ from rl_training.runtime.statistics import Interval
 class FittedQ:
     """One critic of all episodes, two of halves, and bootstrap replicates."""
 
-    agents: Sequence[FQEAlgorithm]
+    critics: Sequence[SolvedCritic]
     counts: NDArray[np.int64]
-    """(agents, episodes), how often each episode counted."""
+    """(critics, episodes), how often each episode counted."""
     half: NDArray[np.bool_]
     """(episodes,), in which half; the second critic has learned from the first one."""
 
     def estimate(self, dataset: TransitionDataset, options: Options) -> Interval:
         """The value of all, with the spread of the replicates around it."""
         first = dataset.observations[dataset.episode_starts]
-        values = np.stack([_state_values(agent, first, None) for agent in self.agents])
+        values = np.stack([critic.state_values(first) for critic in self.critics])
         means = (self.counts * values).sum(1) / self.counts.sum(1)
         spread = float(means[3:].std(ddof=1)) * normal_quantile(options.confidence)
         return Interval(float(means[0]), float(means[0] - spread), float(means[0] + spread))
@@ -46,13 +44,13 @@ class FittedQ:
     def drift(self, dataset: TransitionDataset, options: Options) -> float:
         """How far the value would still move: the mean error of the critic to its own targets over
         the log, times the steps of an episode. It is near 0 where the updates were enough."""
-        agent, to_go, following = self.agents[0], None, None
+        critic, to_go, following = self.critics[0], None, None
         if options.horizon is not None:
             to_go = np.full(len(dataset), options.horizon)
             following = to_go - 1
         inner = np.asarray(dataset.spaces.from_env(dataset.actions))
-        q = _action_values(agent, dataset.observations, inner, to_go)
-        after = _state_values(agent, dataset.next_observations, following)
+        q = critic.action_values(dataset.observations, inner, to_go)
+        after = critic.state_values(dataset.next_observations, following)
         target = dataset.rewards + options.gamma * np.where(dataset.terminations, 0.0, after)
         return float((target - q).mean() * dataset.episode_lengths().mean())
 
@@ -65,15 +63,15 @@ class FittedQ:
         q, v = np.zeros(len(steps.rows)), np.zeros(len(steps.rows))
         last = np.append(steps.starts[1:], len(steps.rows)) - 1
         after = np.zeros(steps.count)
-        for agent, mine in ((self.agents[1], ~in_half), (self.agents[2], in_half)):
+        for critic, mine in ((self.critics[1], ~in_half), (self.critics[2], in_half)):
             own = None if to_go is None else to_go[mine]
-            q[mine] = _action_values(agent, observations[mine], inner[mine], own)
-            v[mine] = _state_values(agent, observations[mine], own)
+            q[mine] = critic.action_values(observations[mine], inner[mine], own)
+            v[mine] = critic.state_values(observations[mine], own)
             cut = mine[last] & ~steps.ended
             left = None if to_go is None else to_go[last][cut] - 1
             following = dataset.next_observations[steps.rows[last[cut]]]
             if len(following):
-                after[cut] = _state_values(agent, following, left)
+                after[cut] = critic.state_values(following, left)
         wide = np.zeros((steps.count, int(steps.lengths.max()) + 1))
         wide[:, :-1] = padded(v, steps.starts, steps.lengths)
         wide[np.arange(steps.count), steps.lengths] = after
@@ -89,14 +87,16 @@ def fit_critics(
 ) -> FittedQ:
     """Critics of all episodes, of halves and of resampled ones, in one batched update."""
     counts, half = _counts(dataset, options)
+    gamma = options.gamma
+    if options.horizon is not None:  # features need no count of steps; the last layer counts them
+        gamma = min(gamma, 1.0 - 1.0 / max(2, options.horizon))
     critics = ResampledCritics(
         config,
         algorithm,
         dataset,
         counts,
         {
-            "gamma": options.gamma,
-            "horizon": options.horizon,
+            "gamma": gamma,
             "stochastic": options.stochastic,
             "value_range": options.value_range,
             "hidden_sizes": list(options.hidden_sizes),
@@ -107,7 +107,8 @@ def fit_critics(
         seed=options.seed,
     )
     critics.fit(on_update)
-    return FittedQ(critics.agents, counts, half)
+    agents = zip(critics.agents, counts, strict=True)
+    return FittedQ([solved_critic(one, dataset, own, options) for one, own in agents], counts, half)
 
 
 def _counts(
@@ -127,39 +128,3 @@ def _counts(
     drawn = rng.multinomial(len(groups), even, size=options.replicates)[:, owner]
     whole = np.ones((1, len(owner)), np.int64)
     return np.concatenate([whole, half[None], ~half[None], drawn]).astype(np.int64), half
-
-
-@torch.no_grad()
-def _state_values(
-    agent: FQEAlgorithm, observations: NDArray[np.float32], to_go: NDArray[np.int64] | None
-) -> Floats:
-    parts = network_inputs(agent, observations)
-    left = _split(to_go, parts)
-    found = [agent.state_values(obs, own) for obs, own in zip(parts, left, strict=True)]
-    return np.asarray(torch.cat(found).double().cpu().numpy())
-
-
-@torch.no_grad()
-def _action_values(
-    agent: FQEAlgorithm,
-    observations: NDArray[np.float32],
-    inner: NDArray[Any],
-    to_go: NDArray[np.int64] | None,
-) -> Floats:
-    parts = network_inputs(agent, observations)
-    actions = torch.split(torch.from_numpy(np.ascontiguousarray(inner)), ROWS_AT_ONCE)
-    left = _split(to_go, parts)
-    found = [
-        agent.action_values(obs, action.to(obs.device), own)
-        for obs, action, own in zip(parts, actions, left, strict=True)
-    ]
-    return np.asarray(torch.cat(found).double().cpu().numpy())
-
-
-def _split(
-    to_go: NDArray[np.int64] | None, parts: Sequence[torch.Tensor]
-) -> Sequence[torch.Tensor | None]:
-    if to_go is None:
-        return [None] * len(parts)
-    whole = torch.split(torch.from_numpy(to_go.astype(np.float32)), ROWS_AT_ONCE)
-    return [own.to(obs.device) for own, obs in zip(whole, parts, strict=True)]

@@ -92,7 +92,7 @@ def verdict_of(
             why = f"the weights rest on {size or 0.0:.1f} episodes"
         return f"not supported by the data: {why}", False
     if name == "fqe" and not settled:
-        return "not known yet: fqe has not settled; raise updates", True
+        return "not known yet: fqe has not settled", True
     if best.low > behaviour.value:
         return (
             f"better than the behaviour: the {sure} lower bound of {name}, {best.low:.4g}, is "

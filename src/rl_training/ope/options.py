@@ -36,11 +36,11 @@ class Options:
     value_range: tuple[float, float] | None = None
     replicates: int = 16
     """Bootstrap replicates of FQE."""
-    updates: int = 10_000
-    """Updates of FQE."""
-    hidden_sizes: tuple[int, ...] = (128, 128)
+    updates: int = 2_000
+    """Updates of the hidden layers of FQE; its last layer is solved."""
+    hidden_sizes: tuple[int, ...] = (128, 512)
     critic_lr: float = 1e-3
-    tau: float = 0.02
+    tau: float = 0.05
     """How far the target networks of FQE move at each update."""
     resamples: int = 1_000
     """Bootstrap resamples of the other estimators."""

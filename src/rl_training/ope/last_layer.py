@@ -1,0 +1,194 @@
+"""The last layer of a critic of fitted Q evaluation, solved to its end by least squares.
+
+Minibatches leave a small error at each step, and a value adds up the errors of all steps of an
+episode. So the hidden layers of a trained critic are kept as features, and each step of fitted Q
+evaluation is made once over all rows: the least-squares fit of r + gamma E Q(s', a'), backwards
+over a horizon, or until values stand still.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.algorithms.fqe import FQEAlgorithm
+from rl_training.data.dataset import TransitionDataset
+from rl_training.models.mlp import EnsembleMLP
+from rl_training.ope.episodes import Floats
+from rl_training.ope.options import Options
+from rl_training.ope.steps import ROWS_AT_ONCE, network_inputs
+
+MOST_ROWS = 200_000
+"""Rows that are solved over; of a larger log a random part is taken."""
+RIDGE = 0.5
+"""Rows of the size of the mean one that speak for the weights of the trained network."""
+STILL = 1e-5
+"""Share of the spread of values below which a change of them is none."""
+LEFT = 0.003
+"""Share of the first values that is left, without a horizon, when solving ends at the latest."""
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedCritic:
+    """Linear values on the hidden layers of a trained critic.
+
+    Discrete actions have one head each, Box actions are inputs of the features and have one.
+    """
+
+    agent: FQEAlgorithm
+    body: EnsembleMLP
+    """The critic's network, whose last layer passes its inputs on."""
+    heads: Tensor
+    """(steps to go, heads, features), a single one without a horizon."""
+
+    def state_values(
+        self, observations: NDArray[np.float32], to_go: NDArray[np.int64] | None = None
+    ) -> Floats:
+        """Expected Q of the policy's actions, by default over the whole horizon."""
+        features, chances = policy_features(self.agent, self.body, observations)
+        return self._worth(features, chances, to_go)
+
+    def action_values(
+        self,
+        observations: NDArray[np.float32],
+        actions: NDArray[np.generic],
+        to_go: NDArray[np.int64] | None = None,
+    ) -> Floats:
+        """Q of given actions, as the spaces' `from_env` gives them."""
+        features, head = logged_features(self.agent, self.body, observations, actions)
+        chances = torch.nn.functional.one_hot(head, self.heads.shape[1]).float()
+        return self._worth(features, chances, to_go)
+
+    def _worth(self, features: Tensor, chances: Tensor, to_go: NDArray[np.int64] | None) -> Floats:
+        if to_go is None or len(self.heads) == 1:
+            found = expected(features, chances, self.heads[-1])
+        else:
+            found = features.new_zeros(len(features))  # nothing is counted after the last step
+            for left in np.unique(to_go[to_go > 0]):
+                rows = torch.from_numpy(np.flatnonzero(to_go == left)).to(features.device)
+                head = self.heads[min(int(left), len(self.heads)) - 1]
+                found[rows] = expected(features[rows], chances[rows], head)
+        return np.asarray(found.double().cpu().numpy())
+
+
+def expected(features: Tensor, chances: Tensor, heads: Tensor) -> Tensor:
+    """(N,) values of (N, F) features under (N, K) chances of the (K, F) heads."""
+    return (chances * (features @ heads.T)).sum(-1)
+
+
+@torch.no_grad()
+def solved_critic(
+    agent: FQEAlgorithm, dataset: TransitionDataset, counts: NDArray[np.int64], options: Options
+) -> SolvedCritic:
+    """From a trained critic; `counts` are (episodes,), how often each one counts."""
+    net = agent.critics.net
+    assert isinstance(net, EnsembleMLP)
+    body, first = _body(net), torch.cat([net.weights[-1], net.biases[-1]], 1)[0].T.detach()
+    weight = np.repeat(counts, dataset.episode_lengths())
+    rows = np.flatnonzero(weight)
+    if len(rows) > MOST_ROWS:
+        rng = np.random.default_rng(options.seed)
+        rows = np.sort(rng.choice(rows, MOST_ROWS, replace=False))
+    inner = np.asarray(dataset.spaces.from_env(dataset.actions))
+    if dataset.spaces.is_discrete:
+        rows = rows[np.argsort(inner[rows], kind="stable")]
+    features, head = logged_features(agent, body, dataset.observations[rows], inner[rows])
+    following, chances = policy_features(agent, body, dataset.next_observations[rows])
+    device = features.device
+    paid = torch.from_numpy(dataset.rewards[rows]).to(device)
+    goes_on = torch.from_numpy(~dataset.terminations[rows]).to(device).float()
+    often = torch.from_numpy(weight[rows]).to(device).float()
+    weighted = features * often[:, None]
+    parts = np.append(0, torch.bincount(head, minlength=len(first)).cumsum(0).cpu().numpy())
+    segments = [slice(low, high) for low, high in itertools.pairwise(parts)]
+    ridge = RIDGE * float((features**2).mean())
+    eye = ridge * torch.eye(features.shape[1], dtype=torch.float64, device=device)
+    grams = torch.stack([(weighted[own].T @ features[own]).double() + eye for own in segments])
+    factors = torch.linalg.cholesky(grams)
+    prior = ridge * first.double()
+    steps = options.horizon or math.ceil(math.log(LEFT) / math.log(options.gamma))
+    value = paid.new_zeros(len(paid))
+    if options.horizon is None:
+        value = expected(following, chances, first)
+    heads: list[Tensor] = []
+    for step in range(1, steps + 1):
+        low, high = _reachable(agent, options, step)
+        target = (paid + options.gamma * goes_on * value).clamp(low, high)
+        right = torch.stack([weighted[own].T @ target[own] for own in segments]).double() + prior
+        solved = torch.cholesky_solve(right[..., None], factors)[..., 0].float()
+        before, value = value, expected(following, chances, solved)
+        heads = [*heads, solved] if options.horizon else [solved]
+        if float((value - before).abs().mean()) <= STILL * float(value.std()):
+            break
+    return SolvedCritic(agent, body, torch.stack(heads))
+
+
+def _body(net: EnsembleMLP) -> EnsembleMLP:
+    body = copy.deepcopy(net)
+    width = body.weights[-1].shape[1]
+    body.weights[-1] = torch.nn.Parameter(torch.eye(width, device=body.weights[-1].device)[None])
+    body.biases[-1] = torch.nn.Parameter(body.biases[-1].new_zeros(1, 1, width))
+    return body.requires_grad_(False)
+
+
+def _reachable(agent: FQEAlgorithm, options: Options, step: int) -> tuple[float, float]:
+    """Smallest and largest return of so many steps."""
+    if options.value_range is not None:
+        return options.value_range
+    gamma = options.gamma
+    if options.horizon is None:
+        worth = 1.0 / (1.0 - gamma)
+    else:
+        worth = float(step) if gamma == 1.0 else (1.0 - gamma**step) / (1.0 - gamma)
+    low, high = float(agent.reward_low), float(agent.reward_high)
+    return min(low, low * worth), max(high, high * worth)
+
+
+@torch.no_grad()
+def policy_features(
+    agent: FQEAlgorithm, body: EnsembleMLP, observations: NDArray[np.float32]
+) -> tuple[Tensor, Tensor]:
+    """(N, F) features of what the policy does, and the (N, heads) chances of each head."""
+    features, chances = [], []
+    for obs in network_inputs(agent, observations):
+        drawn = agent.drawn_actions(obs)
+        if agent.spaces.is_discrete:
+            features.append(_with_one(body(obs)[0]))
+            chances.append(drawn[0])
+        else:
+            each = [body(torch.cat([obs, action], -1))[0] for action in drawn]
+            features.append(_with_one(torch.stack(each).mean(0)))
+            chances.append(obs.new_ones(len(obs), 1))
+    return torch.cat(features), torch.cat(chances)
+
+
+@torch.no_grad()
+def logged_features(
+    agent: FQEAlgorithm,
+    body: EnsembleMLP,
+    observations: NDArray[np.float32],
+    actions: NDArray[np.generic],
+) -> tuple[Tensor, Tensor]:
+    """(N, F) features of given actions, and the (N,) numbers of their heads."""
+    features, heads = [], []
+    split = torch.split(torch.from_numpy(np.ascontiguousarray(actions)), ROWS_AT_ONCE)
+    for obs, part in zip(network_inputs(agent, observations), split, strict=True):
+        action = part.to(obs.device)
+        if agent.spaces.is_discrete:
+            features.append(_with_one(body(obs)[0]))
+            heads.append(action.long())
+        else:
+            features.append(_with_one(body(torch.cat([obs, action.float()], -1))[0]))
+            heads.append(action.new_zeros(len(action), dtype=torch.int64))
+    return torch.cat(features), torch.cat(heads)
+
+
+def _with_one(features: Tensor) -> Tensor:
+    return torch.cat([features, features.new_ones(len(features), 1)], -1)
