@@ -51,7 +51,7 @@ def _icu(options: Options, name: str, seed: int, cost: float, **values: Any) -> 
         "estimators": list(ESTIMATORS), "peer": False, "fitting": FITTING, **values,
     }  # fmt: skip
     if options.quick:
-        spec |= {"episodes": 60, "updates": 20, "replicates": 2}
+        spec |= {"episodes": 60, "updates": 20, "replicates": 2, "fitting": 100}
     if not spec["peer"]:
         return Job(NAME, name, seed, ICU, spec, cost=cost)
     return Job(NAME, name, seed, ICU, {**spec, "d3rlpy": D3RLPY_VERSION}, peer=SHARED, cost=cost)
@@ -69,7 +69,7 @@ def icu_jobs(options: Options) -> list[Job]:
     jobs += [_icu(options, f"rank-{x:g}", 0, 150, shares=[x], **ranking) for x in RANKED]
     coverage = {
         "episodes": 1_000, "shares": list(SOFT), "updates": 500, "replicates": 16,
-        "hidden_sizes": [128, 256], "estimators": ["fqe", "wdr", "wis", "pdwis"],
+        "hidden_sizes": [128, 256], "fitting": 600, "estimators": ["fqe", "wdr", "wis", "pdwis"],
     }  # fmt: skip
     replications = options.seeds if options.quick else range(100, 100 + REPLICATIONS)
     jobs += [_icu(options, "coverage", seed, 100, **coverage) for seed in replications]

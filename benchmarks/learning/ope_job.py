@@ -41,7 +41,7 @@ def work(request: Request) -> dict[str, Any]:
     data = clinicians_log(process, spec["episodes"], request.seed)
     found, log = [], None
     for i, share in enumerate(spec["shares"]):
-        agent = as_network(process, mixed(process, optimal, share), data, i)
+        agent = as_network(process, mixed(process, optimal, share), data, i, spec["fitting"])
         acts = probabilities(process, agent)
         one: dict[str, Any] = {"share": share, "truth": exact_value(process, acts)}
         dataset = load_transition_dataset(data, spaces=agent.algorithm.spaces)

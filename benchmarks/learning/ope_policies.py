@@ -39,7 +39,9 @@ NEVER = 5.0
 """Weight of the chance of actions that the policy never takes."""
 
 
-def as_network(process: Process, policy: Array, data: dict[str, NDArray[Any]], seed: int) -> BC:
+def as_network(
+    process: Process, policy: Array, data: dict[str, NDArray[Any]], seed: int, steps: int
+) -> BC:
     """A network whose probabilities are close to `policy` at every state."""
     agent = BC(
         dataset=data, hidden_sizes=[256, 256], seed=seed, device="cpu",
@@ -55,8 +57,8 @@ def as_network(process: Process, policy: Array, data: dict[str, NDArray[Any]], s
         first.weight /= spread
         first.bias -= first.weight @ centre
     optimiser = torch.optim.Adam(net.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, FITTING)
-    for _ in range(FITTING):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
         found = net(features)
         loss = F.kl_div(found, wanted, reduction="batchmean")
         # what the policy never does, the network must not do either: no ratio makes up for it

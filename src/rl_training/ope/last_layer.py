@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +26,16 @@ from rl_training.ope.episodes import Floats
 from rl_training.ope.options import Options
 from rl_training.ope.steps import ROWS_AT_ONCE, network_inputs
 
-MOST_ROWS = 200_000
+MOST_ROWS = 100_000
 """Rows that are solved over; of a larger log a random part is taken."""
 RIDGE = 0.5
 """Rows of the size of the mean one that speak for the weights of the trained network."""
 STILL = 1e-5
 """Share of the spread of values below which a change of them is none."""
+MOST_UNKNOWNS = 3_000
+"""Weights of all heads up to which, without a horizon, the end is solved for at once."""
+FEW = 0.01
+"""Share of targets that may lie out of reach at that end; else steps with clipped targets lead."""
 LEFT = 0.003
 """Share of the first values that is left, without a horizon, when solving ends at the latest."""
 
@@ -113,6 +118,13 @@ def solved_critic(
     grams = torch.stack([(weighted[own].T @ features[own]).double() + eye for own in segments])
     factors = torch.linalg.cholesky(grams)
     prior = ridge * first.double()
+    if options.horizon is None and first.numel() <= MOST_UNKNOWNS:
+        ahead = (options.gamma * goes_on)[:, None] * following
+        solved = _fixed_point(grams, prior, segments, weighted, paid, ahead, chances)
+        target = paid + expected(ahead, chances, solved)
+        low, high = _reachable(agent, options, 1)
+        if float(((target < low) | (target > high)).float().mean()) <= FEW:
+            return SolvedCritic(agent, body, solved[None])
     steps = options.horizon or math.ceil(math.log(LEFT) / math.log(options.gamma))
     value = paid.new_zeros(len(paid))
     if options.horizon is None:
@@ -128,6 +140,28 @@ def solved_critic(
         if float((value - before).abs().mean()) <= STILL * float(value.std()):
             break
     return SolvedCritic(agent, body, torch.stack(heads))
+
+
+def _fixed_point(
+    grams: Tensor,
+    prior: Tensor,
+    segments: Sequence[slice],
+    weighted: Tensor,
+    paid: Tensor,
+    ahead: Tensor,
+    chances: Tensor,
+) -> Tensor:
+    """(heads, features) that fit their own targets: where the steps, unclipped, would end."""
+    heads, width = prior.shape
+    system = grams.new_zeros(heads * width, heads * width)
+    right = torch.stack([weighted[own].T @ paid[own] for own in segments]).double() + prior
+    for i, own in enumerate(segments):
+        for j in range(heads):
+            cross = weighted[own].T @ (chances[own, j : j + 1] * ahead[own])
+            place = slice(i * width, (i + 1) * width), slice(j * width, (j + 1) * width)
+            system[place] = (grams[i] if i == j else 0.0) - cross.double()
+    solved: Tensor = torch.linalg.solve(system, right.flatten())
+    return solved.reshape(heads, width).float()
 
 
 def _body(net: EnsembleMLP) -> EnsembleMLP:
