@@ -1,4 +1,4 @@
-"""Studies: workers that are killed, a whole tuning, and what a sweep adds to its runs."""
+"""Studies: killed workers, a whole tuning, what a sweep adds, and seeds in one run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from benchmarks.suites import Options, Section, Suite
 NAME = "search"
 MODULE = "benchmarks.speed.search_job"
 ROUNDS, TRIALS, CORE_MINUTES, OVERHEAD = 10, 24, 20.0, 1.05
+SEEDS, SEEDS_UPDATES = 16, 50_000
 SMALL: dict[str, Any] = {
     "dataset": {"kind": "random", "steps": 400},
     "total_updates": 2000,
@@ -54,6 +55,18 @@ def search_jobs(options: Options) -> list[Job]:
         "keys": {"total_updates": updates, "eval_interval": updates // 4, "device": "cpu"},
         "axis": ["algo_kwargs.temperature", [0.5, 1.0]],
     }
+    together = {
+        "what": "seeds",
+        "config": "iql/pendulum",
+        "keys": {
+            "total_updates": 200 if options.quick else SEEDS_UPDATES,
+            "eval_interval": 0,
+            "checkpoint_interval": 0,
+            "tensorboard": False,
+            "device": "cuda",
+        },
+        "seeds": SEEDS,
+    }
     return [
         *(Job(NAME, "kill", seed, MODULE, kill, cost=40.0) for seed in range(rounds)),
         Job(
@@ -67,6 +80,7 @@ def search_jobs(options: Options) -> list[Job]:
             timeout=7200.0,
         ),
         Job(NAME, "overhead", 0, MODULE, overhead, cost=300.0),
+        Job(NAME, "seeds", 0, MODULE, together, cost=240.0, gpu=True),
     ]
 
 
@@ -106,6 +120,9 @@ def search_report(records: Records, _: Path) -> Section:
         "**What a sweep adds.** A sweep of two runs of about a minute and the same two runs "
         "started by hand, one after the other, at the same time on one thread each, so that both "
         "see the same load.",
+        f"**Seeds at once.** {SEEDS} seeds of `iql/pendulum` for {SEEDS_UPDATES:,} updates on one "
+        "GPU, in one batched run and by as many processes at once, from the command to its end"
+        + _seeds_sentence(records),
     ]
     if result:
         winner, defaults = (
@@ -121,6 +138,18 @@ def search_report(records: Records, _: Path) -> Section:
         )
     header = ("what", "measured", "gate", "")
     return Section("\n\n".join((*text, table(header, rows))), tuple(verdicts))
+
+
+def _seeds_sentence(records: Records) -> str:
+    found = next(iter(records.of("seeds")), None)
+    if found is None:
+        return ": not measured."
+    r = found.result
+    return (
+        f": {r['batched_wall']:,.0f} s in one run ({r['batched_cpu']:,.0f} s of processor time), "
+        f"{r['processes_wall']:,.0f} s by processes ({r['processes_cpu']:,.0f} s), "
+        f"{r['ratio']:.1f} times as long."
+    )
 
 
 def _is_right(result: dict[str, Any]) -> bool:

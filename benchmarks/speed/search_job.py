@@ -1,4 +1,4 @@
-"""Studies as their users run them: a worker killed, a whole tuning, and what a sweep adds."""
+"""Studies as users run them: a killed worker, a tuning, what a sweep adds, seeds at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -247,8 +247,7 @@ def overhead(request: Request) -> dict[str, Any]:
         ],
     }
     measured = {name: _Arm(commands, folder / f"{name}.log") for name, commands in arms.items()}
-    while any(arm.is_busy() for arm in measured.values()):
-        time.sleep(POLL_SECONDS)
+    _wait_for_all(measured.values())
     hand, swept = measured["hand"], measured["sweep"]
     print(f"{swept.wall / hand.wall:.3f} of the wall time, {swept.cpu / hand.cpu:.3f} of the CPU")
     return {
@@ -288,8 +287,38 @@ class _Arm:
         return self._process is not None
 
 
+def _wait_for_all(arms: Iterable[_Arm]) -> None:
+    busy = list(arms)
+    while busy:
+        busy = [arm for arm in busy if arm.is_busy()]  # starts the next command of each
+        time.sleep(POLL_SECONDS)
+
+
+def seeds(request: Request) -> dict[str, Any]:
+    """Seeds of one config in one batched run, and then as many processes at once."""
+    spec, folder = request.spec, request.scratch
+    keys = [f"{key}={json.dumps(value)}" for key, value in spec["keys"].items()]
+    train = ["train", spec["config"], *keys, f"output_dir={folder / 'runs'}", "--quiet"]
+    count = int(spec["seeds"])
+    ways = {
+        "batched": [[*train, "--seeds", str(count)]],
+        "processes": [[*train, "--seed", str(seed)] for seed in range(count)],
+    }
+    found: dict[str, float] = {}
+    for name, commands in ways.items():
+        arms = [_Arm([one], folder / f"{name}-{i}.log") for i, one in enumerate(commands)]
+        _wait_for_all(arms)
+        found[f"{name}_wall"] = max(arm.wall for arm in arms)
+        found[f"{name}_cpu"] = sum(arm.cpu for arm in arms)
+    ratio = found["processes_wall"] / found["batched_wall"]
+    print(
+        f"{count} seeds: {found['batched_wall']:.0f} s in one run, {ratio:.1f} times by processes"
+    )
+    return {**found, "ratio": ratio, "load": os.getloadavg()[0]}
+
+
 def work(request: Request) -> dict[str, Any]:
-    parts = {"kill": kill, "tune": tune, "overhead": overhead}
+    parts = {"kill": kill, "tune": tune, "overhead": overhead, "seeds": seeds}
     return parts[request.spec["what"]](request)
 
 
