@@ -1,0 +1,148 @@
+"""The solved last layer of fitted Q evaluation, beside least squares in NumPy, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import rl_training
+from rl_training.algorithms.fqe import FQEAlgorithm
+from rl_training.data.dataset import TransitionDataset
+from rl_training.data.sources import load_transition_dataset
+from rl_training.ope import last_layer
+from rl_training.ope.options import Options
+from rl_training.runtime.fitted_critics import ResampledCritics
+
+from ..algorithms.test_fqe import chain, policy_with
+
+Floats = NDArray[np.float64]
+KNOBS = {"gamma": 0.9, "hidden_sizes": [6], "value_range": (-5.0, 5.0)}
+
+
+def untrained(start: Any, dataset: TransitionDataset) -> tuple[FQEAlgorithm, NDArray[np.int64]]:
+    """A critic with its first weights, and counts of which some are 0."""
+    counts = np.random.default_rng(0).integers(0, 3, dataset.num_episodes)
+    knobs = {**KNOBS, "stochastic": dataset.spaces.is_discrete}
+    made = ResampledCritics(
+        start.config, start.algorithm, dataset, counts[None], knobs, updates=1, engine="eager"
+    )
+    return made.agents[0], counts
+
+
+def by_numpy(
+    agent: FQEAlgorithm,
+    dataset: TransitionDataset,
+    counts: NDArray[np.int64],
+    options: Options,
+    steps: int,
+    wrong: str = "",
+) -> Floats:
+    """(heads, features) after so many steps from values of 0."""
+    net: Any = agent.critics.net
+    weights = [np.asarray(one[0].detach().double()) for one in net.weights]
+    biases = [np.asarray(one[0, 0].detach().double()) for one in net.biases]
+    seen = agent.network_input
+
+    def features(observations: Any, action: Any) -> Floats:
+        x = np.asarray(seen(torch.from_numpy(observations[None]))[0].double())
+        if not dataset.spaces.is_discrete:
+            x = np.append(x, action)
+        return np.append(np.maximum(x @ weights[0] + biases[0], 0.0), 1.0)
+
+    def acts(observations: Any) -> Floats:
+        given = seen(torch.from_numpy(observations[None]))
+        if dataset.spaces.is_discrete:
+            found: Any = agent.evaluated(given).exp()[0].double().numpy()
+        else:
+            found = agent.evaluated.mode(given)[0].double().numpy()
+        return np.asarray(found)
+
+    discrete = dataset.spaces.is_discrete
+    inner = np.asarray(dataset.spaces.from_env(dataset.actions))
+    rows = np.repeat(counts, dataset.episode_lengths())
+    if wrong == "counts":
+        rows = (rows > 0).astype(np.int64)
+    first = np.concatenate([weights[1], biases[1][None]]).T
+    logged, following, chances = [], [], []
+    for i in range(len(dataset)):
+        chosen = acts(dataset.next_observations[i])
+        logged.append(features(dataset.observations[i], inner[i]))
+        following.append(features(dataset.next_observations[i], chosen))
+        chances.append(chosen if discrete else np.ones(1))
+    used = [i for i in range(len(dataset)) if rows[i]]
+    ridge = last_layer.RIDGE * np.mean([logged[i] ** 2 for i in used])
+    heads, value = first * 0.0, np.zeros(len(dataset))
+    for _ in range(steps):
+        grams = np.stack([ridge * np.eye(first.shape[1])] * len(first))
+        right = ridge * (first if wrong != "prior" else 0.0 * first)
+        for i in used:
+            ends = bool(dataset.terminations[i]) and wrong != "ends"
+            target = dataset.rewards[i] + options.gamma * (0.0 if ends else value[i])
+            if options.value_range is not None and wrong != "clipping":
+                target = min(max(target, options.value_range[0]), options.value_range[1])
+            k = int(inner[i]) if discrete else 0
+            grams[k] += rows[i] * np.outer(logged[i], logged[i])
+            right[k] += rows[i] * target * logged[i]
+        heads = np.stack([np.linalg.solve(a, b) for a, b in zip(grams, right, strict=True)])
+        value = np.array([c @ (heads @ f) for c, f in zip(chances, following, strict=True)])
+        if wrong == "logged action":
+            value = np.array([heads[int(a)] @ f for a, f in zip(inner, following, strict=True)])
+    return heads
+
+
+def box_chain(episodes: int) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    obs = rng.normal(size=(episodes, 5, 2)).astype(np.float32)
+    ends = np.tile([False] * 4 + [True], (episodes, 1))
+    return {
+        "observations": obs.reshape(-1, 2),
+        "actions": rng.uniform(-1, 1, (episodes * 5, 1)).astype(np.float32),
+        "next_observations": np.roll(obs, -1, 1).reshape(-1, 2),
+        "rewards": obs[..., 0].reshape(-1),
+        "terminations": ends.reshape(-1),
+        "truncations": np.zeros(episodes * 5, bool),
+    }
+
+
+def test_steps_and_the_end_are_those_of_least_squares_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = rl_training.BC(dataset=box_chain(12), hidden_sizes=[8], device="cpu")
+    for start, data in (
+        (rl_training.load(policy_with(0.8, tmp_path)), chain(12, 3)),
+        (boxes, box_chain(12)),
+    ):
+        dataset = load_transition_dataset(data, spaces=start.algorithm.spaces)
+        agent, counts = untrained(start, dataset)
+        shared: dict[str, Any] = {"stochastic": dataset.spaces.is_discrete}
+        for horizon, value_range in ((1, None), (4, None), (4, (-0.3, 0.3))):
+            options = Options(gamma=0.95, horizon=horizon, value_range=value_range, **shared)
+            given = agent, dataset, counts, options
+            if value_range is None:
+                agent.see_rewards(-100.0, 100.0)  # nothing is out of reach
+            found = last_layer.solved_critic(*given)
+            np.testing.assert_allclose(
+                found.heads[-1], by_numpy(*given, steps=horizon), atol=1e-4, err_msg=str(options)
+            )
+            if horizon == 1:
+                continue
+            mistakes = ["counts", "prior", "ends"] if value_range is None else ["clipping"]
+            mistakes += ["logged action"] if dataset.spaces.is_discrete else []
+            for wrong in mistakes:
+                other = by_numpy(*given, steps=horizon, wrong=wrong)
+                assert np.abs(np.asarray(found.heads[-1]) - other).max() > 5e-3, wrong
+            after = found.state_values(dataset.observations, np.zeros(len(dataset), np.int64))
+            np.testing.assert_array_equal(after, 0.0)
+        endless = Options(gamma=0.9, **shared)
+        at_once = last_layer.solved_critic(agent, dataset, counts, endless)
+        with monkeypatch.context() as patch:
+            patch.setattr(last_layer, "MOST_UNKNOWNS", 0)
+            by_steps = last_layer.solved_critic(agent, dataset, counts, endless)
+        for one in (at_once, by_steps):
+            wanted = by_numpy(agent, dataset, counts, endless, steps=150)
+            np.testing.assert_allclose(one.heads[-1], wanted, atol=1e-3)
