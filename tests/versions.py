@@ -2,7 +2,7 @@
 
     python tests/versions.py            every Python found, the usual and the edge versions
     python tests/versions.py --python 3.13 --torch 2.13.0 --gymnasium newest
-    python3 tests/versions.py --python 3.13 --torch own --gymnasium 1.1.0
+    python3 tests/versions.py --python 3.13 --torch own --gymnasium 1.1.0 --lowest
 
 Each trial makes an environment under .venv-versions, installs the package with its core
 dependencies and runs a short part of the tests there. PyTorch comes from wherever pip is configured
@@ -50,14 +50,20 @@ class Trial:
     python: str
     torch: str
     gymnasium: str
+    lowest: bool = False
+    """Whether all other dependencies have the lowest versions that are declared."""
 
     def __str__(self) -> str:
-        return f"Python {self.python}, torch {self.torch}, gymnasium {self.gymnasium}"
+        others = ", lowest others" if self.lowest else ""
+        return f"Python {self.python}, torch {self.torch}, gymnasium {self.gymnasium}{others}"
 
     def requirements(self) -> list[str]:
         wanted = {"torch": self.torch, "gymnasium": self.gymnasium}
         chosen = {name: v for name, v in wanted.items() if v != OWN}
-        return [name if v == NEWEST else f"{name}=={v}" for name, v in chosen.items()]
+        found = [name if v == NEWEST else f"{name}=={v}" for name, v in chosen.items()]
+        _, least = declared()
+        others = least.items() if self.lowest else ()
+        return found + [f"{name}=={v}.*" for name, v in others if name not in wanted]
 
 
 def declared() -> tuple[list[str], dict[str, str]]:
@@ -95,7 +101,7 @@ def planned(pythons: Sequence[str]) -> list[Trial]:
     _, lowest = declared()
     trials = [Trial(version, usual_torch(), NEWEST) for version in pythons]
     oldest = f"{lowest['torch']}.0", f"{lowest['gymnasium']}.0"
-    return [*trials, Trial(pythons[0], *oldest), Trial(pythons[-1], NEWEST, NEWEST)]
+    return [*trials, Trial(pythons[0], *oldest, lowest=True), Trial(pythons[-1], NEWEST, NEWEST)]
 
 
 def carry_out(trial: Trial, executable: str) -> bool:
@@ -125,6 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", choices=pythons, help="only this one")
     parser.add_argument("--torch", help="only this version, newest, or own")
     parser.add_argument("--gymnasium", default=NEWEST, help="with --torch (%(default)s)")
+    parser.add_argument(
+        "--lowest", action="store_true", help="with --torch: the lowest of all other dependencies"
+    )
     chosen = parser.parse_args(arguments)
     found = {version: interpreter(version) for version in pythons}
     for version, executable in found.items():
@@ -136,7 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     trials = planned(there)
     if chosen.torch:
-        trials = [Trial(version, chosen.torch, chosen.gymnasium) for version in there]
+        versions = (chosen.torch, chosen.gymnasium, chosen.lowest)
+        trials = [Trial(version, *versions) for version in there]
     failed = False
     for trial in trials:
         began = time.monotonic()
