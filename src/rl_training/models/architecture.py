@@ -22,7 +22,7 @@ from rl_training.models.encoders import (
 )
 from rl_training.models.members import LoneNet, MemberNet
 from rl_training.models.mlp import MLP, Activation, EnsembleMLP
-from rl_training.models.simba import SimbaNet, SphereNet
+from rl_training.models.simba import ResidualShape, SimbaNet, SphereNet
 
 Role = Literal["encoder", "policy", "critic", "value"]
 """What a network is for."""
@@ -155,8 +155,8 @@ class Architecture:
         sizes = self.hidden_sizes
         if self.kind == "crossq":
             return CrossQNet(num_members, in_dim, sizes, out_dim, self.activation)
-        shape = (num_members, in_dim, sizes[0], len(sizes), out_dim, self.activation)
-        return SimbaNet(*shape) if self.kind == "simba" else SphereNet(*shape)
+        shape = ResidualShape(num_members, in_dim, sizes[0], len(sizes), out_dim, self.activation)
+        return SimbaNet(shape) if self.kind == "simba" else SphereNet(shape)
 
 
 Layers = Sequence[int] | Architecture

@@ -7,6 +7,7 @@ standardised by running statistics before they get here.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -43,18 +44,22 @@ class _Block(nn.Module):
         return out
 
 
+class ResidualShape(NamedTuple):
+    """What a residual network is made from."""
+
+    num_members: int
+    in_dim: int
+    width: int
+    num_blocks: int
+    out_dim: int
+    activation: Activation
+
+
 class SimbaNet(MemberNet):
     """A linear embedding, blocks with LayerNorm before them, LayerNorm, a linear output."""
 
-    def __init__(
-        self,
-        num_members: int,
-        in_dim: int,
-        width: int,
-        num_blocks: int,
-        out_dim: int,
-        activation: Activation = "relu",
-    ) -> None:
+    def __init__(self, shape: ResidualShape) -> None:
+        num_members, in_dim, width, num_blocks, out_dim, activation = shape
         super().__init__(num_members)
         self.embedding = MemberLinear(num_members, in_dim, width, nn.init.orthogonal_)
         self.blocks = nn.ModuleList(
@@ -123,15 +128,8 @@ class _SphereBlock(nn.Module):
 class SphereNet(MemberNet):
     """SimbaV2: features and the weights of every unit have length 1."""
 
-    def __init__(
-        self,
-        num_members: int,
-        in_dim: int,
-        width: int,
-        num_blocks: int,
-        out_dim: int,
-        activation: Activation = "relu",
-    ) -> None:
+    def __init__(self, shape: ResidualShape) -> None:
+        num_members, in_dim, width, num_blocks, out_dim, activation = shape
         super().__init__(num_members)
         size = math.sqrt(2.0 / width)
         self.embedding = SphereLinear(num_members, in_dim + 1, width)
