@@ -28,6 +28,8 @@ from tests.search.test_tune import plan_for
 
 PATIENCE = 240.0
 """Seconds; only a failing test waits so long."""
+# Ray reads it once, when it is imported: by default a node that takes longer to start is an error.
+os.environ.setdefault("RAY_raylet_start_wait_time_s", f"{PATIENCE:.0f}")
 
 COUNTING = """
 import signal, sys, time
