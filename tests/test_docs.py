@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from rl_training.algorithms.params import Params
 from rl_training.cli import app
+from rl_training.envs.make import env_spaces
 from rl_training.experiment import registry
 from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
@@ -32,6 +34,7 @@ from rl_training.experiment.config import (
 from rl_training.experiment.config_errors import section_in
 from rl_training.experiment.config_files import packaged_config_names, parse_yaml
 from rl_training.experiment.renames import older_names
+from rl_training.runtime.build import build_algorithm
 from rl_training.search.grid import configs_of, plan_of
 
 from .blocks import LANGUAGES, NOT_RUN, PRINTS, RUN, blocks, run_page
@@ -117,14 +120,15 @@ def test_the_table_of_keys_is_the_truth() -> None:
 
 def test_the_optimisers_are_listed() -> None:
     """Of every algorithm: they are what `lr_schedule.optimizers` may name."""
-    from .contract.small_runs import small_config, small_learner
+    from .contract.small_runs import small_config
 
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     table = section(page, "Learning-rate schedules")
     rows = re.findall(r"^\| ([A-Z][\w, -]+) \| (`.*) \|$", table, re.M)
     listed = {name.replace("-", ""): row for names, row in rows for name in names.split(", ")}
     for algo in registry.algorithm_names():
-        learner, _ = small_learner(small_config(algo))
+        config = small_config(algo)
+        learner = build_algorithm(config, env_spaces(config.env_id, config.env_kwargs))
         named = set(re.findall(r"`(\w+)`", listed[learner.name()]))
         extra = {"lagrange_threshold", "multiplier"} if algo == "cql" else set()
         extra |= {"critics", "temperature"} if algo == "gail" else set()
@@ -320,9 +324,15 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in found]
 
 
+@cache
+def tool() -> Any:
+    """The command line; making it from its functions takes as long as parsing many commands."""
+    return typer.main.get_command(app)
+
+
 def parse_command(words: list[str]) -> tuple[str, dict[str, Any]]:
     """Name and parameters of a command line, parsed as the tool would but not run."""
-    command: Any = typer.main.get_command(app)
+    command: Any = tool()
     context, names = None, []
     while hasattr(command, "commands"):
         word, *words = words
