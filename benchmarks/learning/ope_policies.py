@@ -64,7 +64,7 @@ def as_network(
         # what the policy never does, the network must not do either: no ratio makes up for it
         loss = loss + NEVER * found.exp()[wanted == 0.0].sum() / len(found)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimiser.step()
         schedule.step()
