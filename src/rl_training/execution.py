@@ -18,6 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _traced: ContextVar[bool] = ContextVar("traced", default=False)
+_recorded: ContextVar[bool] = ContextVar("recorded", default=False)
 _agents: ContextVar[int | None] = ContextVar("agents", default=None)
 _interruption: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar(
     "interruption", default=None
@@ -44,6 +45,16 @@ def tracing() -> Iterator[None]:
         yield
     finally:
         _traced.reset(before)
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """While active, the operations of an update are recorded: no branch on their results."""
+    before = _recorded.set(True)
+    try:
+        yield
+    finally:
+        _recorded.reset(before)
 
 
 @contextmanager
@@ -112,4 +123,6 @@ def num_agents() -> int:
 
 def can_branch_on(tensor: Tensor) -> bool:
     """True in an eager CPU run, where reading a tensor's value needs no sync."""
-    return tensor.device.type == "cpu" and not (_traced.get() or is_batched())
+    if _traced.get() or _recorded.get() or is_batched():
+        return False
+    return tensor.device.type == "cpu"

@@ -155,6 +155,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
 
     Params = PPOParams
     loop: ClassVar[str] = "on_policy"
+    learns_in: str | None = "update"
     paper: ClassVar[str] = "Schulman et al. 2017"
     summary: ClassVar[str] = "robust policy gradients where steps are cheap"
     losses: ClassVar[tuple[str, ...]] = ("policy_loss", "value_loss")

@@ -70,6 +70,7 @@ class SACAlgorithm(Algorithm[S, Batch]):
 
     Params: ClassVar[type[SoftParams]] = SACParams
     loop: ClassVar[str] = "off_policy"
+    learns_in: str | None = "update"
     paper: ClassVar[str] = "Haarnoja et al. 2018"
     summary: ClassVar[str] = "sample-efficient continuous control with an entropy bonus"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
@@ -77,6 +78,8 @@ class SACAlgorithm(Algorithm[S, Batch]):
 
     def __init__(self, spaces: Spaces, params: S, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
+        if params.policy_delay > 1:
+            self.learns_in = None  # a branch: not every update has a step of the policy
         self.model = self.actor_and_critics()
         self.target_critics = make_targets(self, self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.3)

@@ -216,6 +216,7 @@ class ValueAlgorithm(Algorithm[V, Batch]):
     """An online network, its copy for targets, and epsilon-greedy exploration."""
 
     loop: ClassVar[str] = "off_policy"
+    learns_in: str | None = "learn"
     offline_loop: ClassVar[str | None] = "offline"
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})

@@ -48,7 +48,7 @@ class PlainLayers:
     def __init__(self, nets: Sequence[MLP], inside: Iterable[nn.Module]) -> None:
         """`inside` are further modules whose calls are left out."""
         self._first, *self._others = (table for net in nets for table in net.tables)
-        self._hooks = [hooks for module in (*nets, *inside) for hooks in _hooks_of(module)]
+        self._hooks = [hooks for module in (*nets, *inside) for hooks in hooks_of(module)]
 
     @property
     def is_hooked(self) -> bool:
@@ -63,7 +63,8 @@ class PlainLayers:
         return x
 
 
-def _hooks_of(module: nn.Module) -> tuple[Mapping[Any, Any], ...]:
+def hooks_of(module: nn.Module) -> tuple[Mapping[Any, Any], ...]:
+    """What is hooked into a module, and what will be."""
     return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
 
 

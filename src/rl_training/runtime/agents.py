@@ -116,6 +116,12 @@ class SingleLearner:
         else:
             self._whole = compiled(self._whole)
 
+    def script(self, scripted: Callable[[Callable[[Any], Metrics]], Any]) -> None:
+        """Replace the method that learns from a batch."""
+        name = self.algorithm.learns_in
+        if self.random is None and name is not None:
+            self._attached.values[name] = scripted(getattr(self.algorithm, name))
+
     def update(self) -> Metrics:
         if self.random is not None:
             return self._whole()

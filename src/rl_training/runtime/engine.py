@@ -7,22 +7,20 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, NamedTuple
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.global_random import untouched_randomness
-from rl_training.execution import interrupted_by, tracing
+from rl_training.execution import interrupted_by
 from rl_training.experiment.errors import ConfigError
-from rl_training.runtime.agents import Learner, VmapLearner
+from rl_training.runtime.agents import Learner, SingleLearner, VmapLearner
 from rl_training.runtime.compiling import COMPILER_OPTIONS
-from rl_training.runtime.signals import Pause, RunLink
+from rl_training.runtime.recording import Compiled, Recorded
+from rl_training.runtime.scripting import Scripted, can_be_scripted
+from rl_training.runtime.signals import RunLink
 
 COMPILE_FROM_UPDATES = 50_000
 """Number of updates from which compiling pays off. On the CPU it saves up to a third of the time
@@ -30,8 +28,8 @@ COMPILE_FROM_UPDATES = 50_000
 the time of a graph for about 9 seconds."""
 
 RECORD_FROM_UPDATES = 2_000
-"""Number of updates from which recording a batched update pays off on the CPU: it takes a second
-or two, and saves a third of the time of small networks, which is spent on bookkeeping."""
+"""Number of updates from which recording an update pays off on the CPU: it takes a second or two,
+and saves a third of the time of small networks, which is spent on bookkeeping."""
 
 WARM_UP = 3
 """Warm-up updates before a capture, in which libraries initialise; they are undone."""
@@ -80,12 +78,19 @@ class Engine:
             learner.compile(lambda function: Compiled(function, self._taken_back, self.pause))
             self._uncompiled = learner.fuses
         elif self._is_worth_recording(total_updates):
-            learner.compile(lambda function: Recorded(function, self._taken_back, self.pause))
+            self._record()
 
     def _is_worth_recording(self, total_updates: int) -> bool:
-        batched = isinstance(self.learner, VmapLearner) and self.learner.device.type == "cpu"
+        on_host = self.mode == "eager" and self.learner.device.type == "cpu"
         long = total_updates >= RECORD_FROM_UPDATES and not self.learner.slow_to_compile
-        return self.mode == "eager" and batched and long
+        return on_host and long
+
+    def _record(self) -> None:
+        learner, how = self.learner, (self._taken_back, self.pause)
+        if isinstance(learner, VmapLearner):
+            learner.compile(lambda function: Recorded(function, *how))
+        elif isinstance(learner, SingleLearner) and can_be_scripted(learner.algorithm):
+            learner.script(lambda function: Scripted(function, learner.algorithm, *how))
 
     def run(self, updates: int) -> Metrics:
         """Run `updates` updates; returns the metrics of the last one.
@@ -191,103 +196,6 @@ class Engine:
                 with torch.no_grad():
                     for tensor, value in zip(tensors, saved, strict=True):
                         tensor.copy_(value)
-
-
-class Recorded:
-    """A function of tensors, recorded as operations for the shapes of its first call.
-
-    It is traced by running it once, which `taken_back` undoes: what vmap and gradients do becomes
-    ordinary operations, which run without their bookkeeping and give the same bits. Tracing is
-    interrupted if the run should end.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Metrics],
-        taken_back: Callable[[], AbstractContextManager[None]],
-        pause: Pause,
-    ) -> None:
-        self.function, self.taken_back, self.pause = function, taken_back, pause
-        self._ready: Callable[..., Metrics] | None = None
-
-    def __call__(self, *arguments: Any) -> Metrics:
-        leaves, structure = tree_flatten(arguments)
-        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if self._ready is None:
-
-            def function(tensors: list[Tensor]) -> Metrics:
-                rest = iter(tensors)
-                filled = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-                return self.function(*tree_unflatten(filled, structure))
-
-            self._ready = self._prepared(function, given)
-        with torch.no_grad():
-            return self._ready(given)
-
-    def _prepared(
-        self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
-    ) -> Callable[..., Metrics]:
-        return _lightened(self._traced(function, given))
-
-    def _traced(
-        self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
-    ) -> GraphModule:
-        with self.taken_back(), self.pause:
-            return make_fx(function)(given)
-
-
-class Compiled(Recorded):
-    """The same, but operations are fused, and the last bits may differ."""
-
-    def _prepared(
-        self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
-    ) -> Callable[..., Metrics]:
-        with tracing():
-            recorded = self._traced(function, given)
-        with self.taken_back(), torch.no_grad(), self.pause:
-            compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
-            compiled(given)
-        return compiled
-
-
-_RESHAPES = {
-    torch.ops.aten.view.default,
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.expand.default,
-    torch.ops.aten.detach.default,
-}
-_VIEWS = _RESHAPES | {torch.ops.aten.transpose.int, torch.ops.aten.permute.default}
-
-
-def _lightened(recorded: GraphModule) -> Callable[..., Metrics]:
-    """What runs the operations, without those that return their input as it is, and with views
-    of the tensors that stay where they are made once."""
-    graph = recorded.graph
-    for node in list(graph.nodes):
-        if node.target not in _VIEWS:
-            continue
-        source, *how = node.args
-        kept = source
-        if node.target not in _RESHAPES or _layout(node) != _layout(source):
-            if source.op != "get_attr":
-                continue
-            setattr(recorded, node.name, node.target(getattr(recorded, source.target), *how))
-            with graph.inserting_before(node):
-                kept = graph.create_node("get_attr", node.name)
-            kept.meta = node.meta
-        node.replace_all_uses_with(kept)
-        graph.erase_node(node)
-    recorded.recompile()
-    for node in graph.nodes:
-        if node.op == "get_attr":  # found at once, not by the lookup of modules
-            vars(recorded)[node.target] = getattr(recorded, node.target)
-    run: Callable[..., Metrics] = recorded.forward
-    return run
-
-
-def _layout(node: Node) -> tuple[Any, ...]:
-    found = node.meta.get("tensor_meta")
-    return (node,) if found is None else (found.shape, found.stride, found.dtype)
 
 
 def _nothing() -> None:
