@@ -18,9 +18,9 @@ from rl_training.runtime.engine import (
     COMPILE_FROM_UPDATES,
     RECORD_FROM_UPDATES,
     Engine,
-    Recorded,
     choose_mode,
 )
+from rl_training.runtime.recording import Recorded
 
 from ..contract.small_runs import small_config, small_learner
 
