@@ -25,6 +25,7 @@ from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.algorithms.fitting import Fitting
 from rl_training.api.seeds import learn_seeds, resume_seeds
 from rl_training.envs.collector import Collector
+from rl_training.runtime import engine as engine_module
 from rl_training.runtime import recording
 from rl_training.runtime import trainer as trainer_module
 from rl_training.runtime.callbacks import StepEvent
@@ -66,7 +67,7 @@ class Looks:
         self, patch: pytest.MonkeyPatch, at: int = 0, number: int = signal.SIGTERM
     ) -> None:
         self.count, self.at, self.number = 0, at, number
-        patch.setattr(recording, "CHUNK_SECONDS", 0.0)  # a look after every update
+        patch.setattr(engine_module, "CHUNK_SECONDS", 0.0)  # a look after every update
         due, check, enter = Pause.due, Pause.check, Pause.__enter__
         patch.setattr(Pause, "due", lambda pause: self.looked(lambda: due(pause)))
         patch.setattr(Pause, "check", lambda pause: self.looked(lambda: check(pause)))
