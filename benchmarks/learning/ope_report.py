@@ -53,12 +53,14 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 def _errors(records: Records) -> Section:
     rows, verdicts = [], []
     columns: Sequence[str] = ()
+    updates = 0
     for share in SHARES:
         found = _policies(records, f"error-{share:g}")
         peer = _policies(records, f"peer-{share:g}")
         if not found:
             continue
         columns = list(found[0]["estimates"])
+        updates = records.of(f"error-{share:g}")[0].spec["updates"]
         truth = [one["truth"] for one in found]
         rmse = {
             name: _rmse([one["estimates"][name]["value"] for one in found], truth)
@@ -85,9 +87,10 @@ def _errors(records: Records) -> Section:
     heads = ["share", "exact value", "effective episodes", *columns, f"d3rlpy {D3RLPY_VERSION}"]
     text = (
         "### ICU-Sepsis\n\nNetworks on the 47 features of a state; the probabilities of the log "
-        "are known; gamma 1 over 100 steps, 2,000 updates. *share* is that of the optimal policy, "
-        "the rest is the clinicians'. d3rlpy's FQE has its defaults, standardised observations, "
-        "gamma 1 and 10,000 updates; its targets take one action, here drawn from the policy.\n\n"
+        f"are known; gamma 1 over 100 steps, {updates:,} updates. *share* is that of the optimal "
+        "policy, the rest is the clinicians'. d3rlpy's FQE has its defaults, standardised "
+        "observations, gamma 1 and 10,000 updates; its targets take one action, here drawn "
+        "from the policy.\n\n"
         "Root mean square error, 10,000 episodes, five logs:\n\n"
     )
     return Section(text + table(heads, rows), tuple(verdicts))
