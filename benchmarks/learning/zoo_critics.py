@@ -24,14 +24,18 @@ PEER = "benchmarks.peers.d3rlpy_job"
 PEERS = ("td3_bc", "rebrac", "cql")
 COSINE = {"lr_schedule": {"kind": "cosine"}}
 AVERAGE = {"policy_average": 5e-4}
+BY_RETURN = {"return_temperature": 0.1}
 ENTRIES = (
     Entry("bc", "bc", "BC", {}),
     Entry("iql", "iql", "IQL", {}),
     Entry("iql-average", "iql", "IQL, `policy_average` 5e-4", AVERAGE),
+    Entry("iql-by-return", "iql", "IQL, `return_temperature` 0.1", BY_RETURN),
     Entry("td3_bc", "td3_bc", "TD3+BC", {}),
     Entry("rebrac", "rebrac", "ReBRAC", {}),
+    Entry("rebrac-by-return", "rebrac", "ReBRAC, `return_temperature` 0.1", BY_RETURN),
     Entry("rebrac-cosine", "rebrac", "ReBRAC, cosine rates", {}),
     Entry("cql", "cql", "CQL", {}),
+    Entry("cql-by-return", "cql", "CQL, `return_temperature` 0.1", BY_RETURN),
 )
 SCALED = ("bc", "iql")
 """Their knobs are for returns in a range of 1,000; the others have none that rewards scale."""

@@ -219,6 +219,7 @@ def small_learner(config: TrainConfig) -> tuple[Any, Any]:
         with_next_actions=algorithm.needs_next_actions,
         at_truncation=section.returns.at_truncation,
         normalize_observations=section.normalize_observations,
+        return_temperature=algorithm.params.preference,
     )
     algorithm.see_rewards(float(dataset.rewards.min()), float(dataset.rewards.max()))
     sources: dict[str, Any] = {

@@ -49,8 +49,8 @@ from rl_training.algorithms.functional import (
     soft_update,
 )
 from rl_training.algorithms.params import (
-    AveragedPolicyParams,
     LearningRate,
+    OfflinePolicyParams,
     OfflineToOnlineParams,
     TargetNetworkParams,
 )
@@ -70,7 +70,7 @@ def _threshold_of(gap: Any, others: Mapping[str, Any]) -> Any:
     return weight * gap if {type(gap), type(weight)} <= {int, float} else gap
 
 
-class CQLParams(TargetNetworkParams, OfflineToOnlineParams, AveragedPolicyParams):
+class CQLParams(TargetNetworkParams, OfflineToOnlineParams, OfflinePolicyParams):
     renamed = {
         "n_action_samples": Renamed("num_action_samples"),
         "deterministic_backup": Renamed(

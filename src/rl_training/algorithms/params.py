@@ -20,6 +20,7 @@ from rl_training.experiment.config import (
     Finite,
     Fraction,
     HiddenSizes,
+    NonNegative,
     NonNegativeInt,
     Positive,
     Rate,
@@ -138,6 +139,11 @@ class AnyParams(Section):
         return 0.0
 
     @property
+    def preference(self) -> float:
+        """Temperature at which episodes are drawn by their return; 0 where all rows are alike."""
+        return 0.0
+
+    @property
     def network_kind(self) -> NetworkKind:
         """How the layers of policies and critics are made."""
         return "mlp"
@@ -188,15 +194,21 @@ class Params(AnyParams):
         return max(self.hidden_sizes)
 
 
-class AveragedPolicyParams(AnyParams):
-    """Knobs of algorithms that learn a policy from data and may act by an average of it."""
+class OfflinePolicyParams(AnyParams):
+    """Knobs of algorithms that learn a policy from data: what acts, and which episodes count."""
 
     policy_average: Annotated[Fraction, Choices((0.0, 1e-3, 5e-3), by_default=False)] = 0.0
     """Share by which an average of the policy's weights, which then acts, follows; 0: none."""
+    return_temperature: Annotated[NonNegative, Choices((0.0, 0.1, 0.3), by_default=False)] = 0.0
+    """Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike."""
 
     @property
     def averaging(self) -> float:
         return self.policy_average
+
+    @property
+    def preference(self) -> float:
+        return self.return_temperature
 
 
 class NetworkParams(Params, OwnNetworkParams):
@@ -250,7 +262,7 @@ class MemoryParams(AnyParams):
         return self.memory != "none"
 
 
-class CloningParams(NetworkParams, AveragedPolicyParams):
+class CloningParams(NetworkParams, OfflinePolicyParams):
     """Knobs of algorithms whose policy is fitted to the data's actions."""
 
     action_distribution: ActionDistribution = "gaussian"

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from rl_training.algorithms.critics import td_loss
 from rl_training.algorithms.functional import Loss, Metrics
-from rl_training.algorithms.params import AveragedPolicyParams, BatchSize, LearningRate, Widths
+from rl_training.algorithms.params import BatchSize, LearningRate, OfflinePolicyParams, Widths
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
 from rl_training.experiment.config import NonNegative
 from rl_training.experiment.ranges import Log
 from rl_training.replay.batch import Batch
 
 
-class ReBRACParams(DeterministicParams, AveragedPolicyParams):
+class ReBRACParams(DeterministicParams, OfflinePolicyParams):
     batch_size: BatchSize = 1024
     """Transitions per update."""
     layer_norm: bool = True

@@ -14,14 +14,14 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from rl_training.algorithms.functional import Loss
-from rl_training.algorithms.params import AveragedPolicyParams
+from rl_training.algorithms.params import OfflinePolicyParams
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
 from rl_training.experiment.config import Positive
 from rl_training.experiment.ranges import Log
 from rl_training.replay.batch import Batch
 
 
-class TD3BCParams(DeterministicParams, AveragedPolicyParams):
+class TD3BCParams(DeterministicParams, OfflinePolicyParams):
     alpha: Annotated[Positive, Log(0.5, 10.0)] = 2.5
     """Weight of the critic against cloning; smaller stays nearer to the data."""
 

@@ -114,6 +114,8 @@ class BC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -142,6 +144,7 @@ class BC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -164,6 +167,8 @@ class AWR(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -206,6 +211,7 @@ class AWR(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -235,6 +241,8 @@ class MARWIL(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -275,6 +283,7 @@ class MARWIL(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -303,6 +312,8 @@ class CRR(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -349,6 +360,7 @@ class CRR(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -388,6 +400,8 @@ class IQL(ManagedAlgorithm):
             Updates per environment step; fractions are kept exactly over time.
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -440,6 +454,7 @@ class IQL(ManagedAlgorithm):
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -480,6 +495,8 @@ class AWAC(ManagedAlgorithm):
             Updates per environment step; fractions are kept exactly over time.
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -530,6 +547,7 @@ class AWAC(ManagedAlgorithm):
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -561,6 +579,8 @@ class CQL(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -629,6 +649,7 @@ class CQL(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 1,
@@ -671,6 +692,8 @@ class TD3BC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -713,6 +736,7 @@ class TD3BC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -742,6 +766,8 @@ class ReBRAC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
+        return_temperature = 0.0
+            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 1024
@@ -786,6 +812,7 @@ class ReBRAC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
+        return_temperature: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 1024,
         hidden_sizes: Sequence[int] = ...,

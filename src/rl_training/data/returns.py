@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.dataset import episode_end_flags
+from rl_training.data.dataset import TransitionDataset, episode_end_flags
+from rl_training.experiment.errors import DataError
 
 AT_ONCE = 1 << 22
 """Rows of large data that are computed together, since each takes many numbers meanwhile; whole
@@ -102,3 +103,29 @@ def bootstrap_discounts(
         cut = np.logical_not(np.asarray(terminated, bool)[final])
         found[rows] = np.where(cut, np.power(float(gamma), steps), 0.0)
     return found
+
+
+def episodes_by_return(
+    dataset: TransitionDataset, temperature: float
+) -> tuple[tuple[int, float], ...]:
+    """(number of rows, weight) of every episode, where a row's weight is exp(z / temperature) and
+    z the return of its episode, scaled to 0..1 over the data; Hong et al. 2023, arXiv:2306.13085.
+
+    The parts of a mix keep their weights.
+    """
+    if not dataset.has_whole_episode:
+        raise DataError(
+            f"algo_kwargs.return_temperature: data set '{dataset.name}' marks no end of an "
+            "episode, so that its returns mean nothing; remove this key, or add the ends"
+        )
+    returns, lengths = dataset.episode_returns(), dataset.episode_lengths()
+    sizes, shares = (np.array(column) for column in zip(*dataset.parts, strict=True))
+    part = np.searchsorted(sizes.cumsum(), dataset.episode_ends)
+    best = np.full(len(sizes), -np.inf)
+    np.maximum.at(best, part, returns)
+    spread = returns.max() - returns.min()
+    # behind the best of its part, so that no part is left without any weight
+    behind = (returns - best[part]) / (spread if spread > 0.0 else 1.0)
+    weights = lengths * np.exp(behind / temperature)
+    weights *= (shares / np.bincount(part, weights))[part]
+    return tuple(zip(lengths.tolist(), weights.tolist(), strict=True))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_training.data.dataset import AT_ONCE, MOST_BYTES_AT_ONCE, TransitionDataset
 from rl_training.data.homes import Home, MemoryHome, chosen_home
+from rl_training.data.returns import episodes_by_return
 from rl_training.data.statistics import observation_statistics
 from rl_training.experiment.memory import available_memory
 from rl_training.replay.batch import Batch, normalized
@@ -48,6 +49,7 @@ class TransitionTable:
         normalize_observations: bool = False,
         normalizer: Callable[[Tensor], Tensor] | None = None,
         home: Home = "auto",
+        return_temperature: float = 0.0,
     ) -> None:
         self.device, self.spaces, self.normalizer = device, dataset.spaces, normalizer
         self.statistics = observation_statistics(dataset) if normalize_observations else None
@@ -81,7 +83,10 @@ class TransitionTable:
             dataset.expect_random_access()
         else:
             self._fill(maker, device if self.home == "device" else torch.device("cpu"))
-        self._set_parts(dataset.parts, device)
+        parts = dataset.parts
+        if return_temperature:
+            parts = episodes_by_return(dataset, return_temperature)
+        self._set_parts(parts, device)
 
     def _fill(self, maker: RowMaker, device: torch.device) -> None:
         pinned = device.type == "cpu" and self.device.type == "cuda"

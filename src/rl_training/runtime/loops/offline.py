@@ -51,6 +51,7 @@ class OfflineData:
             normalize_observations=by_data,
             normalizer=first.normalizer if carried else None,
             home=options.home,
+            return_temperature=first.params.preference,
         )
         if self.table.statistics is not None:
             mean, std = self.table.statistics
