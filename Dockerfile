@@ -7,7 +7,7 @@ FROM python:3.12-slim
 COPY pyproject.toml README.md LICENSE /source/
 COPY src /source/src
 RUN pip install --no-cache-dir --no-deps /source \
- && pip install --no-cache-dir "numpy>=1.26" "typer>=0.12" "rich>=13.7" "pydantic>=2.7" \
+ && pip install --no-cache-dir "numpy>=1.26" "typer>=0.16" "rich>=13.7" "pydantic>=2.7" \
     "onnxruntime>=1.20" "uvicorn>=0.30" "websockets>=13" "httptools>=0.6" "uvloop>=0.19" \
  && rm -r /source \
  && useradd --system --no-create-home policy
