@@ -31,9 +31,9 @@ ENTRIES = (
     Entry("iql-average", "iql", "IQL, `policy_average` 5e-4", AVERAGE),
     Entry("iql-by-return", "iql", "IQL, `return_temperature` 0.1", BY_RETURN),
     Entry("td3_bc", "td3_bc", "TD3+BC", {}),
-    Entry("rebrac", "rebrac", "ReBRAC", {}),
-    Entry("rebrac-by-return", "rebrac", "ReBRAC, `return_temperature` 0.1", BY_RETURN),
-    Entry("rebrac-cosine", "rebrac", "ReBRAC, cosine rates", {}),
+    Entry("rebrac", "rebrac", "ReBRAC", BY_RETURN),  # its default, and an older version's was 0
+    Entry("rebrac-cosine", "rebrac", "ReBRAC, cosine rates", BY_RETURN),
+    Entry("rebrac-alike", "rebrac", "ReBRAC, `return_temperature` 0", {"return_temperature": 0.0}),
     Entry("cql", "cql", "CQL", {}),
     Entry("cql-by-return", "cql", "CQL, `return_temperature` 0.1", BY_RETURN),
 )

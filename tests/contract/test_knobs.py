@@ -35,7 +35,7 @@ PROBES: dict[tuple[str, str], Any] = {
     ("cql", "lagrange_threshold"): 1.0,
     ("cql", "cloning_weight"): 0.3,
     ("*", "policy_average"): 0.5,
-    ("*", "return_temperature"): 0.1,
+    ("*", "return_temperature"): 0.02,
     ("*", "architecture"): "crossq",
     ("*", "target_entropy"): -7.0,
     ("*", "fixed_temperature"): 0.5,

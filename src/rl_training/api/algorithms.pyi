@@ -766,7 +766,7 @@ class ReBRAC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
-        return_temperature = 0.0
+        return_temperature = 0.1
             Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
         networks = None
             Function of your own that makes networks, as package.module:function.
@@ -812,7 +812,7 @@ class ReBRAC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float = 0.1,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 1024,
         hidden_sizes: Sequence[int] = ...,
