@@ -26,7 +26,10 @@ class Worker:
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "build":
             self.dataset = make_dataset(synthetic_arrays(request["shape"]))
-            self.algorithm = make_algorithm(request["algo"], request["knobs"], self.dataset, 0)
+            device = request.get("device", False)
+            self.algorithm = make_algorithm(
+                request["algo"], request["knobs"], self.dataset, 0, device=device
+            )
             return {"versions": versions(("d3rlpy", "torch", "numpy", "gymnasium"))}
         began = time.perf_counter(), time.process_time()
         update(self.algorithm, self.dataset, request["ticks"])

@@ -62,7 +62,7 @@ def cases(suite: str, seconds: float) -> Iterator[Case]:
     """What a suite measures."""
     turn = {"turn_seconds": seconds}
     if suite == offline_cpu.NAME:
-        for algo in (*offline_cpu.WITH_PEER, *offline_cpu.OURS_ALONE):
+        for algo in (*offline_cpu.SINCE_THE_FIRST, *offline_cpu.OURS_ALONE):
             changes = {"engine": "eager"}
             yield Case(suite, algo, {"algo": algo, "changes": changes, **_task(algo)}, turn)
         for algo in offline_cpu.PREDICTING:

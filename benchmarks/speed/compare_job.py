@@ -58,16 +58,18 @@ def work(request: Request) -> dict[str, Any]:
     spec = request.spec
     load = os.getloadavg()[0]
     with ExitStack() as stack:
-        ours = stack.enter_context(Companion(sys.executable, OURS))
+        gpu = "device" in spec
+        ours = stack.enter_context(Companion(sys.executable, OURS, gpu=gpu))
         task = ("config", "algo", "shape", "knobs")
         build: dict[str, Any] = {"do": "build", **{key: spec[key] for key in task if key in spec}}
-        built = ours.ask(**build)
+        built = ours.ask(**build, changes={"device": "cuda"} if gpu else {})
         result: dict[str, Any] = {"engine": built["engine"], "knobs": built["knobs"]}
         sides = [Side(ours, spec)]
         if spec["peer"]:
             peer, worker = next(found for name, found in PEERS.items() if name in spec)
-            theirs = stack.enter_context(Companion(peer.python, worker))
+            theirs = stack.enter_context(Companion(peer.python, worker, gpu=gpu))
             build |= {"knobs": built["knobs"], "inputs": request.inputs}
+            build |= {"device": spec["device"]} if gpu else {}
             result["peer_versions"] = theirs.ask(**build)["versions"]
             sides.append(Side(theirs, spec))
         for turn in range(spec["rounds"]):

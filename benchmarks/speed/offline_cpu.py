@@ -16,8 +16,11 @@ from benchmarks.suites import Options, Section, Suite
 NAME = "speed"
 COMPARE, LATENCY = "benchmarks.speed.compare_job", "benchmarks.speed.latency_job"
 
-WITH_PEER = ("bc", "iql", "awac", "crr", "cql")
+SINCE_THE_FIRST = ("bc", "iql", "awac", "crr", "cql")
+"""Algorithms that every version of the package has."""
+WITH_PEER = (*SINCE_THE_FIRST, "td3_bc", "rebrac")
 OURS_ALONE = ("awr", "marwil")
+LABELS = {"td3_bc": "TD3+BC", "rebrac": "ReBRAC"}
 PREDICTING = ("bc", "iql")
 LARGEST, LEAST_SHARE = "cql", 0.6
 KNOBS: dict[str, Any] = {"hidden_sizes": [256, 256], "batch_size": 256}
@@ -84,7 +87,12 @@ def speed_report(records: Records, _: Path) -> Section:
 def _updates(records: Records) -> Section:
     ratios = RatioTable("d3rlpy")
     for algo in (*WITH_PEER, *OURS_ALONE):
-        ratios.add(records, algo, algo.upper(), TIMES_FASTER if algo in WITH_PEER else None)
+        ratios.add(
+            records,
+            algo,
+            LABELS.get(algo, algo.upper()),
+            TIMES_FASTER if algo in WITH_PEER else None,
+        )
     return ratios.section()
 
 
