@@ -23,20 +23,22 @@ from benchmarks.suites import Options, Section, Suite
 NAME = "zoo_critics"
 PEER, COMPARE = "benchmarks.peers.d3rlpy_job", "benchmarks.speed.compare_job"
 PEERS = ("td3_bc", "rebrac", "cql")
-COSINE = {"lr_schedule": {"kind": "cosine"}}
 AVERAGE = {"policy_average": 5e-4}
 BY_RETURN = {"return_temperature": 0.1}
+SLOWER, QUICKER = {**BY_RETURN, "policy_lr": 1e-4}, {**BY_RETURN, "policy_lr": 1e-3}
+ALIKE = {"return_temperature": 0.0, "policy_lr": 1e-3}
+DEFAULTS_OF_CQL = "cql-by-return"
 ENTRIES = (
     Entry("bc", "bc", "BC", {}),
     Entry("iql", "iql", "IQL", {}),
     Entry("iql-average", "iql", "IQL, `policy_average` 5e-4", AVERAGE),
     Entry("iql-by-return", "iql", "IQL, `return_temperature` 0.1", BY_RETURN),
     Entry("td3_bc", "td3_bc", "TD3+BC", {}),
-    Entry("rebrac", "rebrac", "ReBRAC", BY_RETURN),  # its default, and an older version's was 0
-    Entry("rebrac-cosine", "rebrac", "ReBRAC, cosine rates", BY_RETURN),
-    Entry("rebrac-alike", "rebrac", "ReBRAC, `return_temperature` 0", {"return_temperature": 0.0}),
-    Entry("cql", "cql", "CQL", {}),
-    Entry("cql-by-return", "cql", "CQL, `return_temperature` 0.1", BY_RETURN),
+    Entry("rebrac", "rebrac", "ReBRAC", SLOWER),  # its defaults, which older versions had not
+    Entry("rebrac-quick", "rebrac", "ReBRAC, `policy_lr` 1e-3", QUICKER),
+    Entry("rebrac-alike", "rebrac", "ReBRAC, `return_temperature` 0", ALIKE),
+    Entry(DEFAULTS_OF_CQL, "cql", "CQL", BY_RETURN),  # its default, as above
+    Entry("cql-alike", "cql", "CQL, `return_temperature` 0", {"return_temperature": 0.0}),
 )
 SCALED = ("bc", "iql")
 """Their knobs are for returns in a range of 1,000; the others have none that rewards scale."""
@@ -61,7 +63,6 @@ def _job(options: Options, entry: Entry, task: str) -> Job:
     rewards = {"rewards": {"return_range": 1_000.0}} if entry.algo in SCALED else {}
     config = {
         **({"algo_kwargs": entry.knobs} if entry.knobs else {}),
-        **(COSINE if entry.job.endswith("cosine") else {}),
         "algo": entry.algo,
         "env_id": TASKS[task][0],
         "dataset": {"kind": "npz", "normalize_observations": True, **rewards},
@@ -123,7 +124,7 @@ def zoo_critics_report(records: Records, figures: Path) -> Section:
         for entry in ENTRIES:
             found, gate = last[entry.job], NO_VALUE
             least = LEARNS[task] if entry.job == "rebrac" else None
-            if entry.job == "cql" and cloned:
+            if entry.job == DEFAULTS_OF_CQL and cloned:
                 least = OVER_BC * sum(cloned) / len(cloned)
             if least is not None:
                 verdict = gates.at_least(f"{entry.label} on {task}", found, least)
@@ -144,7 +145,7 @@ def zoo_critics_report(records: Records, figures: Path) -> Section:
             rows.append([task, label, shown, number(seconds), number(rate), NO_VALUE])
     speed = RatioTable("d3rlpy")
     for algo in PEERS:
-        label = next(entry.label for entry in ENTRIES if entry.job == algo)
+        label = next(entry.label for entry in ENTRIES if entry.algo == algo)
         speed.add(records, f"speed-{algo}", label, TIMES_FASTER)
     compared = speed.section()
     header = ("data", "algorithm", "last policy", "seconds", "updates/s", "gate")

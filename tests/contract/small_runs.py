@@ -25,6 +25,7 @@ from rl_training.replay.rollout import RolloutBatch
 from rl_training.replay.sequences import SequenceBatch, SequenceReplay, StreamStep, latent_parts
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import build_algorithm
+from rl_training.runtime.loops.offline import episode_temperature
 
 from ..envs.choices import ENV_ID as CHOICES_ID
 
@@ -219,7 +220,7 @@ def small_learner(config: TrainConfig) -> tuple[Any, Any]:
         with_next_actions=algorithm.needs_next_actions,
         at_truncation=section.returns.at_truncation,
         normalize_observations=section.normalize_observations,
-        return_temperature=algorithm.params.preference,
+        return_temperature=episode_temperature(algorithm, dataset),
     )
     algorithm.see_rewards(float(dataset.rewards.min()), float(dataset.rewards.max()))
     sources: dict[str, Any] = {

@@ -14,9 +14,9 @@ from rl_training.data.returns import episodes_by_return
 from rl_training.experiment.errors import DataError
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import build_algorithm
-from rl_training.runtime.loops.offline import OfflineData
+from rl_training.runtime.loops.offline import OfflineData, episode_temperature
 
-from ..algorithms.helpers import BOX
+from ..algorithms.helpers import BOX, DISCRETE
 from ..contract.small_runs import small_config
 
 RETURNS = (0.0, 1.0, 3.0, 4.0)
@@ -87,6 +87,22 @@ def test_returns_must_mean_something() -> None:
     ):
         with pytest.raises(DataError, match=problem):
             episodes_by_return(dataclasses.replace(log(), **change), 0.1)
+
+
+def test_algorithms_choose_their_own_where_the_knob_is_not_set() -> None:
+    """CQL for Box actions unless it is the paper's, ReBRAC; not where no episode ends."""
+    for algo, spaces, knobs, expected in (
+        ("rebrac", BOX, {}, 0.1),
+        ("cql", BOX, {}, 0.1),
+        ("cql", BOX, {"return_temperature": 0.0}, 0.0),
+        ("cql", BOX, {"importance_weights": True}, 0.0),
+        ("cql", DISCRETE, {}, 0.0),
+        ("bc", BOX, {}, 0.0),
+    ):
+        algorithm = build_algorithm(small_config(algo, algo_kwargs=knobs), spaces)
+        assert episode_temperature(algorithm, log()) == expected, (algo, knobs)
+        endless = dataclasses.replace(log(), has_whole_episode=False)
+        assert episode_temperature(algorithm, endless) == 0.0
 
 
 def test_runs_draw_so() -> None:

@@ -92,6 +92,8 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     """Advice if the advantage weights collapse; for algorithms that log `weight_metrics`."""
     outside_update: ClassVar[tuple[str, ...]] = ()
     """Optimisers that `update` does not step, because the loop does."""
+    own_temperature: float = 0.0
+    """At which episodes are drawn by their return where `return_temperature` is not set."""
 
     reward_divisor: Tensor
     """The divisor of rewards; only for networks of the kind simbav2."""

@@ -7,7 +7,8 @@ actions of s' (evaluated at s), one weight per critic term, deterministic backup
 entropy term, automatic temperature at the policy's learning rate, optional Lagrange multiplier.
 Changed by default: the form of the authors' code without importance weights, with the data's
 action in the sum; a cloning term in the policy's objective; a target entropy of minus four per
-component (`importance_weights: true` is the paper's objective, without the two others). The
+component; rows of better episodes drawn more often (Hong et al. 2023, arXiv:2306.13085;
+`importance_weights: true` is the paper's objective, without the three others). The
 sampled actions come from the policy after its own step of the update, the authors' from before
 it. Left: the authors' first 40,000 updates of behaviour cloning for the policy, and further
 objectives (docs/algorithms/cql.md). Discrete actions: sums over all actions are exact.
@@ -49,9 +50,11 @@ from rl_training.algorithms.functional import (
     soft_update,
 )
 from rl_training.algorithms.params import (
+    BY_RETURN,
     LearningRate,
     OfflinePolicyParams,
     OfflineToOnlineParams,
+    ReturnTemperature,
     TargetNetworkParams,
 )
 from rl_training.envs.spaces import Spaces
@@ -81,6 +84,8 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, OfflinePolicyParams)
         ),
     }
 
+    return_temperature: ReturnTemperature = None
+    """As elsewhere; default: 0.1 for Box actions, 0 for Discrete ones and the paper's objective."""
     policy_lr: LearningRate = 1e-4
     """Learning rate of the policy."""
     min_q_weight: Annotated[NonNegative, Log(0.1, 20.0)] = 5.0
@@ -110,11 +115,11 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, OfflinePolicyParams)
     @classmethod
     def _older_runs_are_the_papers(cls, values: Any) -> Any:
         """A run stores every knob: one without `importance_weights` is from before there was
-        another objective."""
+        another objective, and one without `return_temperature` drew all rows alike."""
         stored = {"min_q_weight", "lagrange_lr", "target_entropy", "temperature_lr", "tau", "gamma"}
         stored |= {"policy_lr", "critic_lr", "batch_size", "hidden_sizes"}
         if isinstance(values, dict) and stored <= values.keys():
-            return {"importance_weights": True, **values}
+            return {"importance_weights": True, "return_temperature": 0.0, **values}
         return values
 
 
@@ -246,7 +251,9 @@ class CQLAlgorithm(Algorithm[CQLParams, Batch]):
         self.needs_returns = params.calibrate  # type: ignore[misc]
         self.model = self.actor_and_critics()
         self.target_critics = frozen_copy(self.model.critics)
-        default = float(not (spaces.is_discrete or params.importance_weights))
+        is_ours = not (spaces.is_discrete or params.importance_weights)
+        self.own_temperature = BY_RETURN if is_ours else 0.0
+        default = float(is_ours)
         asked = params.cloning_weight
         self.cloning_weight = default if asked is None else asked
         self.log_temperature = nn.Parameter(torch.zeros(()))

@@ -101,6 +101,9 @@ LearningRate = Annotated[Positive, Log(1e-5, 1e-2)]
 Discount = Annotated[Fraction, Choices((0.9, 0.95, 0.98, 0.99, 0.995, 0.999))]
 TargetRate = Annotated[Rate, Log(1e-3, 0.1)]
 Temperature = Annotated[Positive, Log(0.05, 10.0)]
+ReturnTemperature = Annotated[NonNegative | None, Choices((0.0, 0.1, 0.3), by_default=False)]
+BY_RETURN = 0.1
+"""What algorithms that prefer better episodes by default take for it; Hong et al. 2023."""
 PolicyDelay = Annotated[Count, Choices((1, 2, 3))]
 WeightLimit = Annotated[Positive, Log(5.0, 200.0, by_default=False)]
 GradClip = Annotated[Positive | None, Choices((None, 0.5, 1.0, 10.0), by_default=False)]
@@ -139,8 +142,9 @@ class AnyParams(Section):
         return 0.0
 
     @property
-    def preference(self) -> float:
-        """Temperature at which episodes are drawn by their return; 0 where all rows are alike."""
+    def preference(self) -> float | None:
+        """Temperature at which episodes are drawn by their return; 0 where all rows are alike,
+        None where the algorithm chooses."""
         return 0.0
 
     @property
@@ -199,7 +203,7 @@ class OfflinePolicyParams(AnyParams):
 
     policy_average: Annotated[Fraction, Choices((0.0, 1e-3, 5e-3), by_default=False)] = 0.0
     """Share by which an average of the policy's weights, which then acts, follows; 0: none."""
-    return_temperature: Annotated[NonNegative, Choices((0.0, 0.1, 0.3), by_default=False)] = 0.0
+    return_temperature: ReturnTemperature = 0.0
     """Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike."""
 
     @property
@@ -207,7 +211,7 @@ class OfflinePolicyParams(AnyParams):
         return self.policy_average
 
     @property
-    def preference(self) -> float:
+    def preference(self) -> float | None:
         return self.return_temperature
 
 

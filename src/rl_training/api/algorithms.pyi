@@ -144,7 +144,7 @@ class BC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -211,7 +211,7 @@ class AWR(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -283,7 +283,7 @@ class MARWIL(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -360,7 +360,7 @@ class CRR(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -454,7 +454,7 @@ class IQL(ManagedAlgorithm):
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -547,7 +547,7 @@ class AWAC(ManagedAlgorithm):
         train_frequency: int = 1,
         gradient_updates_per_step: float = 1.0,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -579,8 +579,8 @@ class CQL(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
-        return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+        return_temperature = None
+            As elsewhere; default: 0.1 for Box actions, 0 for Discrete ones and the paper's objective.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -649,7 +649,7 @@ class CQL(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = None,
         buffer_capacity: int = 1000000,
         learning_starts: int = 1000,
         train_frequency: int = 1,
@@ -736,7 +736,7 @@ class TD3BC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.0,
+        return_temperature: float | None = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -766,8 +766,8 @@ class ReBRAC(ManagedAlgorithm):
 
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
-        return_temperature = 0.1
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+        return_temperature = None
+            As elsewhere; default: 0.1, or 0 where the data mark no end of an episode.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 1024
@@ -788,7 +788,7 @@ class ReBRAC(ManagedAlgorithm):
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
             Share of the way that target networks move to the online ones at each update.
-        policy_lr = 0.001
+        policy_lr = 0.0001
             Learning rate of the policy.
         critic_lr = 0.001
             Learning rate of the critics.
@@ -812,7 +812,7 @@ class ReBRAC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float = 0.1,
+        return_temperature: float | None = None,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 1024,
         hidden_sizes: Sequence[int] = ...,
@@ -823,7 +823,7 @@ class ReBRAC(ManagedAlgorithm):
         critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
         tau: float = 0.005,
-        policy_lr: float = 0.001,
+        policy_lr: float = 0.0001,
         critic_lr: float = 0.001,
         policy_delay: int = 2,
         target_noise: float = 0.2,

@@ -30,6 +30,14 @@ from rl_training.runtime.profile import Part
 FITTED = "offline/fitted_value"
 
 
+def episode_temperature(algorithm: Algorithm, dataset: TransitionDataset) -> float:
+    """What the knob says, or the algorithm's own choice where the data mark episodes."""
+    asked: float | None = algorithm.params.preference
+    if asked is not None:
+        return asked
+    return algorithm.own_temperature if dataset.has_whole_episode else 0.0
+
+
 class OfflineData:
     """A data set prepared for agents of one algorithm; sets the normalisers' statistics."""
 
@@ -51,7 +59,7 @@ class OfflineData:
             normalize_observations=by_data,
             normalizer=first.normalizer if carried else None,
             home=options.home,
-            return_temperature=first.params.preference,
+            return_temperature=episode_temperature(first, dataset),
         )
         if self.table.statistics is not None:
             mean, std = self.table.statistics
