@@ -127,9 +127,11 @@ def _coverage(records: Records) -> Section:
     if not rows:
         return Section("", ())
     heads = ["share", "estimator", "replications", "covered", "mean width", ""]
+    spec = records.of("coverage")[0].spec
+    widths = " and ".join(map(str, spec["hidden_sizes"]))
     text = (
-        "Nominal 95 % intervals at 1,000 episodes (critics of two layers of 64, 2,500 updates, 16 "
-        "replicates):\n\n"
+        f"Nominal 95 % intervals at {spec['episodes']:,} episodes (critics of {widths} units, "
+        f"{spec['updates']:,} updates, {spec['replicates']} replicates):\n\n"
     )
     return Section(text + table(heads, rows), ())
 

@@ -192,7 +192,7 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
         "effective sample size",
         "verdict:",
         "such intervals held the truth in",
-        "nominal 95% intervals of fqe held the exact value in",
+        "nominal 95% intervals of wdr held the exact value in",
         "looked at 3 times",
     ):
         assert word in outcome.out, word
