@@ -85,7 +85,7 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, OfflinePolicyParams)
     }
 
     return_temperature: ReturnTemperature = None
-    """As elsewhere; default: 0.1 for Box actions, 0 for Discrete ones and the paper's objective."""
+    """Draw rows by exp(episode's return / this); 0: alike; default 0.1, for Discrete actions 0."""
     policy_lr: LearningRate = 1e-4
     """Learning rate of the policy."""
     min_q_weight: Annotated[NonNegative, Log(0.1, 20.0)] = 5.0

@@ -580,7 +580,7 @@ class CQL(ManagedAlgorithm):
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
         return_temperature = None
-            As elsewhere; default: 0.1 for Box actions, 0 for Discrete ones and the paper's objective.
+            Draw rows by exp(episode's return / this); 0: alike; default 0.1, for Discrete actions 0.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -767,7 +767,7 @@ class ReBRAC(ManagedAlgorithm):
         policy_average = 0.0
             Share by which an average of the policy's weights, which then acts, follows; 0: none.
         return_temperature = None
-            As elsewhere; default: 0.1, or 0 where the data mark no end of an episode.
+            Draw rows by exp(episode's return / this); 0: alike; default 0.1, without episodes 0.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 1024
