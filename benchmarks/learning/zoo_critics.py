@@ -7,11 +7,13 @@ time, with the same knobs by meaning, on the same device.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import gates
 from benchmarks.jobs import Job, Records
+from benchmarks.learning.field import UNFINISHED
 from benchmarks.learning.shared import FINAL_EPISODES, peer_inputs
 from benchmarks.learning.zoo import MODULE, SEEDS, TASKS, UPDATES, Entry, data_file, interval
 from benchmarks.markdown import NO_VALUE, number, table
@@ -92,10 +94,12 @@ def _peer_job(options: Options, algo: str, task: str) -> Job:
         "standardize": True,
         "device": "cuda:0",
     }
-    inputs = {"data": data_file(task)["path"], **peer_inputs(options, 2)}
     name = f"d3rlpy-{algo}-{task}"
-    more = {"peer": SHARED, "python": SHARED.python, "cost": 1_500.0, "timeout": 7_200.0}
-    return Job(NAME, name, 0, PEER, spec, inputs, gpu=True, **more)  # type: ignore[arg-type]
+    more = {"peer": SHARED, "python": SHARED.python, "cost": 2_400.0, "timeout": 7_200.0}
+    job = Job(NAME, name, 0, PEER, spec, gpu=True, **more)  # type: ignore[arg-type]
+    folder = (options.scratch if options.quick else UNFINISHED) / NAME / job.key
+    inputs = {"data": data_file(task)["path"], **peer_inputs(options, 2)}
+    return replace(job, inputs={**inputs, "folder": str(folder), "minutes": options.minutes})
 
 
 def _speed_job(options: Options, algo: str) -> Job:

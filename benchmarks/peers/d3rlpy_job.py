@@ -1,11 +1,15 @@
 """Train one of d3rlpy's algorithms on given data and evaluate it from given start states.
 
-Run by the peers' Python.
+A job with a `folder` may be cut into pieces of `minutes`: networks and optimisers are kept between
+them, while rows are drawn by a new stream of random numbers. Run by the peers' Python.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +18,10 @@ import torch
 
 from benchmarks.peers.d3rlpy_build import make_algorithm, make_dataset, update
 from benchmarks.peers.episodes import Array, Evaluations, Policy, episode_returns
-from benchmarks.process import Request, answer_job
+from benchmarks.process import PausedError, Request, answer_job
+
+PIECE = 500
+"""Updates between two looks at the clock."""
 
 
 def mode_policy(algorithm: Any) -> Policy:
@@ -27,6 +34,48 @@ def mode_policy(algorithm: Any) -> Policy:
         return actions
 
     return act
+
+
+class Pieces:
+    """How far a run has come, kept in a folder if there is one."""
+
+    def __init__(self, algorithm: Any, folder: str | None, minutes: float | None) -> None:
+        self.algorithm, self.folder = algorithm, None if folder is None else Path(folder)
+        self.done, self.seconds = 0, 0.0
+        self._ends = None if minutes is None else time.perf_counter() + 60.0 * minutes
+        if self.folder is not None and (self.folder / "state.json").is_file():
+            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+            algorithm.load_model(str(self.folder / state["model"]))
+            self.done, self.seconds = state["done"], state["seconds"]
+
+    def advance(self, dataset: Any, count: int) -> None:
+        """Train; where the time is over before that is done, save and stop the job."""
+        target = self.done + count
+        while self.done < target:
+            began = time.perf_counter()
+            updates = min(PIECE, target - self.done)
+            update(self.algorithm, dataset, updates)
+            self.done += updates
+            self.seconds += time.perf_counter() - began
+            if self.done < target and self._is_over:
+                self._pause()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ends is not None and time.perf_counter() > self._ends
+
+    def _pause(self) -> None:
+        assert self.folder is not None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        model = f"model-{self.done}.pt"
+        self.algorithm.save_model(str(self.folder / model))
+        state = {"done": self.done, "seconds": self.seconds, "model": model}
+        (self.folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        raise PausedError(f"{self.done:,} updates after {self.seconds:.0f} s")
+
+    def forget(self) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def work(request: Request) -> dict[str, Any]:
@@ -51,15 +100,14 @@ def work(request: Request) -> dict[str, Any]:
 
     total, interval = spec["updates"], spec["eval_interval"] or spec["updates"]
     evaluations = Evaluations(algorithm.predict, spec["env_id"], inputs["curve_seeds"])
-    began, done = time.perf_counter(), 0
-    while done < total:
-        count = min(interval, total - done)
-        update(algorithm, dataset, count)
-        done += count
-        evaluations.note(done)
-    seconds = time.perf_counter() - began
+    pieces = Pieces(algorithm, inputs.get("folder"), inputs.get("minutes"))
+    while pieces.done < total:
+        pieces.advance(dataset, min(interval, total - pieces.done))
+        evaluations.note(pieces.done)
 
-    result = evaluations.result(inputs["reset_seeds"], done, seconds)
+    seconds = pieces.seconds
+    result = evaluations.result(inputs["reset_seeds"], pieces.done, seconds)
+    pieces.forget()
     if spec["algo"] == "crr":
         mode = episode_returns(mode_policy(algorithm), spec["env_id"], inputs["reset_seeds"])
         result["mode_return_mean"] = float(np.mean(mode))

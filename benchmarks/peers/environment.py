@@ -79,6 +79,7 @@ SHARED = PeerEnvironment(
         f"d3rlpy=={D3RLPY_VERSION}",
         f"stable-baselines3=={SB3_VERSION}",
         f"sb3-contrib=={SB3_VERSION}",
+        "gymnasium[mujoco]",
     ),
 )
 # Gymnasium before 1.0 asks NumPy for names that NumPy 2 no longer has.
