@@ -50,10 +50,11 @@ def plan(moves: NDArray[Any], pay: NDArray[Any], least: int, penalty: float) -> 
     allowed = taken >= least
     rare = ~allowed.any(1)
     allowed[rare] = taken[rare] == taken[rare].max(1, keepdims=True)
-    value = np.zeros(len(taken))
+    rows, value = moves.reshape(-1, len(taken)), np.zeros(len(taken))
     for _ in range(SWEEPS):
         value[list(TERMINAL)] = 0.0
-        worth = (pay + moves @ value) / often - penalty / np.sqrt(often)
+        following = (rows @ value.astype(np.float32)).reshape(taken.shape)
+        worth = (pay + following) / often - penalty / np.sqrt(often)
         worth = np.where(allowed, worth, -np.inf)
         value = np.clip(worth.max(1), 0.0, 1.0)
     return np.asarray(worth.argmax(1))
