@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training import TransitionDataset, load_transition_dataset
-from rl_training.data.returns import episodes_by_return
+from rl_training.data.returns import careful_temperature, episodes_by_return
 from rl_training.experiment.errors import DataError
 from rl_training.replay.table import TransitionTable
 from rl_training.runtime.build import build_algorithm
@@ -24,10 +24,12 @@ LENGTHS = (5, 2, 4, 9)
 TEMPERATURE = 0.5
 
 
-def log(returns: tuple[float, ...] = RETURNS) -> TransitionDataset:
+def log(
+    returns: tuple[float, ...] = RETURNS, lengths: tuple[int, ...] = LENGTHS
+) -> TransitionDataset:
     """An episode per return, which is paid in the last step."""
-    rows = sum(LENGTHS)
-    ends = np.cumsum(LENGTHS) - 1
+    rows = sum(lengths)
+    ends = np.cumsum(lengths) - 1
     rng = np.random.default_rng(0)
     rewards, truncations = np.zeros(rows, np.float32), np.zeros(rows, bool)
     rewards[ends], truncations[ends] = returns, True
@@ -40,6 +42,11 @@ def log(returns: tuple[float, ...] = RETURNS) -> TransitionDataset:
         "truncations": truncations,
     }
     return load_transition_dataset(arrays, spaces=BOX)
+
+
+def halves() -> TransitionDataset:
+    """Four episodes of five steps, two of which are the best."""
+    return log((0.0, 0.0, 1.0, 1.0), (5, 5, 5, 5))
 
 
 def shares(dataset: TransitionDataset, temperature: float) -> NDArray[np.float64]:
@@ -89,6 +96,21 @@ def test_returns_must_mean_something() -> None:
             episodes_by_return(dataclasses.replace(log(), **change), 0.1)
 
 
+def test_the_choice_leaves_enough_episodes() -> None:
+    """Of luck: one episode far above the others; the knob itself is taken as it is."""
+    lucky = log((0.0, 0.1, 0.2, 4.0))
+    found = careful_temperature(lucky, 0.1)
+    lengths = np.array(LENGTHS)
+    alike = lengths.sum() ** 2 / np.square(lengths).sum()
+    for temperature, enough in ((found, True), (found / 1.25, False)):
+        weights = np.array([weight for _, weight in episodes_by_return(lucky, temperature)])
+        effective = weights.sum() ** 2 / np.square(weights).sum()
+        assert (effective >= alike / 2) == enough
+    assert careful_temperature(log((1.0, 1.0, 1.0, 1.0)), 0.1) == 0.1
+    config = small_config("cql", algo_kwargs={"return_temperature": 0.1})
+    assert episode_temperature(build_algorithm(config, BOX), lucky) == 0.1
+
+
 def test_algorithms_choose_their_own_where_the_knob_is_not_set() -> None:
     """CQL for Box actions unless it is the paper's, ReBRAC; not where no episode ends."""
     for algo, spaces, knobs, expected in (
@@ -100,7 +122,8 @@ def test_algorithms_choose_their_own_where_the_knob_is_not_set() -> None:
         ("bc", BOX, {}, 0.0),
     ):
         algorithm = build_algorithm(small_config(algo, algo_kwargs=knobs), spaces)
-        assert episode_temperature(algorithm, log()) == expected, (algo, knobs)
+        # two of four episodes of equal length count as much: half of them, which is enough
+        assert episode_temperature(algorithm, halves()) == expected, (algo, knobs)
         endless = dataclasses.replace(log(), has_whole_episode=False)
         assert episode_temperature(algorithm, endless) == 0.0
 

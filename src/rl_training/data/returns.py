@@ -20,6 +20,9 @@ AT_ONCE = 1 << 22
 """Rows of large data that are computed together, since each takes many numbers meanwhile; whole
 episodes, so that some are more."""
 
+FEWEST_EPISODES = 20
+"""In effect, where an algorithm chooses how much better episodes are preferred."""
+
 
 def _spans(
     terminations: NDArray[Any], truncations: NDArray[Any]
@@ -113,19 +116,48 @@ def episodes_by_return(
 
     The parts of a mix keep their weights.
     """
-    if not dataset.has_whole_episode:
-        raise DataError(
-            f"algo_kwargs.return_temperature: data set '{dataset.name}' marks no end of an "
-            "episode, so that its returns mean nothing; remove this key, or add the ends"
-        )
-    returns, lengths = dataset.episode_returns(), dataset.episode_lengths()
-    sizes, shares = (np.array(column) for column in zip(*dataset.parts, strict=True))
-    part = np.searchsorted(sizes.cumsum(), dataset.episode_ends)
-    best = np.full(len(sizes), -np.inf)
-    np.maximum.at(best, part, returns)
-    spread = returns.max() - returns.min()
-    # behind the best of its part, so that no part is left without any weight
-    behind = (returns - best[part]) / (spread if spread > 0.0 else 1.0)
-    weights = lengths * np.exp(behind / temperature)
-    weights *= (shares / np.bincount(part, weights))[part]
-    return tuple(zip(lengths.tolist(), weights.tolist(), strict=True))
+    weights = _Standing(dataset).weights(temperature)
+    return tuple(zip(dataset.episode_lengths().tolist(), weights.tolist(), strict=True))
+
+
+def careful_temperature(dataset: TransitionDataset, temperature: float) -> float:
+    """The temperature, raised until enough episodes count: `FEWEST_EPISODES` in effect, or half of
+    those that count where all rows are drawn alike.
+
+    Where returns differ by luck alone, few episodes would hold nearly all of the weight.
+    """
+    standing = _Standing(dataset)
+    fewest = min(FEWEST_EPISODES, _effective(standing.weights(math.inf)) / 2.0)
+    while _effective(standing.weights(temperature)) < fewest:
+        temperature *= 1.25
+    return temperature
+
+
+class _Standing:
+    """How far the episodes of a data set are behind the best one."""
+
+    def __init__(self, dataset: TransitionDataset) -> None:
+        if not dataset.has_whole_episode:
+            raise DataError(
+                f"algo_kwargs.return_temperature: data set '{dataset.name}' marks no end of an "
+                "episode, so that its returns mean nothing; remove this key, or add the ends"
+            )
+        returns, self._lengths = dataset.episode_returns(), dataset.episode_lengths()
+        sizes, self._shares = (np.array(column) for column in zip(*dataset.parts, strict=True))
+        self._part = np.searchsorted(sizes.cumsum(), dataset.episode_ends)
+        best = np.full(len(sizes), -np.inf)
+        np.maximum.at(best, self._part, returns)
+        spread = returns.max() - returns.min()
+        # behind the best of its part, so that no part is left without any weight
+        self._behind = (returns - best[self._part]) / (spread if spread > 0.0 else 1.0)
+
+    def weights(self, temperature: float) -> NDArray[np.float64]:
+        """Of whole episodes, all their rows together."""
+        found: NDArray[np.float64] = self._lengths * np.exp(self._behind / temperature)
+        found *= (self._shares / np.bincount(self._part, found))[self._part]
+        return found
+
+
+def _effective(weights: NDArray[np.float64]) -> float:
+    """How many of equal weight would say as much."""
+    return float(weights.sum() ** 2 / np.square(weights).sum())

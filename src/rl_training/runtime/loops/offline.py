@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.returns import careful_temperature
 from rl_training.experiment.config import DatasetConfig, TrainConfig
 from rl_training.experiment.errors import CheckpointError, ConfigError
 from rl_training.experiment.seeding import derive_seed
@@ -31,11 +32,13 @@ FITTED = "offline/fitted_value"
 
 
 def episode_temperature(algorithm: Algorithm, dataset: TransitionDataset) -> float:
-    """What the knob says, or the algorithm's own choice where the data mark episodes."""
+    """What the knob says, or the algorithm's own choice where the data mark episodes, raised where
+    too few of them would count."""
     asked: float | None = algorithm.params.preference
     if asked is not None:
         return asked
-    return algorithm.own_temperature if dataset.has_whole_episode else 0.0
+    own = algorithm.own_temperature
+    return careful_temperature(dataset, own) if own and dataset.has_whole_episode else 0.0
 
 
 class OfflineData:
