@@ -93,6 +93,8 @@ def _speed_job(options: Options, job: str, name: str, **knobs: Any) -> Job:
     config = TrainConfig(**values)
     turn = config.params.rollout_length * config.num_envs * (2 if options.quick else 8)
     rounds = 2 if options.quick else ROUNDS
+    # a turn more, because both sides finish the rollout in which a turn ends
+    values["total_timesteps"] = max(values["total_timesteps"], turn * (rounds + 1))
     spec = {"config": values, "turn_ticks": turn, "rounds": rounds, "peer": True}
     spec |= {"sb3-contrib": SB3_VERSION}
     return Job(NAME, job, 0, COMPARE, spec, peer=CONTRIB, cost=150)

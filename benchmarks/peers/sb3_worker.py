@@ -45,10 +45,13 @@ class Worker:
         if request["do"] == "build":
             self.model = make_model(request["config"], seed=0)
             total = request["config"]["total_timesteps"]
-            threading.Thread(target=self._learn, args=(total,), daemon=True).start()
+            self.learning = threading.Thread(target=self._learn, args=(total,), daemon=True)
+            self.learning.start()
             self.pausing.waiting.acquire()
             names = ("stable-baselines3", "sb3-contrib", "torch", "numpy", "gymnasium")
             return {"versions": versions(names)}
+        if not self.learning.is_alive():
+            raise RuntimeError("`learn` has ended, by an error or with its budget spent")
         before = self.model.num_timesteps
         self.pausing.until = before + request["ticks"]
         began = time.perf_counter(), time.process_time()
@@ -57,7 +60,7 @@ class Worker:
         seconds = time.perf_counter() - began[0], time.process_time() - began[1]
         ticks = self.model.num_timesteps - before
         if not ticks:
-            raise RuntimeError("`learn` has ended, by an error or with its budget spent")
+            raise RuntimeError("`learn` has ended by an error")
         return {"ticks": ticks, "seconds": seconds[0], "cpu_seconds": seconds[1]}
 
     def _learn(self, total: int) -> None:
