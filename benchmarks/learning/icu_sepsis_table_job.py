@@ -1,8 +1,9 @@
-"""What a table makes of the same log: a reference for what these episodes can teach.
+"""What a table makes of the same log: a reference beside the networks.
 
 Counts give the transitions and the rewards. Actions that were taken fewer than `least` times are
 not considered, and what the others are worth is lowered by `penalty / sqrt(count)`. Both constants
-are chosen by the exact value, which no learner sees: nothing but luck does better on this log.
+are chosen by the exact value, which no learner sees. It is no bound: networks on the features may
+share what they learn between states.
 """
 
 from __future__ import annotations
