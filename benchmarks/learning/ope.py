@@ -29,7 +29,7 @@ ICU, TASK, SUPPORT, ABSTAINING, COST = (
 SEEDS = (0, 1, 2, 3, 4)
 REPLICATIONS, DRAWS = 100, 20
 RANKED = tuple(round(float(x), 3) for x in np.linspace(0.0, 1.0, 12))
-ESTIMATORS = ("fqe", "wdr", "wis", "pdwis", "is", "pdis")
+ESTIMATORS = ("fqe", "mb", "wdr", "wdr_full", "dr", "wis", "pdwis", "is", "pdis")
 PEER_UPDATES = 10_000
 CANDIDATES = {
     "pendulum": (
@@ -69,7 +69,7 @@ def icu_jobs(options: Options) -> list[Job]:
     jobs += [_icu(options, f"rank-{x:g}", 0, 150, shares=[x], **ranking) for x in RANKED]
     coverage = {
         "episodes": 1_000, "shares": list(SOFT), "updates": 500, "replicates": 16,
-        "hidden_sizes": [128, 256], "fitting": 600, "estimators": ["fqe", "wdr", "wis", "pdwis"],
+        "hidden_sizes": [128, 256], "fitting": 600,
     }  # fmt: skip
     replications = options.seeds if options.quick else range(100, 100 + REPLICATIONS)
     jobs += [_icu(options, "coverage", seed, 100, **coverage) for seed in replications]

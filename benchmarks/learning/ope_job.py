@@ -82,6 +82,7 @@ def _estimates(request: Request, agent: Any, log: Log) -> dict[str, Any]:
         "value": one.value.value,
         "estimates": estimates,
         "effective_size": one.effective_size,
+        "lower_bound": one.lower_bound,
         "unusual": one.unusual,
         "verdict": one.verdict,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_estimates_are_near_the_exact_value(
 ) -> None:
     start, log = policy_with(0.8, tmp_path), with_probabilities(400, 3, tmp_path)
     agent = rl_training.load(start)
-    everything = ("fqe", "wdr", "dr", "wis", "pdwis", "is", "pdis")
+    everything = ("fqe", "wdr", "wdr_full", "dr", "wis", "pdwis", "is", "pdis")
     truth = exact(0.8, 0.9, 400)
     bounded = {**QUICK, "value_range": (0.0, 1.0)}
     for behaviour in ("beta", None):
@@ -192,7 +193,7 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
         "effective sample size",
         "verdict:",
         "such intervals held the truth in",
-        "nominal 95% intervals of wdr held the exact value in",
+        "nominal 95% intervals of pdwis held the exact value in",
         "looked at 3 times",
     ):
         assert word in outcome.out, word
@@ -246,6 +247,9 @@ def test_a_model_of_the_log_follows_the_policy_to_learned_ends_and_the_horizon()
         found = model_based_value(agent.config, agent.algorithm, dataset, options)
         assert found.value == pytest.approx(value, rel=0.2), (discrete, fast, horizon)
         assert found.low <= found.value <= found.high
+    known = replace(options, value_range=(0.0, 1.5))
+    found = model_based_value(agent.config, agent.algorithm, dataset, known)
+    assert found.value == pytest.approx(1.5), "no return leaves the range that is known"
 
 
 def test_a_run_can_depend_on_the_fitted_value_of_held_out_episodes(

@@ -23,7 +23,7 @@ DataOption = Annotated[
 ]
 EstimatorsOption = Annotated[
     str | None,
-    typer.Option("--estimators", help="One or more of fqe,mb,wdr,dr,wis,pdwis,is,pdis."),
+    typer.Option("--estimators", help="One or more of fqe,mb,wdr,wdr_full,dr,wis,pdwis,is,pdis."),
 ]
 GammaOption = Annotated[
     float | None, typer.Option("--gamma", help="Discount; by default that of the run.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 PROBLEM = "ICU-Sepsis, 1,000 episodes, 32 replications"
 COVERAGE: dict[str, tuple[float, float]] = {
     "fqe": (0.88, 0.94),
-    "wdr": (0.69, 0.91),
+    "wdr_full": (0.69, 0.91),
     "wis": (0.91, 0.94),
     "pdwis": (0.12, 0.28),
 }

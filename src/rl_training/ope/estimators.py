@@ -7,6 +7,8 @@ episodes.
 
 Precup, Sutton and Singh 2000 (IS, WIS, PDIS, PDWIS); Jiang and Li 2016 (DR); Thomas and Brunskill
 2016 (WDR). Kept: weights per decision, past the end of an episode its last weight stays.
+Added: WDR by default cuts weights at the square root of N (Ionides 2008; for doubly robust
+estimators of single decisions Su et al. 2020).
 """
 
 from __future__ import annotations
@@ -69,7 +71,25 @@ def doubly_robust(episodes: WeightedEpisodes, values: Values) -> Estimator:
 
 def weighted_doubly_robust(episodes: WeightedEpisodes, values: Values) -> Estimator:
     """WDR: DR whose weights are divided by their sum over the episodes at each step."""
-    weights, before = _scaled(episodes.weights), _scaled(episodes.weights_before)
+    return _weighted_doubly_robust(episodes, values, np.inf)
+
+
+def truncated_doubly_robust(episodes: WeightedEpisodes, values: Values) -> Estimator:
+    """WDR whose weights are cut at the square root of N before they are divided by their sum.
+
+    The sum over t of w_t (r_t + gamma V_{t+1} - Q_t) is 0 on the mean for right values, whatever
+    the weights are, but the outcome of one step is noise, which the largest weight decides. So
+    cutting costs only what the values are wrong by in the mass that was cut, and that vanishes as
+    N grows. The mean of all ratios is 1, which makes the limit free of units.
+    """
+    return _weighted_doubly_robust(episodes, values, float(np.sqrt(episodes.count)))
+
+
+def _weighted_doubly_robust(
+    episodes: WeightedEpisodes, values: Values, largest: float
+) -> Estimator:
+    weights = _scaled(np.minimum(episodes.weights, largest))
+    before = _scaled(np.minimum(episodes.weights_before, largest))
     corrections = weights * (episodes.rewards - values.q)
     baselines = before * values.v
 

@@ -40,7 +40,8 @@ PLAIN: dict[str, Callable[[WeightedEpisodes], weighted.Estimator]] = {
 }
 ROBUST: dict[str, Callable[[WeightedEpisodes, weighted.Values], weighted.Estimator]] = {
     "dr": weighted.doubly_robust,
-    "wdr": weighted.weighted_doubly_robust,
+    "wdr": weighted.truncated_doubly_robust,
+    "wdr_full": weighted.weighted_doubly_robust,
 }
 
 
@@ -94,7 +95,7 @@ def evaluate(
     steps = CountedSteps.of(dataset, options.horizon)
     found: dict[str, Interval] = {}
     fitted, settled = None, True
-    if {"fqe", "wdr", "dr"} & set(wanted):
+    if {"fqe", *ROBUST} & set(wanted):
         shown = None if progress is None else progress("FQE")
         fitted = fit_critics(config, algorithm, dataset, options, shown)
     if "fqe" in wanted:
@@ -120,7 +121,7 @@ def evaluate(
             steps.groups,
         )
         values = None
-        if {"wdr", "dr"} & set(wanted):
+        if ROBUST.keys() & set(wanted):
             assert fitted is not None
             values = fitted.values(dataset, steps, options)
         found |= {

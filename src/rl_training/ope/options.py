@@ -10,6 +10,7 @@ IN_WORDS = {
     "fqe": "fitted Q evaluation",
     "mb": "returns in a learned model",
     "wdr": "weighted doubly robust",
+    "wdr_full": "weighted doubly robust, weights not cut",
     "dr": "doubly robust",
     "wis": "weighted importance sampling",
     "pdwis": "weighted importance sampling per decision",
