@@ -16,6 +16,8 @@ from rl_training.models.dreamer.heads import ImaginedPolicy as ImaginedPolicy
 from rl_training.models.dreamer.heads import TwoHotHead as TwoHotHead
 from rl_training.models.dreamer.heads import two_hot as two_hot
 from rl_training.models.dreamer.heads import two_hot_bins as two_hot_bins
+from rl_training.models.dreamer.latents import one_hot as one_hot
+from rl_training.models.dreamer.latents import sample_one_hot as sample_one_hot
 from rl_training.models.dreamer.layers import SIZES as SIZES
 from rl_training.models.dreamer.layers import Dense as Dense
 from rl_training.models.dreamer.layers import DreamerSize as DreamerSize
@@ -30,8 +32,6 @@ from rl_training.models.dreamer.scan import PLAIN as PLAIN
 from rl_training.models.dreamer.scan import CellWeights as CellWeights
 from rl_training.models.dreamer.scan import ChainInputs as ChainInputs
 from rl_training.models.dreamer.scan import Kernels as Kernels
-from rl_training.models.dreamer.scan import one_hot as one_hot
-from rl_training.models.dreamer.scan import sample_one_hot as sample_one_hot
 from rl_training.models.dreamer.sight import ObservationDecoder as ObservationDecoder
 from rl_training.models.dreamer.sight import ObservationEncoder as ObservationEncoder
 from rl_training.models.dreamer.sight import Sight as Sight

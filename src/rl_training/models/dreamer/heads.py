@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_training.models.dreamer.coders import symexp
+from rl_training.models.dreamer.latents import mixed_with_uniform, one_hot, sample_one_hot
 from rl_training.models.dreamer.layers import Head
 from rl_training.models.dreamer.rssm import exponential_noise
-from rl_training.models.dreamer.scan import mixed_with_uniform, one_hot, sample_one_hot
 from rl_training.models.policies import Policy
 
 BINS = 255

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_training.models.dreamer.latents import mixed_with_uniform, sample_one_hot
 from rl_training.models.dreamer.layers import (
     BlockLinear,
     Dense,
@@ -24,8 +25,6 @@ from rl_training.models.dreamer.scan import (
     Kernels,
     ScanWeights,
     cell_step,
-    mixed_with_uniform,
-    sample_one_hot,
     see_chain,
 )
 
