@@ -85,7 +85,7 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, OfflinePolicyParams)
     }
 
     return_temperature: ReturnTemperature = None
-    """Draw rows by exp(episode's return / this); 0: alike; default 0.1, for Discrete actions 0."""
+    """Sample rows by exp(episode return / this); 0: uniform; default 0.1, Discrete actions 0."""
     policy_lr: LearningRate = 1e-4
     """Learning rate of the policy."""
     min_q_weight: Annotated[NonNegative, Log(0.1, 20.0)] = 5.0
@@ -97,7 +97,7 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, OfflinePolicyParams)
     cloning_weight: NonNegative | None = None
     """Weight of the policy's distance to the data; 1 by default, in the paper's objective 0."""
     calibrate: bool = False
-    """Cal-QL: rate the policy's actions down to the logged returns at most."""
+    """Cal-QL: push values of the policy's actions down no further than the logged returns."""
     lagrange_threshold: Finite | None = None
     """Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default."""
     lagrange_lr: Positive = 3e-4
@@ -105,7 +105,7 @@ class CQLParams(TargetNetworkParams, OfflineToOnlineParams, OfflinePolicyParams)
     backup_entropy: bool = False
     """Put the entropy bonus into the TD target."""
     backup_action: Literal["sampled", "mode"] = "sampled"
-    """Which action of the policy at s' the TD target rates."""
+    """Action of the policy at s' whose value the TD target takes."""
     target_entropy: Finite | None = None
     """Entropy aimed at; default: -4 (the paper's: -1) per component, or 10% of uniform."""
     temperature_lr: LearningRate = 1e-4

@@ -96,17 +96,17 @@ def policy_fingerprint(policy: Policy, *statistics: Tensor) -> str:
 
 class FQEParams(DiscountedParams):
     tau: TargetRate = 5e-3
-    """Share of the way that the target network moves to the critic at each update."""
+    """Rate at which the target network follows the critic, per update."""
     critic_lr: LearningRate = 3e-4
     """Learning rate of the critic."""
     horizon: Count | None = None
     """Steps that are counted; without a horizon all of them, which needs gamma below 1."""
     stochastic: bool = False
-    """Evaluate drawn actions of the policy instead of its likeliest ones."""
+    """Evaluate sampled actions of the policy instead of its likeliest ones."""
     value_range: ValueRange | None = None
     """Smallest and largest possible return, where known; else from the rewards of the data."""
     bootstrap: bool = False
-    """Learn from episodes drawn with replacement by the run's seed: one replicate per seed."""
+    """Learn from episodes resampled with replacement by the run's seed: one replicate per seed."""
     policy: EvaluatedPolicy | None = None
     """The policy that is evaluated, as read from init_from; a run fills it in."""
 

@@ -50,7 +50,7 @@ class MARWILParams(ValueRegressionParams):
     value_coef: Annotated[Positive, Log(0.1, 2.0)] = 1.0
     """Weight of the value loss, and factor of the value network's learning rate."""
     lr: LearningRate = 3e-4
-    """Learning rate of the policy."""
+    """Learning rate of the policy; value_coef scales that of the value network."""
 
 
 def marwil_loss(

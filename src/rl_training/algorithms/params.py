@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from rl_training.algorithms.knob_limits import within_limit
 from rl_training.experiment.config import (
     Count,
     Finite,
@@ -36,38 +37,6 @@ from rl_training.models import (
     NetworkKind,
     Role,
 )
-
-MOST = {
-    "gradient_updates_per_step": 1_000,
-    "epochs": 1_000,
-    "discriminator_updates": 10_000,
-    "model_max_epochs": 100_000,
-    "model_patience": 10_000,
-    "rollout_length": 1_000_000,
-    "final_rollout_length": 1_000_000,
-    "batch_length": 100_000,
-    "n_step": 100_000,
-    "memory_size": 100_000,
-    "sequence_length": 100_000,
-    "burn_in": 100_000,
-    "num_action_samples": 100_000,
-    "num_action_quantiles": 100_000,
-    "num_target_quantiles": 100_000,
-    "num_quantiles": 100_000,
-    "num_atoms": 100_000,
-    "num_fractions": 100_000,
-    "num_cosines": 100_000,
-    "num_critics": 1_000,
-    "num_members": 1_000,
-    "batch_size": 10_000_000,
-    "model_batch_size": 10_000_000,
-    "hidden_sizes": 100_000,
-    "policy_hidden_sizes": 100_000,
-    "critic_hidden_sizes": 100_000,
-    "model_hidden_sizes": 100_000,
-}
-"""Ceilings of knobs that multiply the work of one step or update, far above any use of them:
-beyond, a run would look as if it hung, or die for want of memory."""
 
 
 def _in_order(value: tuple[float, float]) -> tuple[float, float]:
@@ -182,12 +151,7 @@ class Params(AnyParams):
     @field_validator("*")
     @classmethod
     def _no_endless_work(cls, value: Any, info: ValidationInfo) -> Any:
-        most = MOST.get(info.field_name or "")
-        if most is not None and value is not None:
-            asked = max(value) if isinstance(value, tuple) else value
-            if asked > most:
-                raise ValueError(f"expected at most {most:,}, got {asked:g}; lower it")
-        return value
+        return within_limit(info.field_name or "", value)
 
     @property
     def clip_norm(self) -> float | None:
@@ -202,9 +166,9 @@ class OfflinePolicyParams(AnyParams):
     """Knobs of algorithms that learn a policy from data: what acts, and which episodes count."""
 
     policy_average: Annotated[Fraction, Choices((0.0, 1e-3, 5e-3), by_default=False)] = 0.0
-    """Share by which an average of the policy's weights, which then acts, follows; 0: none."""
+    """Rate of a moving average of the policy's weights, which then acts; 0 for none."""
     return_temperature: ReturnTemperature = 0.0
-    """Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike."""
+    """Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform."""
 
     @property
     def averaging(self) -> float:
@@ -219,7 +183,7 @@ class NetworkParams(Params, OwnNetworkParams):
     """Network knobs of algorithms that use MLPs."""
 
     activation: Activation = "relu"
-    """Function behind every hidden layer."""
+    """Function after every hidden layer."""
     layer_norm: bool = False
     """LayerNorm before the activations of critics and value networks."""
 
@@ -288,7 +252,7 @@ class TargetNetworkParams(DiscountedParams, ActorCriticParams):
     """Knobs of algorithms that bootstrap from slowly moving critics."""
 
     tau: TargetRate = 5e-3
-    """Share of the way that target networks move to the online ones at each update."""
+    """Rate at which target networks follow the online ones, per update."""
     policy_lr: LearningRate = 3e-4
     """Learning rate of the policy."""
     critic_lr: LearningRate = 3e-4

@@ -91,7 +91,7 @@ class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     squash_mean: bool = False
     """Bound the mean of Box actions by a tanh, as the policies trained on data do."""
     lr: LearningRate = 3e-4
-    """Learning rate of the policy."""
+    """Learning rate of the policy; value_coef scales that of the value network."""
     adam_eps: Positive = 1e-8
     """Epsilon of Adam; larger values slow down weights with small gradients."""
 

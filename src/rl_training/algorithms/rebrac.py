@@ -45,7 +45,7 @@ class ReBRACParams(DeterministicParams, OfflinePolicyParams):
     critic_lr: LearningRate = 1e-3
     """Learning rate of the critics."""
     return_temperature: ReturnTemperature = None
-    """Draw rows by exp(episode's return / this); 0: alike; default 0.1, without episodes 0."""
+    """Sample rows by exp(episode return / this); 0: uniform; default 0.1, without episodes 0."""
     policy_penalty: Annotated[NonNegative, Log(1e-3, 1.0)] = 0.3
     """Weight of the distance from the policy's action to the data's."""
     critic_penalty: Annotated[NonNegative, Log(1e-3, 1.0)] = 0.3

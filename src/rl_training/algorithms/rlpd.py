@@ -56,7 +56,7 @@ class RLPDParams(OfflineToOnlineParams, NetworkKindParams):
     learning_starts: NonNegativeInt = 5_000
     """Environment steps before the first update; random unless the policy has learned before."""
     gradient_updates_per_step: UpdatesPerStep = 20.0
-    """Critic updates per environment step; the policy makes one step to a round of them."""
+    """Critic updates per environment step; the policy is updated once per round of them."""
     num_critics: Count = 10
     """Critics in the ensemble."""
     num_min_critics: Count = 2

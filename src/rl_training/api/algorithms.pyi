@@ -113,9 +113,9 @@ class BC(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -125,7 +125,7 @@ class BC(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of the policy.
         action_distribution = 'gaussian'
@@ -166,9 +166,9 @@ class AWR(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -178,7 +178,7 @@ class AWR(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -240,9 +240,9 @@ class MARWIL(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -252,7 +252,7 @@ class MARWIL(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -272,7 +272,7 @@ class MARWIL(ManagedAlgorithm):
         value_coef = 1.0
             Weight of the value loss, and factor of the value network's learning rate.
         lr = 0.0003
-            Learning rate of the policy.
+            Learning rate of the policy; value_coef scales that of the value network.
     """
 
     algo: ClassVar[str]
@@ -311,9 +311,9 @@ class CRR(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -323,7 +323,7 @@ class CRR(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -333,7 +333,7 @@ class CRR(ManagedAlgorithm):
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -399,9 +399,9 @@ class IQL(ManagedAlgorithm):
         gradient_updates_per_step = 1.0
             Updates per environment step; fractions are kept exactly over time.
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -411,7 +411,7 @@ class IQL(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -425,7 +425,7 @@ class IQL(ManagedAlgorithm):
         offline_batch_ratio = 0.5
             Share of every minibatch that is prior data, to the nearest whole row.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -494,9 +494,9 @@ class AWAC(ManagedAlgorithm):
         gradient_updates_per_step = 1.0
             Updates per environment step; fractions are kept exactly over time.
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -506,7 +506,7 @@ class AWAC(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -520,7 +520,7 @@ class AWAC(ManagedAlgorithm):
         offline_batch_ratio = 0.5
             Share of every minibatch that is prior data, to the nearest whole row.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -578,9 +578,9 @@ class CQL(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = None
-            Draw rows by exp(episode's return / this); 0: alike; default 0.1, for Discrete actions 0.
+            Sample rows by exp(episode return / this); 0: uniform; default 0.1, Discrete actions 0.
         buffer_capacity = 1000000
             Transitions the replay holds; the oldest are overwritten.
         learning_starts = 1000
@@ -598,7 +598,7 @@ class CQL(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -612,7 +612,7 @@ class CQL(ManagedAlgorithm):
         offline_batch_ratio = 0.5
             Share of every minibatch that is prior data, to the nearest whole row.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0001
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -626,7 +626,7 @@ class CQL(ManagedAlgorithm):
         cloning_weight = None
             Weight of the policy's distance to the data; 1 by default, in the paper's objective 0.
         calibrate = False
-            Cal-QL: rate the policy's actions down to the logged returns at most.
+            Cal-QL: push values of the policy's actions down no further than the logged returns.
         lagrange_threshold = None
             Tune a multiplier of the term so that min_q_weight * gap stays near this; off by default.
         lagrange_lr = 0.0003
@@ -634,7 +634,7 @@ class CQL(ManagedAlgorithm):
         backup_entropy = False
             Put the entropy bonus into the TD target.
         backup_action = 'sampled'
-            Which action of the policy at s' the TD target rates.
+            Action of the policy at s' whose value the TD target takes.
         target_entropy = None
             Entropy aimed at; default: -4 (the paper's: -1) per component, or 10% of uniform.
         temperature_lr = 0.0001
@@ -691,9 +691,9 @@ class TD3BC(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = 0.0
-            Draw rows in proportion to exp(return of their episode, in 0..1, / this); 0: all alike.
+            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -703,7 +703,7 @@ class TD3BC(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -713,7 +713,7 @@ class TD3BC(ManagedAlgorithm):
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -765,9 +765,9 @@ class ReBRAC(ManagedAlgorithm):
     Knobs, beside the keys of the configuration:
 
         policy_average = 0.0
-            Share by which an average of the policy's weights, which then acts, follows; 0: none.
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         return_temperature = None
-            Draw rows by exp(episode's return / this); 0: alike; default 0.1, without episodes 0.
+            Sample rows by exp(episode return / this); 0: uniform; default 0.1, without episodes 0.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 1024
@@ -777,7 +777,7 @@ class ReBRAC(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = True
             LayerNorm before the activations of the critics.
         policy_hidden_sizes = None
@@ -787,7 +787,7 @@ class ReBRAC(ManagedAlgorithm):
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0001
             Learning rate of the policy.
         critic_lr = 0.001
@@ -858,7 +858,7 @@ class SAC(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -868,7 +868,7 @@ class SAC(ManagedAlgorithm):
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -944,7 +944,7 @@ class TD3(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -954,7 +954,7 @@ class TD3(ManagedAlgorithm):
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -1017,7 +1017,7 @@ class RLPD(ManagedAlgorithm):
         train_frequency = 1
             Environment steps between two rounds of updates.
         gradient_updates_per_step = 20.0
-            Critic updates per environment step; the policy makes one step to a round of them.
+            Critic updates per environment step; the policy is updated once per round of them.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -1027,7 +1027,7 @@ class RLPD(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = True
             Standardise every hidden layer of the critics before its ReLU.
         policy_hidden_sizes = None
@@ -1037,7 +1037,7 @@ class RLPD(ManagedAlgorithm):
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -1125,7 +1125,7 @@ class MBPO(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -1173,7 +1173,7 @@ class MBPO(ManagedAlgorithm):
         real_ratio = 0.05
             Fraction of every minibatch that is real, to the nearest row.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -1263,7 +1263,7 @@ class MOPO(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -1311,7 +1311,7 @@ class MOPO(ManagedAlgorithm):
         real_ratio = 0.05
             Fraction of every minibatch that is real, to the nearest row.
         tau = 0.005
-            Share of the way that target networks move to the online ones at each update.
+            Rate at which target networks follow the online ones, per update.
         policy_lr = 0.0003
             Learning rate of the policy.
         critic_lr = 0.0003
@@ -1414,7 +1414,7 @@ class DQN(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of the value network.
         gamma = 0.99
@@ -1524,7 +1524,7 @@ class C51(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of the value network.
         gamma = 0.99
@@ -1637,7 +1637,7 @@ class QRDQN(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of the value network.
         gamma = 0.99
@@ -1750,7 +1750,7 @@ class IQN(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of the value network.
         gamma = 0.99
@@ -1872,7 +1872,7 @@ class FQF(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of the value network.
         gamma = 0.99
@@ -1986,7 +1986,7 @@ class PPO(ManagedAlgorithm):
         grad_clip = 0.5
             Maximum gradient norm per network.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         policy_hidden_sizes = None
@@ -2024,7 +2024,7 @@ class PPO(ManagedAlgorithm):
         squash_mean = False
             Bound the mean of Box actions by a tanh, as the policies trained on data do.
         lr = 0.0003
-            Learning rate of the policy.
+            Learning rate of the policy; value_coef scales that of the value network.
         adam_eps = 1e-08
             Epsilon of Adam; larger values slow down weights with small gradients.
     """
@@ -2235,23 +2235,23 @@ class FQE(ManagedAlgorithm):
         grad_clip = None
             Largest gradient norm per network; none by default.
         activation = 'relu'
-            Function behind every hidden layer.
+            Function after every hidden layer.
         layer_norm = False
             LayerNorm before the activations of critics and value networks.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
         tau = 0.005
-            Share of the way that the target network moves to the critic at each update.
+            Rate at which the target network follows the critic, per update.
         critic_lr = 0.0003
             Learning rate of the critic.
         horizon = None
             Steps that are counted; without a horizon all of them, which needs gamma below 1.
         stochastic = False
-            Evaluate drawn actions of the policy instead of its likeliest ones.
+            Evaluate sampled actions of the policy instead of its likeliest ones.
         value_range = None
             Smallest and largest possible return, where known; else from the rewards of the data.
         bootstrap = False
-            Learn from episodes drawn with replacement by the run's seed: one replicate per seed.
+            Learn from episodes resampled with replacement by the run's seed: one replicate per seed.
         policy = None
             The policy that is evaluated, as read from init_from; a run fills it in.
     """
