@@ -14,12 +14,16 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+LONGEST_CYCLE = 10
+"""Updates of the longest cycle of delayed steps of which every phase has a form of its own."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _traced: ContextVar[bool] = ContextVar("traced", default=False)
 _recorded: ContextVar[bool] = ContextVar("recorded", default=False)
 _agents: ContextVar[int | None] = ContextVar("agents", default=None)
+_phase: ContextVar[int | None] = ContextVar("phase", default=None)
 _interruption: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar(
     "interruption", default=None
 )
@@ -67,6 +71,17 @@ def batching(agents: int) -> Iterator[None]:
         _agents.reset(before)
 
 
+@contextmanager
+def in_phase(phase: int) -> Iterator[None]:
+    """While active, the update is known to be the `phase`-th, from 0, of a cycle of updates: steps
+    that are not due in it are left out instead of masked."""
+    before = _phase.set(phase)
+    try:
+        yield
+    finally:
+        _phase.reset(before)
+
+
 def between_graphs(work: Callable[[], None]) -> None:
     """Do work that no CUDA graph can hold, such as a launch of another library's graph.
 
@@ -105,6 +120,11 @@ def without_gradients(function: Callable[P, R]) -> Callable[P, R]:
             torch._C._set_grad_enabled(True)
 
     return run
+
+
+def current_phase() -> int | None:
+    """The place of the update in its cycle, where a form of its own is made for it."""
+    return _phase.get()
 
 
 def is_traced() -> bool:

@@ -82,6 +82,9 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     """Whether the policy has a carry from step to step; knobs may decide."""
     slow_to_compile: bool = False
     """Whether an update has so many operations that it is not compiled by default."""
+    cycle: int = 1
+    """Updates after which its delayed steps repeat: a run makes a form of the update for each place
+    in the cycle, without the steps that are not due there; knobs may decide."""
     learns_in: str | None = None
     """The method that learns from a batch by the same operations on tensors every time, if long
     online runs on the host are to record it; knobs may decide."""

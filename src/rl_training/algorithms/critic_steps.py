@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.critics import td_loss, td_target
 from rl_training.algorithms.functional import Loss, Metrics, critic_loss
+from rl_training.algorithms.learner import Due
 from rl_training.models import (
     ActionValueCritic,
     CategoricalCritic,
@@ -62,7 +63,7 @@ def critic_step(
 
 
 def policy_step(
-    algorithm: Algorithm, policy: nn.Module, loss: Callable[[], Loss], due: Tensor | None = None
+    algorithm: Algorithm, policy: nn.Module, loss: Callable[[], Loss], due: Due = None
 ) -> Metrics:
     """One step of the policy, which for CrossQ normalises by its batch."""
     if algorithm.params.network_kind != "crossq":
@@ -74,7 +75,8 @@ def policy_step(
         return Loss(total, {**metrics, **found})
 
     metrics = algorithm.minimize(by_batch, "policy", due=due)
-    absorb_statistics(policy, metrics, due)
+    if due is not False:
+        absorb_statistics(policy, metrics, due if isinstance(due, Tensor) else None)
     return metrics
 
 

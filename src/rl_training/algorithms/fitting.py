@@ -103,7 +103,7 @@ class Fitting:
     ) -> None:
         self.model, self.optimizer, self.params = model, optimizer, params
         self.device = model.elites.device
-        self.slow_to_compile = self.fuses = False
+        self.slow_to_compile, self.fuses, self.cycle = False, False, 1
         width, obs_dim = model.targets.mean.shape[0], model.obs_dim
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -246,6 +246,9 @@ class Fitting:
         self.failed.copy_(torch.where(self.failed.any(), self.failed, ~torch.isfinite(losses)))
 
     # --- for an engine ------------------------------------------------------------------------
+
+    def phase(self) -> int:
+        return 0
 
     def attached(self) -> AbstractContextManager[None]:
         return nullcontext()

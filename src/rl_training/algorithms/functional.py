@@ -84,10 +84,12 @@ def collapsed_weights(metrics: Mapping[str, float]) -> str | None:
 
 @without_gradients
 def soft_update(
-    target: nn.Module, online: nn.Module, tau: float, due: Tensor | None = None
+    target: nn.Module, online: nn.Module, tau: float, due: Tensor | bool | None = None
 ) -> None:
     """target <- target + tau * (online - target), for every parameter at once, where `due`."""
-    move_towards(_parameters_of(target), _parameters_of(online), tau, due)
+    if due is not False:
+        mask = due if isinstance(due, Tensor) else None
+        move_towards(_parameters_of(target), _parameters_of(online), tau, mask)
 
 
 def _parameters_of(module: nn.Module) -> list[Tensor]:

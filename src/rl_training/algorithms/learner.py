@@ -13,7 +13,7 @@ from rl_training.algorithms.functional import Loss, Metrics, clipped_gradients, 
 from rl_training.algorithms.optim import Optimizer
 from rl_training.algorithms.params import AnyParams
 from rl_training.algorithms.swap import replaced
-from rl_training.execution import is_batched
+from rl_training.execution import current_phase, is_batched
 from rl_training.experiment.state import Stored
 
 P = TypeVar("P", bound=AnyParams, default=Any)
@@ -21,6 +21,10 @@ P = TypeVar("P", bound=AnyParams, default=Any)
 
 RandomRows = Callable[[torch.Generator | None, int], Tensor]
 """Maps (generator, n) to n rows of random numbers on the device; None is the default generator."""
+
+
+Due = Tensor | bool | None
+"""Whether a step is taken: a 0-d mask, or what is known before the update; None is True."""
 
 
 class DrawnAhead(Protocol):
@@ -55,13 +59,16 @@ class Learner(nn.Module, Generic[P]):
         device = self.update_count.device
         return self.random(lambda g, n: torch.rand(n, *shape, generator=g, device=device))
 
-    def minimize(self, loss: Callable[[], Loss], *names: str, due: Tensor | None = None) -> Metrics:
+    def minimize(self, loss: Callable[[], Loss], *names: str, due: Due = None) -> Metrics:
         """One backward pass and one step of each named optimiser.
 
         The only place where gradients are taken. Gradients reach the parameters of the
-        named optimisers and no others, and are clipped per optimiser. `due` is a 0-d mask for
-        steps that are not taken at every update: see `is_due`.
+        named optimisers and no others, and are clipped per optimiser. `due` is for steps that
+        are not taken at every update, as `is_due` gives it; if it is False, nothing is computed
+        and there are no metrics.
         """
+        if due is False:
+            return {}
         optimizers = [self.optimizers[name] for name in names]
         parameters = [p for optimizer in optimizers for p in optimizer.parameters]
         gradients, metrics = self._gradients(loss, parameters)
@@ -71,12 +78,19 @@ class Learner(nn.Module, Generic[P]):
             start += len(own)
             if clip is not None:
                 own = clipped_gradients(own, clip)
-            optimizer.step(own, due)
+            optimizer.step(own, due if isinstance(due, Tensor) else None)
         return {key: x.detach() if x.requires_grad else x for key, x in metrics.items()}
 
-    def is_due(self, interval: int) -> Tensor | None:
-        """The mask of a step that is taken in the first of every `interval` updates."""
-        return None if interval == 1 else (self.update_count - 1) % interval == 0
+    def is_due(self, interval: int) -> Due:
+        """Whether a step that is taken in the first of every `interval` updates is due.
+
+        Where the run knows the place of the update in the algorithm's `cycle`, that is True or
+        False, else a 0-d mask; None if it always is.
+        """
+        if interval == 1:
+            return None
+        phase = current_phase()
+        return (self.update_count - 1) % interval == 0 if phase is None else phase % interval == 0
 
     def _gradients(
         self, loss: Callable[[], Loss], parameters: list[Tensor]

@@ -78,8 +78,7 @@ class SACAlgorithm(Algorithm[S, Batch]):
 
     def __init__(self, spaces: Spaces, params: S, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
-        if params.policy_delay > 1:
-            self.learns_in = None  # a branch: not every update has a step of the policy
+        self.cycle = params.policy_delay
         self.model = self.actor_and_critics()
         self.target_critics = make_targets(self, self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.3)

@@ -78,6 +78,7 @@ class DeterministicActorCritic(Algorithm[D, Batch]):
 
     def __init__(self, spaces: Spaces, params: D, normalize_observations: bool = False) -> None:
         super().__init__(spaces, params, normalize_observations)
+        self.cycle = params.policy_delay
         actions, noise = spaces.action_dim, params.acting_noise
         self.actor = DeterministicPolicy(self.observed(), actions, self.layers("policy"), noise)
         self.critics = self.make_critics()
@@ -128,6 +129,7 @@ class TD3Algorithm(DeterministicActorCritic[TD3Params]):
 
     Params = TD3Params
     loop: ClassVar[str] = "off_policy"
+    learns_in: str | None = "update"
     paper: ClassVar[str] = "Fujimoto et al. 2018"
     summary: ClassVar[str] = "continuous control with a deterministic policy and twin critics"
 

@@ -30,6 +30,11 @@ class Learner(Protocol):
     slow_to_compile: bool
     fuses: bool
     """Whether it is compiled in pieces with gradients of their own, at its first update."""
+    cycle: int
+    """Updates after which delayed steps repeat."""
+
+    def phase(self) -> int:
+        """The place of the next update in the cycle."""
 
     def attached(self) -> AbstractContextManager[None]:
         """While active, the algorithm uses what belongs to the run: random numbers sampled ahead
@@ -84,6 +89,7 @@ class SingleLearner:
         seed: int | None = None,
     ) -> None:
         self.algorithm, self.draw, self.learned, self.touched = algorithm, draw, learned, touched
+        self.cycle = algorithm.cycle
         self.device = algorithm.update_count.device
         self.slow_to_compile = algorithm.slow_to_compile
         self.fuses = bool(algorithm.fused_pieces())
@@ -93,6 +99,9 @@ class SingleLearner:
             self._attached.values["drawn_ahead"] = self.random
         self._step: Callable[..., Metrics] = algorithm.step
         self._whole: Callable[[], Metrics] = self._draw_and_step
+
+    def phase(self) -> int:
+        return int(self.algorithm.update_count) % self.cycle
 
     def attached(self) -> Attached:
         return self._attached
@@ -162,7 +171,7 @@ class VmapLearner:
         touched: Sequence[Tensor] = (),
     ) -> None:
         self.agents, self.draw, self.batches, self.touched = agents, draw, batches, touched
-        self.device = agents[0].update_count.device
+        self.device, self.cycle = agents[0].update_count.device, agents[0].cycle
         self.slow_to_compile, self.fuses = agents[0].slow_to_compile, False
         self.template = copy.deepcopy(agents[0])
         self.random = random_blocks(self.template, self._draw_once, seeds)
@@ -181,6 +190,9 @@ class VmapLearner:
             assert self.draw is not None
             return self.draw(agent)
         return tree_map(lambda x: x[0] if isinstance(x, Tensor) else x, self.batches())
+
+    def phase(self) -> int:
+        return int(self.agents[0].update_count) % self.cycle
 
     def attached(self) -> AbstractContextManager[None]:
         return nullcontext()  # the template belongs to this learner

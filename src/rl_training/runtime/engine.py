@@ -14,7 +14,7 @@ import torch
 
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.global_random import untouched_randomness
-from rl_training.execution import interrupted_by
+from rl_training.execution import LONGEST_CYCLE, in_phase, interrupted_by
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner, SingleLearner, VmapLearner
 from rl_training.runtime.compiling import COMPILER_OPTIONS
@@ -56,7 +56,8 @@ class Engine:
 
     `mode` is how updates run and `reason` why; a resumed run keeps its mode. A captured update
     must not sync with the host; one that does is run eagerly instead, with a note. Metrics are
-    valid until the next call. All engines of a run share its link.
+    valid until the next call; those of a delayed step are of the last update that took it. All
+    engines of a run share its link.
     """
 
     def __init__(
@@ -68,7 +69,10 @@ class Engine:
         )
         self.link = link or RunLink()
         self.notes, self.pause = self.link.notes, self.link.pause
-        self._graphs: dict[int, Recording] = {}
+        self._graphs: dict[tuple[int, int], Recording] = {}  # by number of updates, first phase
+        self._cycle = learner.cycle if learner.cycle <= LONGEST_CYCLE else 1
+        self._many = MANY - MANY % self._cycle  # ends in the phase in which it began
+        self._metrics: Metrics = {}
         self._uncompiled = False
         self._chunk = MANY if self.mode in ("graph", "compiled_graph") else 1
         if self.mode in ("compile", "compiled_graph"):
@@ -135,28 +139,37 @@ class Engine:
             with self._taken_back(), self.pause:
                 self.learner.update()
             self._uncompiled = False
+        # a run that was restored, or whose update was undone, is in another phase
+        phase = self.learner.phase() if self._cycle > 1 else 0
         if self.mode in ("graph", "compiled_graph"):
             with torch.cuda.device(self.learner.device):
-                return self._replay(updates)
-        metrics: Metrics = {}
-        for _ in range(updates):
-            metrics = self.learner.update()
-        return metrics
+                updates, phase = self._replay(updates, phase)
+        for i in range(updates):
+            self._metrics = self._update(phase + i, self._metrics)
+        return self._metrics
 
-    def _replay(self, updates: int) -> Metrics:
-        for count in (MANY, 1):
-            if updates >= count and count not in self._graphs:
-                self._capture(count)
-        if not self._graphs:
-            return self._run(updates)
-        for count, recording in sorted(self._graphs.items(), reverse=True):
-            while updates >= count:
-                for piece in recording.pieces:
-                    piece()
-                metrics, updates = recording.metrics, updates - count
-        return metrics
+    def _update(self, phase: int, metrics: Metrics) -> Metrics:
+        """One update; `metrics` are those before it."""
+        if self._cycle == 1:
+            return self.learner.update()
+        with in_phase(phase % self._cycle):
+            return {**metrics, **self.learner.update()}
 
-    def _capture(self, updates: int) -> None:
+    def _replay(self, updates: int, phase: int) -> tuple[int, int]:
+        """Run captured updates; returns how many are left, and their phase, if none can be
+        captured."""
+        while updates:
+            count = self._many if updates >= self._many else 1
+            found = self._graphs.get((count, phase)) or self._capture(count, phase)
+            if found is None:
+                break
+            for piece in found.pieces:
+                piece()
+            self._metrics = {**self._metrics, **found.metrics}
+            updates, phase = updates - count, (phase + count) % self._cycle
+        return updates, phase
+
+    def _capture(self, updates: int, phase: int) -> Recording | None:
         """Capture some updates. Weights and random state are unchanged afterwards, so that every
         update of a run, resumed or not, is the same work."""
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
@@ -166,14 +179,16 @@ class Engine:
                 stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
-                    for _ in range(WARM_UP):
-                        self.learner.update()
+                    for i in range(max(WARM_UP, self._cycle)):
+                        self._update(phase + i, {})
                     with no_host_sync():
-                        self.learner.update()
+                        for i in range(self._cycle):
+                            self._update(phase + i, {})
                 torch.cuda.current_stream().wait_stream(stream)
+            metrics: Metrics = {}
             with self._taken_back(), captured() as pieces:
-                for _ in range(updates):
-                    metrics = self.learner.update()
+                for i in range(updates):
+                    metrics = self._update(phase + i, metrics)
         except RuntimeError as error:
             torch.cuda.synchronize()
             # An aborted capture would leave the generator in capture mode.
@@ -181,8 +196,9 @@ class Engine:
             why = (str(error).strip().splitlines() or ["no reason given"])[0]
             self.notes.append(f"the update cannot be captured, it runs eagerly ({why})")
             self.mode = "eager"
-            return
-        self._graphs[updates] = Recording(pieces, metrics)
+            return None
+        self._graphs[updates, phase] = Recording(pieces, metrics)
+        return self._graphs[updates, phase]
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:

@@ -13,13 +13,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rl_training.algorithms.functional import Metrics
-from rl_training.execution import tracing
+from rl_training.execution import current_phase, tracing
 from rl_training.runtime.compiling import COMPILER_OPTIONS
 from rl_training.runtime.signals import Pause
 
 
 class Recorded:
-    """A function of tensors, recorded as operations for the shapes of its first call.
+    """A function of tensors, recorded as operations for the shapes of its first call, in each phase
+    of a cycle of updates.
 
     It is traced by running it once, which `taken_back` undoes: what vmap and gradients do becomes
     ordinary operations, which run without their bookkeeping and give the same bits. Tracing is
@@ -33,21 +34,22 @@ class Recorded:
         pause: Pause,
     ) -> None:
         self.function, self.taken_back, self.pause = function, taken_back, pause
-        self._ready: Callable[..., Metrics] | None = None
+        self._ready: dict[int | None, Callable[..., Metrics]] = {}  # by the phase of the update
 
     def __call__(self, *arguments: Any) -> Metrics:
         leaves, structure = tree_flatten(arguments)
         given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if self._ready is None:
+        phase = current_phase()
+        if phase not in self._ready:
 
             def function(tensors: list[Tensor]) -> Metrics:
                 rest = iter(tensors)
                 filled = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
                 return self.function(*tree_unflatten(filled, structure))
 
-            self._ready = self._prepared(function, given)
+            self._ready[phase] = self._prepared(function, given)
         with torch.no_grad():
-            return self._ready(given)
+            return self._ready[phase](given)
 
     def _prepared(
         self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]

@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.execution import recording, without_gradients
+from rl_training.execution import LONGEST_CYCLE, current_phase, recording, without_gradients
 from rl_training.models.mlp import hooks_of
 from rl_training.runtime.recording import Recorded, lighten
 from rl_training.runtime.signals import Pause
@@ -32,9 +32,10 @@ OURS = {"rl_training", "torch"}
 
 def can_be_scripted(algorithm: Algorithm) -> bool:
     """Whether its updates are known to do nothing that is not an operation on tensors: those of
-    others may count in Python, or ask for a number."""
+    others may count in Python, ask for a number, or branch on their count."""
     modules = {type(module).__module__.partition(".")[0] for module in algorithm.modules()}
-    return algorithm.learns_in is not None and modules <= OURS
+    branches = algorithm.cycle > LONGEST_CYCLE
+    return algorithm.learns_in is not None and modules <= OURS and not branches
 
 
 class Scripted(Recorded):
@@ -53,20 +54,22 @@ class Scripted(Recorded):
     ) -> None:
         super().__init__(function, taken_back, pause)
         self._hooks = [hooks for module in algorithm.modules() for hooks in hooks_of(module)]
-        self._shapes: list[torch.Size] | None = None
+        self._shapes: dict[int | None, list[torch.Size]] = {}
 
     def __call__(self, *arguments: Any) -> Metrics:
         (batch,) = arguments
         if any(self._hooks):
             return self.function(batch)
         given = [field for field in batch if field is not None]
-        if self._shapes is None:
-            self._shapes = self._prepare(batch, given)
-        if self._ready is None or self._shapes != [field.shape for field in given]:
+        phase = current_phase()
+        if phase not in self._shapes:
+            self._shapes[phase] = self._prepare(phase, batch, given)
+        ready = self._ready.get(phase)
+        if ready is None or self._shapes[phase] != [field.shape for field in given]:
             return self.function(batch)
-        return self._ready(given)
+        return ready(given)
 
-    def _prepare(self, batch: Any, given: list[Any]) -> list[torch.Size]:
+    def _prepare(self, phase: int | None, batch: Any, given: list[Any]) -> list[torch.Size]:
         names: list[str] = []
 
         def function(tensors: list[Tensor]) -> list[Tensor]:
@@ -84,7 +87,7 @@ class Scripted(Recorded):
                 recorded = self._traced(function, given)  # type: ignore[arg-type]
             lighten(recorded)
             with self.taken_back(), self.pause:
-                self._ready = script(recorded, given, names)
+                self._ready[phase] = script(recorded, given, names)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             return []  # an operation that it does not take; what is wrong, the method itself says
         return [field.shape for field in given]
@@ -119,10 +122,13 @@ def script(
     ]
     values = [*given, *start[len(given) :]]
     steps: list[Step] = []
+    # drawn as well, because the numbers after them have to be the same
+    kept = _unused_draws(nodes)
     with UNCHANGED:
         for group in _groups(node for node in nodes if node.op == "call_function"):
             alone = group[0]
-            step = _write(alone, place) if _writes_lists(alone) else _segment(group, place, values)
+            writes = _writes_lists(alone)
+            step = _write(alone, place) if writes else _segment(group, place, values, kept)
             step(values)
             steps.append(step)
     (returned,) = nodes[-1].args
@@ -150,19 +156,33 @@ def _writes_lists(node: Node) -> bool:
     )
 
 
+def _unused_draws(nodes: Sequence[Node]) -> set[Node]:
+    """Random numbers that nothing written or returned depends on."""
+    unused: set[Node] = set()
+    for node in reversed(nodes):
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and not schema.is_mutable and unused.issuperset(node.users):
+            unused.add(node)
+    return {
+        node
+        for node in unused
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    }
+
+
 def _groups(nodes: Iterable[Node]) -> Iterator[list[Node]]:
     """Nodes in their order, cut before and after those that write to lists."""
     for _, group in groupby(nodes, key=lambda node: node if _writes_lists(node) else None):
         yield list(group)
 
 
-def _segment(group: list[Node], place: dict[Node, int], values: Values) -> Step:
-    """A script of some operations."""
+def _segment(group: list[Node], place: dict[Node, int], values: Values, kept: set[Node]) -> Step:
+    """A script of some operations, of which `kept` are executed although nothing uses them."""
     inside = set(group)
     takes = list(
         dict.fromkeys(x for node in group for x in node.all_input_nodes if x not in inside)
     )
-    gives = [node for node in group if not inside.issuperset(node.users)]
+    gives = [node for node in group if node in kept or not inside.issuperset(node.users)]
     graph, copies = Graph(), {}
     for node in takes:
         copies[node] = graph.placeholder(node.name)

@@ -146,12 +146,15 @@ class WorldStatistics:
 class StepLearner:
     """One step of all worlds as work of an engine: eager, or captured in a CUDA graph."""
 
-    slow_to_compile, fuses = True, False
+    slow_to_compile, fuses, cycle = True, False, 1
 
     def __init__(
         self, step: Callable[[], None], touched: Callable[[], list[Tensor]], device: torch.device
     ) -> None:
         self._step, self.tensors, self.device = step, touched, device
+
+    def phase(self) -> int:
+        return 0
 
     def attached(self) -> AbstractContextManager[None]:
         return nullcontext()
