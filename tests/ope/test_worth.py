@@ -90,6 +90,9 @@ def test_estimates_are_near_the_exact_value(
     assert found.supported
     assert found.verdict.startswith("better than the behaviour"), found.verdict
     assert found.extra["rows_trained_on"] is None or found.extra["rows_trained_on"] >= 0.0
+    said = str(found).splitlines()
+    assert said[0].startswith(f"fqe {found.value.value:.4g}, 95% interval [")
+    assert said[-1] == f"verdict: {found.verdict}"
 
 
 def test_behaviour_by_record_and_by_cloning() -> None:
@@ -162,6 +165,39 @@ def test_abstaining_counts_and_takes_the_likeliest_discrete_action() -> None:
     assert (never(seen) == 1).any(), "action 1 is the log's likeliest"
     assert never.decisions == 50
     assert never.fallbacks == int((never(seen) == 1).sum())
+
+
+def test_actions_that_a_mask_forbids_have_no_support_and_are_never_fallen_back_to() -> None:
+    rng = np.random.default_rng(0)
+    rows = 600
+    mask = np.ones((rows, 3), bool)
+    mask[np.arange(rows), rng.integers(0, 2, rows)] = False  # of actions 0 and 1 one is allowed
+    often = np.where(mask[:, 0], 0, 1)
+    data = {
+        "observations": rng.normal(size=(rows, 2)).astype(np.float32),
+        "actions": np.where(rng.random(rows) < 0.8, often, 2),
+        "rewards": np.ones(rows, np.float32),
+        "terminations": np.arange(rows) % 5 == 4,
+        "truncations": np.zeros(rows, bool),
+        "action_mask": mask,
+    }
+    agent = rl_training.BC(dataset=data, hidden_sizes=[8], device="cpu")
+    agent.fit_support(data)
+    seen = np.concatenate([data["observations"], mask], 1).astype(np.float32)
+    assert agent.support(seen, 1 - often).max() < 0.01, "none of the log's actions is as unusual"
+    assert np.median(agent.support(seen, often)) > 0.3
+    careful = agent.abstaining(below=0.99)
+    chosen = careful.predict(seen)[0]
+    assert mask[np.arange(rows), chosen].all()
+    assert careful.fallbacks > 0
+    apart, _ = careful.predict(data["observations"][0], action_mask=mask[0])
+    assert apart == chosen[0]
+    with pytest.raises(ConfigError, match=r"^deterministic: an abstaining policy"):
+        careful.predict(seen, deterministic=False)
+    cloned = estimated_behaviour(load_transition_dataset(data), updates=100, hidden_sizes=(8,))
+    assert cloned.probabilities is not None
+    assert (cloned.probabilities[~mask] == 0.0).all()
+    np.testing.assert_allclose(cloned.probabilities.sum(1), 1.0)
 
 
 def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Command) -> None:

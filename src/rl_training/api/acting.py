@@ -263,8 +263,22 @@ class AbstainingPolicy:
         """How many of them were the log's action instead of the policy's."""
         return self._choose.fallbacks
 
-    def predict(self, observation: Any, state: Any = None) -> tuple[Array, Any]:
-        """As `ManagedAlgorithm.predict`, always deterministic."""
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
+    ) -> tuple[Array, Any]:
+        """As `ManagedAlgorithm.predict`, for deterministic actions only."""
+        if not deterministic:
+            raise ConfigError(
+                "deterministic: an abstaining policy takes its likeliest action or the log's; "
+                "leave it at True"
+            )
+        if action_mask is not None:
+            observation = with_mask(observation, action_mask, self.agent.algorithm.spaces)
         rows, alone = insight.observation_rows(self.agent.algorithm, observation, "predict")
         taken = env_actions(self.agent.algorithm, self._choose(rows))
         actions = insight.user_actions(self.agent.algorithm, taken)

@@ -23,6 +23,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import DataError
 from rl_training.models import BoxPolicy, CategoricalPolicy
+from rl_training.models.masks import allowed
 from rl_training.ope.episodes import Floats
 from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.build import build_algorithm
@@ -233,13 +234,18 @@ def _tensor(agent: Any, observations: NDArray[np.float32]) -> Tensor:
 
 @torch.no_grad()
 def _probabilities(agent: Any, observations: NDArray[np.float32], temperature: float) -> Floats:
-    """(B, actions) at a temperature, none of them 0."""
+    """(B, actions) at a temperature, none of them 0 but those that a mask forbids."""
     policy = agent.policy
     assert isinstance(policy, CategoricalPolicy)
-    logits: Tensor = policy.net(agent.network_input(_tensor(agent, observations))).double()
-    probabilities = (logits / temperature).softmax(-1).cpu().numpy()
-    share = SMALLEST
-    return np.asarray((1.0 - share) * probabilities + share / probabilities.shape[-1])
+    seen = agent.network_input(_tensor(agent, observations))
+    log_probs: Tensor = policy(seen).double()
+    probabilities = (log_probs / temperature).softmax(-1)
+    possible = torch.ones_like(probabilities)
+    if policy.masked:
+        possible = allowed(seen, probabilities.shape[-1]).double()
+    even = possible / possible.sum(-1, keepdim=True).clamp(min=1.0)
+    mixed: Tensor = (1.0 - SMALLEST) * probabilities + SMALLEST * even
+    return np.asarray(mixed.cpu().numpy())
 
 
 @torch.no_grad()

@@ -45,6 +45,20 @@ class Evaluation:
         """The estimate to read first."""
         return self.estimates[next(name for name in ESTIMATORS if name in self.estimates)]
 
+    def __str__(self) -> str:
+        sure = f"{self.options.confidence:.0%}"
+        lines = [
+            f"{name} {one.value:.4g}, {sure} interval [{one.low:.4g}, {one.high:.4g}]"
+            for name, one in {**self.estimates, "behaviour": self.behaviour}.items()
+        ]
+        if self.lower_bound is not None:
+            lines.append(f"above {self.lower_bound:.4g} with {sure} confidence")
+        if self.effective_size is not None:
+            lines.append(f"effective sample size of the weights: {self.effective_size:.1f}")
+        lines.append(f"unusual actions: {self.unusual:.1%} of the policy's, 5% of the log's own")
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join([*lines, f"verdict: {self.verdict}"])
+
     def to_dict(self) -> dict[str, Any]:
         numbers = {
             name: {
