@@ -162,8 +162,8 @@ def discrete_report(records: Records, figures: Path) -> Section:
         f"the best policy {OPTIMUM:g}. *shuffled*: rewards of all rows permuted. d3rlpy's discrete "
         f"CQL has its defaults and standardised observations, for as many updates. *Table*: counts "
         "instead of networks, planned with pessimism, on this log (the first value) and four "
-        "others; its two constants are the best of 36 by the exact value, which no learner sees.\n\n"
-        + icu.markdown,
+        "others; its two constants are the best of 36 by the exact value, which no learner sees."
+        "\n\n" + icu.markdown,
         "### CartPole, mixed data\n\n"
         "50 balanced and 1,000 random episodes (`cartpole-mixed`), packaged configs "
         f"`<algorithm>/cartpole`; mean return of the last policy over the same {FINAL_EPISODES} "

@@ -1,8 +1,8 @@
 """ReBRAC, TD3+BC, CQL and IQL on the locomotion data of the suite `zoo`, beside d3rlpy's.
 
 Ours learn with five seeds in one batched run on a GPU; the last policies are evaluated from many
-start states, because single policies of these algorithms scatter. d3rlpy's learn one seed at a
-time, with the same knobs by meaning, on the same device.
+start states, because single policies of these algorithms scatter. d3rlpy's learn one seed each on
+the same device, and fewer updates, after which ours are evaluated as well.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from benchmarks.suites import Options, Section, Suite
 NAME = "zoo_critics"
 PEER, COMPARE = "benchmarks.peers.d3rlpy_job", "benchmarks.speed.compare_job"
 PEERS = ("td3_bc", "rebrac", "cql")
+PEER_UPDATES = 20_000
+"""Of the comparison with d3rlpy, which makes 40 to 90 updates per second on an H200."""
+KNOBS = {"ours": "our knobs", "own": "its defaults"}
+"""What d3rlpy's algorithms are given."""
 AVERAGE = {"policy_average": 5e-4}
 BY_RETURN = {"return_temperature": 0.1}
 SLOWER, QUICKER = {**BY_RETURN, "policy_lr": 1e-4}, {**BY_RETURN, "policy_lr": 1e-3}
@@ -36,6 +40,7 @@ ENTRIES = (
     Entry("iql-average", "iql", "IQL, `policy_average` 5e-4", AVERAGE),
     Entry("iql-by-return", "iql", "IQL, `return_temperature` 0.1", BY_RETURN),
     Entry("td3_bc", "td3_bc", "TD3+BC", {}),
+    Entry("iql-by-return-slower", "iql", "the same, `policy_lr` 1e-4", SLOWER),
     Entry("td3_bc-by-return", "td3_bc", "TD3+BC, `return_temperature` 0.1", BY_RETURN),
     Entry("rebrac", "rebrac", "ReBRAC", SLOWER),  # its defaults, which older versions had not
     Entry("rebrac-quick", "rebrac", "ReBRAC, `policy_lr` 1e-3", QUICKER),
@@ -57,12 +62,15 @@ def zoo_critics_jobs(options: Options) -> list[Job]:
     jobs = []
     for task in TASKS:
         jobs += [_job(options, entry, task) for entry in ENTRIES]
-        jobs += [_peer_job(options, algo, task) for algo in PEERS]
+        for algo in PEERS:
+            brief = Entry(f"brief-{algo}", algo, "", {})
+            jobs.append(_job(options, brief, task, PEER_UPDATES))
+            jobs += [_peer_job(options, algo, task, knobs) for knobs in KNOBS]
     return [*jobs, *(_speed_job(options, algo) for algo in PEERS)]
 
 
-def _job(options: Options, entry: Entry, task: str) -> Job:
-    updates = 200 if options.quick else UPDATES
+def _job(options: Options, entry: Entry, task: str, updates: int = UPDATES) -> Job:
+    updates = 200 if options.quick else updates
     rewards = {"rewards": {"return_range": 1_000.0}} if entry.algo in SCALED else {}
     config = {
         **({"algo_kwargs": entry.knobs} if entry.knobs else {}),
@@ -81,22 +89,23 @@ def _job(options: Options, entry: Entry, task: str) -> Job:
     return Job(NAME, f"{entry.job}-{task}", 0, MODULE, spec, data_file(task), cost=cost, gpu=True)
 
 
-def _peer_job(options: Options, algo: str, task: str) -> Job:
+def _peer_job(options: Options, algo: str, task: str, knobs: str) -> Job:
     from rl_training.experiment.registry import algorithm_class
 
-    updates = 200 if options.quick else UPDATES
+    updates = 200 if options.quick else PEER_UPDATES
+    ours = algorithm_class(algo).Params().model_dump(mode="json") if knobs == "ours" else None
     spec = {
         "d3rlpy": D3RLPY_VERSION,
         "algo": algo,
         "env_id": TASKS[task][0],
-        "knobs": algorithm_class(algo).Params().model_dump(mode="json"),
+        "knobs": ours,
         "updates": updates,
         "eval_interval": 0,
         "standardize": True,
         "device": "cuda:0",
     }
-    name = f"d3rlpy-{algo}-{task}"
-    more = {"peer": SHARED, "python": SHARED.python, "cost": 2_400.0, "timeout": 7_200.0}
+    name = f"d3rlpy-{algo}-{knobs}-{task}"
+    more = {"peer": SHARED, "python": SHARED.python, "cost": 600.0, "timeout": 7_200.0}
     job = Job(NAME, name, 0, PEER, spec, gpu=True, **more)  # type: ignore[arg-type]
     folder = (options.scratch if options.quick else UNFINISHED) / NAME / job.key
     inputs = {"data": data_file(task)["path"], **peer_inputs(options, 2)}
@@ -141,24 +150,16 @@ def zoo_critics_report(records: Records, figures: Path) -> Section:
             seconds = r["seconds"] if r else None
             rate = len(SEEDS) * UPDATES / seconds if seconds else None
             rows.append([task, entry.label, shown, number(seconds), number(rate), gate])
-        for algo in PEERS:
-            record = only(records, f"d3rlpy-{algo}-{task}")
-            r = record.result if record else {}
-            seconds = r.get("train_seconds")
-            rate = r["updates"] / seconds if seconds else None
-            label, shown = f"d3rlpy's {algo}", number(r.get("return_mean"))
-            rows.append([task, label, shown, number(seconds), number(rate), NO_VALUE])
+    beside = _beside(records)
     speed = RatioTable("d3rlpy")
     for algo in PEERS:
-        label = next(entry.label for entry in ENTRIES if entry.algo == algo)
-        speed.add(records, f"speed-{algo}", label, TIMES_FASTER)
+        speed.add(records, f"speed-{algo}", algorithm_name(algo), TIMES_FASTER)
     compared = speed.section()
     header = ("data", "algorithm", "last policy", "seconds", "updates/s", "gate")
     text = (
         f"{UPDATES:,} updates, default knobs unless stated, standardised observations; the mean "
         f"return of the last policy over {FINAL_EPISODES} start states, with 95% bootstrap "
-        f"intervals over {len(SEEDS)} seeds, which learn in one batched run. d3rlpy's algorithms "
-        "learn one seed each, with the same knobs by meaning, on the same device. Updates per "
+        f"intervals over {len(SEEDS)} seeds, which learn in one batched run. Updates per "
         "second are of all seeds together, evaluations included; runs share the card. Gates: "
         f"ReBRAC {' and '.join(f'{value:,.0f}' for value in LEARNS.values())}, CQL "
         f"{OVER_BC:g} times BC."
@@ -168,8 +169,41 @@ def zoo_critics_report(records: Records, figures: Path) -> Section:
         f"{SHAPE['rows']:,} rows of {SHAPE['obs_dim']} observations and {SHAPE['action_dim']} "
         "actions (other runs may have shared the card, which slows ours more than d3rlpy's):"
     )
-    parts = (text, table(header, rows), alternately, compared.markdown)
-    return Section("\n\n".join(parts), (*verdicts, *compared.verdicts))
+    parts = (text, table(header, rows), beside.markdown, alternately, compared.markdown)
+    return Section("\n\n".join(parts), (*verdicts, *beside.verdicts, *compared.verdicts))
+
+
+def _beside(records: Records) -> Section:
+    """Ours and d3rlpy's after equally many updates."""
+    rows, verdicts = [], []
+    for task in TASKS:
+        for algo in PEERS:
+            name = algorithm_name(algo)
+            own = only(records, f"brief-{algo}-{task}")
+            cells, best = [], []
+            for knobs in KNOBS:
+                record = only(records, f"d3rlpy-{algo}-{knobs}-{task}")
+                r: dict[str, Any] = record.result if record else {}
+                cells.append(number(r.get("return_mean")))
+                best += [r["return_mean"]] if r else []
+            ours = _last(records, f"brief-{algo}-{task}") if len(best) == len(KNOBS) else []
+            least = max(best, default=0.0)
+            verdict = gates.at_least(f"{name} on {task} beside d3rlpy's", ours, least)
+            verdicts.append(verdict)
+            shown = interval(own.result["last"]["mean"]) if own else NO_VALUE
+            rows.append([task, name, shown, *cells, verdict.text])
+    text = (
+        f"After {PEER_UPDATES:,} updates, beside d3rlpy {D3RLPY_VERSION} on the same data, "
+        f"observations standardised in both; last policies over {FINAL_EPISODES} start states, "
+        f"ours of {len(SEEDS)} seeds with default knobs, d3rlpy's of one seed, with our knobs by "
+        "meaning and with its own defaults. The gate is the better of its two.\n\n"
+    )
+    heads = ("data", "algorithm", "ours", *(f"d3rlpy, {knobs}" for knobs in KNOBS.values()), "")
+    return Section(text + table(heads, rows), tuple(verdicts))
+
+
+def algorithm_name(algo: str) -> str:
+    return next(entry.label for entry in ENTRIES if entry.algo == algo)
 
 
 def _last(records: Records, job: str) -> list[float]:

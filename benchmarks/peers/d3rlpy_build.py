@@ -44,7 +44,7 @@ def make_dataset(arrays: Mapping[str, Any]) -> Any:
 
 def make_algorithm(
     name: str,
-    knobs: Mapping[str, Any],
+    knobs: Mapping[str, Any] | None,
     dataset: Any,
     seed: int,
     bounds: tuple[list[float], list[float]] | None = None,
@@ -53,11 +53,11 @@ def make_algorithm(
 ) -> Any:
     """An untrained algorithm, on the CPU unless a `device` is named.
 
-    `knobs` are the resolved knobs of ours; `bounds` are the environment's action bounds
-    where actions are not in [-1, 1] yet.
+    `knobs` are the resolved knobs of ours, None stands for its own defaults; `bounds` are the
+    environment's action bounds where actions are not in [-1, 1] yet.
     """
     d3rlpy.seed(seed)
-    config = _CONFIGS[name](knobs)
+    config = _DEFAULTS[name]() if knobs is None else _CONFIGS[name](knobs)
     if bounds is not None:
         low, high = (np.asarray(bound, np.float32) for bound in bounds)
         config.action_scaler = MinMaxActionScaler(minimum=low, maximum=high)
@@ -173,6 +173,7 @@ def _rebrac(knobs: Mapping[str, Any]) -> Any:
     )
 
 
+_DEFAULTS = {"td3_bc": TD3PlusBCConfig, "rebrac": ReBRACConfig, "cql": CQLConfig}
 _CONFIGS = {
     "bc": _bc,
     "iql": _iql,
