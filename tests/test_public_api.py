@@ -124,6 +124,10 @@ def test_help_lists_the_knobs_and_repr_says_what_an_agent_is() -> None:
             assert f"{name} = " in text, (algo, name)
             assert field.description in text, (algo, name)
             assert signature[name].default == field.default
+        for unreadable in ("Annotated", "FieldInfo", "BeforeValidator", " at 0x"):
+            assert unreadable not in str(inspect.signature(cls)), (algo, unreadable)
+    shown = str(inspect.signature(rl_training.SAC))
+    assert "hidden_sizes: tuple[int, ...] = (256, 256), grad_clip: float | None = None" in shown
     agent = rl_training.SAC("Pendulum-v1", seed=4, hidden_sizes=[4], tau=0.1, device="cpu")
     expected = "<SAC('Pendulum-v1', seed=4, hidden_sizes=[4], tau=0.1) after 0 updates on cpu>"
     assert repr(agent) == expected

@@ -6,8 +6,10 @@ Editors and type checkers read `algorithms.pyi` beside this file, which `make ge
 from __future__ import annotations
 
 import inspect
-from functools import cache
-from typing import Any
+import operator
+import types
+from functools import cache, reduce
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -58,11 +60,26 @@ def _signature(learner: Any) -> inspect.Signature:
     first, _, *named, others = list(own)[1:]  # without self and what is refused by position
     knobs = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=_plain(field.annotation),
         )
         for name, field in learner.Params.model_fields.items()
     ]
     return inspect.Signature([first, *named, *knobs, others])
+
+
+def _plain(annotation: Any) -> Any:
+    """A type without the limits and checks that are written into it for pydantic."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _plain(inside[0])
+    if origin in (Union, types.UnionType):
+        return reduce(operator.or_, map(_plain, inside))
+    if origin is tuple:
+        return types.GenericAlias(tuple, tuple(map(_plain, inside)))
+    return annotation
 
 
 def __getattr__(name: str) -> Any:
