@@ -69,6 +69,14 @@ def with_batch_norm(request: NetworkRequest) -> nn.Module:
     return nn.Sequential(nn.Flatten(1), nn.BatchNorm1d(math.prod(request.in_shape)))
 
 
+def raises(request: NetworkRequest) -> nn.Module:
+    raise ValueError("no such\nrole")
+
+
+def without_a_request() -> None:
+    return None
+
+
 _shared: dict[tuple[int, ...], nn.Module] = {}
 
 

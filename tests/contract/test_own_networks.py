@@ -159,6 +159,8 @@ WRONG = {
     "with_dropout": r"encoder has a layer Dropout, which draws random numbers",
     "with_batch_norm": r"encoder has a layer BatchNorm1d, which keeps statistics of batches",
     "shared": r"encoder has weights that another network has already; make a new module",
+    "raises": r"fails when it is asked for the encoder \(ValueError: no such\); correct it",
+    "without_a_request": r"fails when it is asked for the encoder \(TypeError: .*0 positional arg",
     "NOT_A_FUNCTION": r"of the type int, expected a function that takes a rl_training\.NetworkReq",
     "missing": r"cannot be imported \(AttributeError",
 }

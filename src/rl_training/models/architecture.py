@@ -176,7 +176,13 @@ class OwnNetworks:
     ) -> OwnNetwork | None:
         """The user's network, tried on two rows of zeros; `images` are uint8."""
         request = NetworkRequest(role, in_shape, out_dim, self._spaces, self._params)
-        module = self._factory(request)
+        try:
+            module = self._factory(request)
+        except Exception as error:
+            raise ConfigError(
+                f"algo_kwargs.networks: '{self.name}' fails when it is asked for the {role} "
+                f"({describe_exception(error)}); correct it (--debug shows where it fails)"
+            ) from error
         if module is None:
             return None
         what = f"algo_kwargs.networks: what '{self.name}' returned for the {role}"
