@@ -212,6 +212,9 @@ def test_callbacks_one_several_and_wrong(tmp_path: Path) -> None:
     agent.learn(5, callbacks=watch, progress=False)
     agent.learn(10, callbacks=[watch, watch], progress=False)
     assert watch.ended == 3
+    for wrong, kind in ((3, "the type int;"), ([Callback], "the class Callback in the list;")):
+        with pytest.raises(ConfigError, match=rf", got {kind} write class Mine"):
+            agent.learn(15, callbacks=wrong, progress=False)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^callbacks: "):
         BC.resume(agent.run_dir or "", callbacks=print)  # type: ignore[arg-type]
 

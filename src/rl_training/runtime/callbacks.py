@@ -151,7 +151,7 @@ def checked_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callbac
         # a class also has the methods
         if isinstance(callback, type) or not all(hasattr(callback, name) for name in methods):
             kind = callback.__name__ if isinstance(callback, type) else type(callback).__name__
-            given = f"the class {kind}" if isinstance(callback, type) else f"a {kind}"
+            given = f"the {'class' if isinstance(callback, type) else 'type'} {kind}"
             raise ConfigError(
                 f"callbacks: expected objects of rl_training.Callback, got {given}"
                 f"{' in the list' if several else ''}; write "
