@@ -834,7 +834,7 @@ def test_video_mistakes(
 
 def test_a_greedy_policy_has_nothing_to_draw(refuses: Callable[..., None], tmp_path: Path) -> None:
     policy = DQN("CartPole-v1", hidden_sizes=(8,)).save(tmp_path / "policy")
-    refuses(["eval", policy, "-n", 1, "--stochastic"], "nothing to sample", "leave that out")
+    refuses(["eval", policy, "-n", 1, "--stochastic"], "nothing to sample", "leave out")
 
 
 # --- folders that cannot be written --------------------------------------------------------------

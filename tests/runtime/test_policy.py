@@ -99,7 +99,7 @@ def test_an_algorithm_that_overrides_act_is_honoured_everywhere(
 
 def test_a_policy_without_chance_refuses_to_sample_in_one_sentence() -> None:
     obs = {"box": [1.0, 0.0, 0.0], "discrete": [0.0, 0.0, 0.0, 0.0]}
-    refused = []
+    refused, said = [], set()
     for algo in algorithm_names():
         agent = agent_of(algo)
         kind = agent.algorithm.spaces.action_kind
@@ -111,10 +111,13 @@ def test_a_policy_without_chance_refuses_to_sample_in_one_sentence() -> None:
             lambda agent=agent, kind=kind: agent.predict(obs[kind], deterministic=False),
             lambda agent=agent: agent.evaluate(1, deterministic=False),
             lambda agent=agent: agent.collect(1, deterministic=False),
+            lambda agent=agent: agent.record_video("never.gif", deterministic=False),
         ):
-            with pytest.raises(ConfigError, match=r"^deterministic: .* nothing to sample"):
+            with pytest.raises(ConfigError, match=r"^deterministic: .* nothing to sample") as no:
                 use()
+            said.add(str(no.value))
     assert "dqn" in refused
+    assert len(said) == 1, said
 
 
 def test_one_observation_takes_the_same_way_as_a_batch_of_one() -> None:

@@ -152,7 +152,7 @@ class PolicyGraph(nn.Module):
         super().__init__()
         self.algorithm, self.draws, self.further = algorithm, draws, tuple(further)
         if draws:
-            refuse_sampling(algorithm, "leave out --stochastic")
+            refuse_sampling(algorithm)
         spaces = algorithm.spaces
         self.seen = seen_ports(spaces)
         low, high = (

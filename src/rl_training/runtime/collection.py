@@ -55,8 +55,7 @@ class Behaviour:
                 "epsilon for a share of random actions"
             )
         if not self.deterministic:
-            instead = "noise or epsilon" if spaces.is_box else "epsilon"
-            refuse_sampling(algorithm, f"use {instead}")
+            refuse_sampling(algorithm)
 
 
 class BehavingPolicy:

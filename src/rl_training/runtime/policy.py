@@ -27,11 +27,9 @@ class ActingPolicy:
     `Spaces.to_env` alone, so an algorithm that overrides `act` is honoured everywhere.
     """
 
-    def __init__(
-        self, algorithm: Algorithm, deterministic: bool = True, instead: str = "leave that out"
-    ) -> None:
+    def __init__(self, algorithm: Algorithm, deterministic: bool = True) -> None:
         if not deterministic:
-            refuse_sampling(algorithm, instead)
+            refuse_sampling(algorithm)
         self.algorithm, self.explore = algorithm, not deterministic
         # found when an agent is built, so that a run leaves nothing behind on the algorithm
         self.policy, *_ = algorithm.acting_parts
@@ -95,10 +93,11 @@ def env_actions(algorithm: Algorithm, inner: Array) -> Array:
     return algorithm.spaces.to_env(inner)
 
 
-def refuse_sampling(algorithm: Algorithm, instead: str) -> None:
+def refuse_sampling(algorithm: Algorithm) -> None:
     """Refuse to sample actions of a policy that has only one for each observation."""
     if not algorithm.policy.has_density:
         raise ConfigError(
-            "deterministic: this policy always takes its best action and has nothing to sample "
-            f"(--stochastic); {instead}"
+            "deterministic: this policy always takes its best action, so there is nothing to "
+            "sample; leave out deterministic=False or --stochastic, and use epsilon where data "
+            "should vary"
         )
