@@ -34,6 +34,8 @@ RANK = {name: i for i, name in enumerate(ORDER)}
 
 def named_by(node: ast.AST) -> list[str]:
     """Modules that a statement imports, or that a string names as an import would."""
+    if isinstance(node, ast.ImportFrom) and node.level > 1:  # to another folder of the package
+        return [f"rl_training.{node.module or alias.name}" for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module:
         below = [f"{node.module}.{alias.name}" for alias in node.names]
         return below if node.module == "rl_training" else [node.module]
@@ -42,6 +44,9 @@ def named_by(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         # of importlib.import_module and __import__, and the targets "package.module:name"
         return re.findall(r"^rl_training\.[\w.]+(?=$|:)", node.value)
+    if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+        start = str(node.values[0].value)  # what follows is not known, but its layer may be
+        return re.findall(r"^rl_training\.\w+(?=\.)", start)
     return []
 
 
@@ -70,6 +75,9 @@ def test_tunnels_are_seen() -> None:
         "TARGET = 'rl_training.algorithms.bc:BCAlgorithm'",
         "from rl_training import envs",
         "def f():\n    import rl_training.envs.make",
+        "from ..envs import make",
+        "from .. import envs",
+        "importlib.import_module(f'rl_training.envs.{name}')",
     ):
         assert upward(line, "experiment"), line
     assert not upward("from rl_training.experiment import errors", "experiment")
