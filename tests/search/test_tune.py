@@ -57,7 +57,8 @@ def plan_for(
 
 def ended(number: int, objective: float | None, **keys: Any) -> EndedTrial:
     state = "finished" if objective is not None else "failed"
-    given = {"values": {}, "rungs": {}, "lows": {}, "scores": (), "why": "", "state": state, **keys}
+    given = {"values": {}, "rungs": {}, "lows": {}, "seeds": {}, "scores": (), "why": ""}
+    given |= {"state": state, **keys}
     return EndedTrial(number=number, objective=objective, **given)
 
 
@@ -169,14 +170,14 @@ def test_a_trial_belongs_to_the_process_that_holds_it_and_is_taken_over_when_it_
     taken = one.claim(2)
     assert taken is not None
     assert (taken.number, taken.values, taken.begun) == (1, second.values, True)
-    one.report(taken, 10, -3.0, -4.0)
-    one.report(taken, 10, -9.0, -9.0)  # an evaluation that a resume repeats
+    one.report(taken, 10, Interval(-3.0, -4.0, -2.0), [-4.0, -2.0])
+    one.report(taken, 10, Interval(-9.0, -9.0, -9.0), [-9.0])  # an evaluation that a resume repeats
     one.tell(taken, "pruned", None, [-3.0], "bad")
     one.tell(first, "finished", -1.0, [-1.0])
     assert not two.others_at_work()
-    assert [(t.number, t.state, t.objective, t.rungs, t.lows) for t in two.ended()] == [
-        (0, "finished", -1.0, {}, {}),
-        (1, "pruned", None, {10: -3.0}, {10: -4.0}),
+    assert [(t.number, t.state, t.objective, t.rungs, t.lows, t.seeds) for t in two.ended()] == [
+        (0, "finished", -1.0, {}, {}, {}),
+        (1, "pruned", None, {10: -3.0}, {10: -4.0}, {10: (-4.0, -2.0)}),
     ]
 
 
@@ -238,8 +239,8 @@ def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others
         assert claim is not None
         assert claim.number == number
         for tick in (10, 20):
-            study.report(claim, tick, value, value - 0.5)
-        study.tell(claim, "finished", value, [value])
+            study.report(claim, tick, Interval(value, value - 0.5, value + 0.5), [value - 9.0] * 3)
+        study.tell(claim, "finished", value, [value] * 3)
     for rung in (10, 20):
         assert "median" in tuner._hopeless(Interval(2.0, 1.0, 2.9), rung)
         assert not tuner._hopeless(Interval(4.0, 3.0, 4.6), rung)  # noise: it may be the best
@@ -247,6 +248,31 @@ def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others
     # above the median, but below the whole interval of the best: that decides at the last rung
     assert not tuner._hopeless(Interval(3.5, 3.0, 4.4), 10)
     assert "another trial was better" in tuner._hopeless(Interval(3.5, 3.0, 4.4), 20)
+
+
+@pytest.mark.parametrize("metric", [RETURN, "offline/data_distance"])
+def test_pruning_takes_a_trial_that_lacks_more_than_any_seed_has_gained(
+    tmp_path: Path, metric: str
+) -> None:
+    config = [*KNOBS, "eval_interval=10", "dataset.split.holdout=0.2"]
+    plan = plan_for(config, seeds=3, metric=metric, prune=True)
+    study = TuningFolder(tmp_path / "study", plan)
+    tuner = Tuner(study, LocalProcesses(Slots(1, 1)), 9, lambda line: None)
+    ends = {0: (90.0, 99.0, 95.0), 1: (10.0, 40.0, 30.0)}  # the seeds gain at most 30 from tick 10
+    for number in range(5):
+        claim = study.claim(9)
+        assert claim is not None
+        final = ends[min(number, 1)]
+        then = [score - gain for score, gain in zip(final, (30.0, 2.0, -5.0), strict=True)]
+        study.report(claim, 10, Interval(then[1], min(then), max(then)), then)
+        study.tell(claim, "finished", min(final), [plan.sign * score for score in final])
+    assert "as much as it lacks" in tuner._hopeless(Interval(50.0, 45.0, 59.0), 10)  # of 90
+    assert not tuner._hopeless(Interval(50.0, 45.0, 61.0), 10)
+    before = study.claim(9)  # a trial of which the seeds at the rung are not known
+    assert before is not None
+    study.report(before, 10, Interval(20.0, 20.0, 20.0), [])
+    study.tell(before, "finished", 20.0, [plan.sign * 20.0] * 3)
+    assert not tuner._hopeless(Interval(50.0, 45.0, 59.0), 10)
 
 
 def test_a_trial_that_looks_bad_is_stopped_and_saved(
@@ -261,8 +287,8 @@ def test_a_trial_that_looks_bad_is_stopped_and_saved(
     for _ in range(5):
         claim = study.claim(6)
         assert claim is not None
-        study.report(claim, 200, 1e6, 1e6)
-        study.tell(claim, "finished", 1e6, [1e6])
+        study.report(claim, 200, Interval(1e6, 1e6, 1e6), [1e6] * 3)
+        study.tell(claim, "finished", 1e6, [1e6] * 3)
     last = tuner.run()[-1]
     assert (last.number, last.state, last.objective, len(last.scores)) == (5, "pruned", None, 3)
     assert "below the median" in said[-1]
@@ -330,7 +356,7 @@ def test_seeds_wait_only_where_a_trial_may_be_pruned_and_free_places_take_the_ne
         for _ in range(4):
             claim = others.claim(9)
             assert claim is not None
-            others.report(claim, 300, 0.0, 0.0)
+            others.report(claim, 300, Interval(0.0, 0.0, 0.0), [0.0])
             others.tell(claim, "finished", 0.0, [0.0])
         look(processes)
         assert processes.running == {"trial-0001-s0", "trial-0001-s1"}

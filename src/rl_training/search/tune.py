@@ -181,8 +181,9 @@ class Tuner:
             low = Summary.of([self.folder.plan.sign * score for score in scores]).iqm.low
             self._tell(work, "finished", low, scores)
         else:
-            here = Summary.of([self.folder.plan.sign * score for score in scores]).iqm
-            self.folder.report(work.claim, rungs[work.rung], here.value, here.low)
+            seeds = [self.folder.plan.sign * score for score in scores]
+            here = Summary.of(seeds).iqm
+            self.folder.report(work.claim, rungs[work.rung], here, seeds)
             if why := self._hopeless(here, rungs[work.rung]):
                 work.over = "pruned"
                 work.why = f"after {rungs[work.rung]:,}: {why}"
@@ -191,16 +192,33 @@ class Tuner:
                 work.looked = -math.inf
 
     def _hopeless(self, here: Interval, rung: int) -> str:
-        """Why a trial is pruned: even the upper end of its interval is below the median of
-        finished trials, or at the last rung below the whole interval of one of them."""
+        """Why a trial is pruned.
+
+        Even the upper end of its interval is below the median of finished trials, or lacks more
+        to the best objective than any seed of them gained from here to its end, or at the last
+        rung it is below the whole interval of one of them.
+        """
         others = self._others_at(rung)
         if len(others) < FEWEST_FINISHED:
             return ""
         if here.high < median(other.rungs[rung] for other in others):
             return "its seeds are below the median trial"
+        best = best_of(others)
+        if best is not None and best.objective is not None:
+            most = max(self._most_gained(other, rung) for other in others)
+            if here.high + most < best.objective:
+                return "no seed of another trial has gained as much as it lacks"
         if rung == self._rungs[-1] and here.high < max(other.lows[rung] for other in others):
             return "another trial was better by more than the noise"
         return ""
+
+    def _most_gained(self, other: EndedTrial, rung: int) -> float:
+        """By a seed from a rung to its end; infinite where that is not known."""
+        then = other.seeds[rung]
+        if not then or len(then) != len(other.scores):
+            return math.inf
+        sign = self.folder.plan.sign
+        return max(0.0, *(sign * now - at for now, at in zip(other.scores, then, strict=True)))
 
     def _may_prune(self, work: Work) -> bool:
         """Whether there are enough trials to compare with at the next rung."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from rl_training.experiment.errors import ConfigError, MissingExtraError
 from rl_training.experiment.lock import alone_in
 from rl_training.experiment.ranges import Choices
 from rl_training.experiment.tracking import reraise_os_error
+from rl_training.runtime.statistics import Interval
 from rl_training.search.space import Space, is_whole, value_of
 from rl_training.search.study import (
     SAME_COMMAND,
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     import optuna
 
 JOURNAL_FILE = "study.journal"
-LOW = "lower end at"
-"""Of a trial's attribute, before a tick."""
+LOW, SEEDS = "lower end at", "seeds at"
+"""Of a trial's attributes, before a tick."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class EndedTrial:
     """Interquartile means over the seeds, by tick."""
     lows: dict[int, float]
     """Lower ends of their intervals."""
+    seeds: dict[int, tuple[float, ...]]
+    """Scores of the seeds, by tick; here more is better, whatever the metric."""
     scores: tuple[float, ...]
     why: str
 
@@ -143,14 +146,16 @@ class TuningFolder(StudyFolder):
         drawn = np.random.SeedSequence([self.plan.sampler_seed, number]).generate_state(1)
         self._study.sampler = self._optuna.samplers.TPESampler(seed=int(drawn[0]))
 
-    def report(self, claim: Claim, tick: int, value: float, low: float) -> None:
-        """Note the interquartile mean over the seeds at a rung, and the lower end of it."""
+    def report(self, claim: Claim, tick: int, here: Interval, seeds: Sequence[float]) -> None:
+        """Note the scores of the seeds at a rung, of which more is better, and the interval of
+        their interquartile mean."""
         with self._alone():
             trial = self._study.get_trials(deepcopy=False)[claim.number]
             if tick not in trial.intermediate_values:
                 storage = self._study._storage
-                storage.set_trial_user_attr(trial._trial_id, f"{LOW} {tick}", low)
-                storage.set_trial_intermediate_value(trial._trial_id, tick, value)
+                storage.set_trial_user_attr(trial._trial_id, f"{LOW} {tick}", here.low)
+                storage.set_trial_user_attr(trial._trial_id, f"{SEEDS} {tick}", list(seeds))
+                storage.set_trial_intermediate_value(trial._trial_id, tick, here.value)
 
     def tell(
         self, claim: Claim, state: str, objective: float | None, scores: list[float], why: str = ""
@@ -179,6 +184,10 @@ class TuningFolder(StudyFolder):
                 dict(trial.intermediate_values),
                 {
                     tick: float(trial.user_attrs.get(f"{LOW} {tick}", -math.inf))
+                    for tick in trial.intermediate_values
+                },
+                {
+                    tick: tuple(trial.user_attrs.get(f"{SEEDS} {tick}", ()))
                     for tick in trial.intermediate_values
                 },
                 tuple(trial.user_attrs.get("scores", ())),
