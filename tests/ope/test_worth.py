@@ -95,6 +95,25 @@ def test_estimates_are_near_the_exact_value(
     assert said[-1] == f"verdict: {found.verdict}"
 
 
+def test_a_policy_that_follows_no_logged_episode_has_no_estimate_by_weights(
+    tmp_path: Path,
+) -> None:
+    agent = rl_training.load(policy_with(0.3, tmp_path))  # likeliest: never on, which ends nothing
+    data = chain(60, 3)
+    ended = np.flatnonzero(data["terminations"] | data["truncations"])
+    on = np.logical_or.reduceat(data["actions"] == 1, np.append(0, ended[:-1] + 1))
+    assert on.all(), "each logged episode goes on at least once"
+    given = {**QUICK, "stochastic": False, "behaviour": KNOWN[data["actions"]]}
+    found = agent.estimate(data, **given)
+    assert set(found.estimates) == {"fqe", "wdr"}
+    assert found.effective_size == 0.0
+    assert any(note.startswith("wis, pdwis are left out: every logged") for note in found.notes)
+    # without weights the critics decide: far from the return of the log, about 0.8
+    assert found.estimates["wdr"].value == pytest.approx(0.0, abs=0.2)
+    with pytest.raises(DataError, match=r"^estimators: wis need episodes that the policy could"):
+        agent.estimate(data, **{**given, "estimators": "wis"})
+
+
 def test_behaviour_by_record_and_by_cloning() -> None:
     data = chain(300, 1)
     dataset = load_transition_dataset(data)
@@ -106,11 +125,12 @@ def test_behaviour_by_record_and_by_cloning() -> None:
     every = np.tile(KNOWN, (rows, 1))
     given = recorded_behaviour(dataset, every)
     np.testing.assert_allclose(given.log_probs, np.log(KNOWN[dataset.actions]))
-    zero, off = KNOWN[dataset.actions].copy(), every.copy()
-    zero[3], off[5] = 0.0, 0.4
+    zero, off, negative = KNOWN[dataset.actions].copy(), every.copy(), every.copy()
+    zero[3], off[5], negative[4] = 0.0, 0.4, (-0.2, 1.2)
     for wrong, said in (
         (zero, "row 3 has probability 0 for the action that was taken"),
         (off, "probabilities of row 5 sum to 0.8"),
+        (negative, "row 4 holds -0.2, which is no probability"),
         (np.log(zero + 1.0) + 2.0, "give no logarithms"),
         (zero[:-1], "expected probabilities of the shape"),
     ):
@@ -333,6 +353,18 @@ def test_refusals_are_one_sentence(tmp_path: Path) -> None:
     for asked, said in (
         (lambda: agent.estimate(log, gamma=1.0), "^horizon: without a discount"),
         (lambda: agent.estimate(log, estimators=["wiz"]), "unknown estimator 'wiz'"),
+        (lambda: agent.estimate(log, estimators=[]), "^estimators: give at least one of fqe"),
+        (lambda: agent.estimate(log, value_range=3), "^value_range: expected two numbers"),
+        (lambda: agent.estimate(log, value_range=(1.0, 0.0)), "^value_range: expected two numbers"),
+        (
+            lambda: agent.estimate(log, value_range=(0.0, 0.5), behaviour="beta", progress=False),
+            r"^value_range: \[0, 0.5\] does not hold the logged returns",
+        ),
+        (lambda: agent.estimate(log, horizon=2.5), "^horizon: expected an integer, got 2.5"),
+        (lambda: agent.estimate(log, gamma="x"), "^gamma: expected a number, got 'x'"),
+        (lambda: agent.estimate(log, resamples=0), "^resamples: expected at least 1"),
+        (lambda: agent.estimate(log, seed=-1), "^seed: expected at least 0"),
+        (lambda: rl_training.select([start, start], log), "is given twice"),
         (lambda: agent.estimate(log, hoizon=3), "did you mean 'horizon'"),
         (lambda: agent.estimate(endless, progress=False), "holds no complete episode"),
         (lambda: agent.estimate(other), "."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,8 +42,10 @@ def _options(agent: Acting, given: Mapping[str, Any]) -> Options:
                 f"{', '.join(sorted(known))}"
             )
     values = dict(given)
+    if isinstance(values.get("estimators"), str):
+        values["estimators"] = values["estimators"].replace(" ", "").split(",")
     for key in ("estimators", "value_range", "hidden_sizes"):
-        if values.get(key) is not None:
+        if isinstance(values.get(key), Iterable):
             values[key] = tuple(values[key])
     gamma = agent.algorithm.gamma
     own = {"gamma": 0.99 if gamma == 1.0 else gamma, "device": agent.config.device}
@@ -249,6 +251,9 @@ def select(
     if isinstance(runs, (str, Path)) or len(runs) < 2:
         raise ConfigError("runs: give at least two runs or checkpoints to choose among")
     paths = [find_checkpoint(Path(one), checkpoint) for one in runs]
+    for i, path in enumerate(paths):
+        if path in paths[:i]:
+            raise ConfigError(f"runs: '{path}' is given twice; give each candidate once")
     agents = [load(path) for path in paths]
     first = agents[0]
     for path, agent in zip(paths[1:], agents[1:], strict=True):

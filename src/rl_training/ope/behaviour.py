@@ -94,8 +94,14 @@ def recorded_behaviour(dataset: TransitionDataset, given: NDArray[Any]) -> Behav
         )
     every = values if values.ndim == 2 else None
     if every is not None:
+        if (every < 0.0).any():
+            row = int(np.flatnonzero((every < 0.0).any(1))[0])
+            raise DataError(
+                f"behaviour: row {row:,} holds {every[row].min():g}, which is no probability; "
+                "correct it, and give no logarithms"
+            )
         off = np.abs(every.sum(1) - 1.0)
-        if not (off <= SUM_TOLERANCE).all() or (every < 0.0).any():
+        if not (off <= SUM_TOLERANCE).all():
             row = int(np.nanargmax(np.where(np.isfinite(off), off, np.inf)))
             raise DataError(
                 f"behaviour: the probabilities of row {row:,} sum to {every[row].sum():g}; all "
@@ -107,7 +113,8 @@ def recorded_behaviour(dataset: TransitionDataset, given: NDArray[Any]) -> Behav
         row = int(np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))[0])
         raise DataError(
             f"behaviour: row {row:,} has probability {values[row]:g} for the action that was "
-            "taken; correct it, or leave the probabilities out to have them estimated"
+            "taken; correct it (probabilities, not their logarithms), or leave them out to have "
+            "them estimated"
         )
     if actions is not None and (values > 1.0 + SUM_TOLERANCE).any():
         row = int(np.flatnonzero(values > 1.0)[0])

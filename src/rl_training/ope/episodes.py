@@ -13,7 +13,7 @@ from rl_training.experiment.errors import DataError
 Floats = NDArray[np.float64]
 
 MAX_LOG_WEIGHT = 600.0
-"""Cumulative log ratios are limited to plus or minus this much, so that no weight overflows."""
+"""Cumulative log ratios are limited to this much, so that no weight overflows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +75,15 @@ class WeightedEpisodes:
         return np.asarray(self.rewards @ self.discounts[:-1])
 
     @cached_property
+    def log_weights(self) -> Floats:
+        """(N, T), sum of the log ratios up to and including each step; minus infinity from the
+        first action on that the target policy never takes."""
+        return np.asarray(np.cumsum(self.log_ratios, axis=1))
+
+    @cached_property
     def weights(self) -> Floats:
         """(N, T), product of the ratios up to and including each step."""
-        logs = np.cumsum(self.log_ratios, axis=1)
-        return np.exp(np.clip(logs, -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT))
+        return np.asarray(np.exp(np.minimum(self.log_weights, MAX_LOG_WEIGHT)))
 
     @cached_property
     def weights_before(self) -> Floats:
@@ -92,10 +97,17 @@ class WeightedEpisodes:
 
     @property
     def effective_size(self) -> float:
-        """Kish's effective number of episodes: (sum of weights)^2 / sum of squared weights."""
-        scaled = self.whole_weights / max(float(self.whole_weights.max()), np.finfo(float).tiny)
+        """Kish's effective number of episodes: (sum of weights)^2 / sum of squared weights; 0 if
+        the target policy follows no episode to its end."""
+        scaled = relative(self.log_weights[:, -1])
         squares = float(np.square(scaled).sum())
         return float(scaled.sum() ** 2 / squares) if squares else 0.0
+
+
+def relative(log_weights: Floats) -> Floats:
+    """Weights over the largest of their step, which changes no share and overflows nowhere."""
+    largest = log_weights.max(axis=0)
+    return np.asarray(np.exp(log_weights - np.where(np.isneginf(largest), 0.0, largest)))
 
 
 def padded(values: Floats, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Floats:

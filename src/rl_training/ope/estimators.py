@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rl_training.ope.episodes import Floats, WeightedEpisodes
+from rl_training.ope.episodes import Floats, WeightedEpisodes, relative
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ def importance_sampling(episodes: WeightedEpisodes) -> Estimator:
 
 def weighted_importance_sampling(episodes: WeightedEpisodes) -> Estimator:
     """WIS: sum of w_T G / sum of w_T. Biased for few episodes, consistent, never out of range."""
-    weights = _scaled(episodes.whole_weights)
+    weights = relative(episodes.log_weights[:, -1])
     return lambda counts: _ratio(counts @ (weights * episodes.returns), counts @ weights)
 
 
@@ -54,7 +54,7 @@ def per_decision(episodes: WeightedEpisodes) -> Estimator:
 
 def weighted_per_decision(episodes: WeightedEpisodes) -> Estimator:
     """PDWIS: sum over t of gamma^t (sum of w_t r_t / sum of w_t)."""
-    weights = _scaled(episodes.weights)
+    weights = relative(episodes.log_weights)
     paid = weights * episodes.rewards
     return lambda counts: _ratio(counts @ paid, counts @ weights) @ episodes.discounts[:-1]
 
@@ -82,14 +82,15 @@ def truncated_doubly_robust(episodes: WeightedEpisodes, values: Values) -> Estim
     cutting costs only what the values are wrong by in the mass that was cut, and that vanishes as
     N grows. The mean of all ratios is 1, which makes the limit free of units.
     """
-    return _weighted_doubly_robust(episodes, values, float(np.sqrt(episodes.count)))
+    return _weighted_doubly_robust(episodes, values, 0.5 * float(np.log(episodes.count)))
 
 
 def _weighted_doubly_robust(
-    episodes: WeightedEpisodes, values: Values, largest: float
+    episodes: WeightedEpisodes, values: Values, largest_log: float
 ) -> Estimator:
-    weights = _scaled(np.minimum(episodes.weights, largest))
-    before = _scaled(np.minimum(episodes.weights_before, largest))
+    cut = np.minimum(episodes.log_weights, largest_log)
+    weights = relative(cut)
+    before = np.concatenate([np.ones((episodes.count, 1)), weights], axis=1)
     corrections = weights * (episodes.rewards - values.q)
     baselines = before * values.v
 
@@ -104,13 +105,6 @@ def _weighted_doubly_robust(
 
 def _mean(per_episode: Floats) -> Estimator:
     return lambda counts: (counts @ per_episode) / counts.sum(-1)
-
-
-def _scaled(weights: Floats) -> Floats:
-    """Weights over the largest of their step, which changes no ratio and overflows nowhere."""
-    largest = weights.max(axis=0)
-    scaled: Floats = weights / np.where(largest > 0, largest, 1.0)
-    return scaled
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:

@@ -17,7 +17,7 @@ from rl_training.models import CategoricalPolicy
 from rl_training.ope import estimators as weighted
 from rl_training.ope.behaviour import Behaviour, OnUpdate, estimated_behaviour
 from rl_training.ope.coverage import caution_about
-from rl_training.ope.episodes import WeightedEpisodes
+from rl_training.ope.episodes import Floats, WeightedEpisodes
 from rl_training.ope.fitted import fit_critics
 from rl_training.ope.found import LEAST_EFFECTIVE, Evaluation, verdict_of
 from rl_training.ope.intervals import bootstrap, lower_bound
@@ -93,6 +93,8 @@ def evaluate(
     target = log_probabilities(algorithm, dataset, options.stochastic)
     wanted, notes = _possible(options, has_ratios=target is not None)
     steps = CountedSteps.of(dataset, options.horizon)
+    own = discounted_returns(dataset, steps, options.gamma)
+    _refuse_other_returns(own, options)
     found: dict[str, Interval] = {}
     fitted, settled = None, True
     if {"fqe", *ROBUST} & set(wanted):
@@ -120,7 +122,9 @@ def evaluate(
             options.gamma,
             steps.groups,
         )
-        values = None
+        size, values = episodes.effective_size, None
+        if size == 0.0:
+            wanted = _without_followed_episode(wanted, notes)
         if ROBUST.keys() & set(wanted):
             assert fitted is not None
             values = fitted.values(dataset, steps, options)
@@ -129,14 +133,13 @@ def evaluate(
             for name in wanted
             if name in RATIOS
         }
-        size, bound = episodes.effective_size, _sure_bound(episodes, log.behaviour, options)
+        bound = _sure_bound(episodes, log.behaviour, options)
         if log.behaviour.estimated:
             notes.append("the behaviour policy is estimated by cloning, cross-fitted by episode")
-        if size < LEAST_EFFECTIVE:
+        if 0.0 < size < LEAST_EFFECTIVE:
             notes.append(
                 f"the weights rest on {size:.1f} episodes, so estimates by ratios say little"
             )
-    own = discounted_returns(dataset, steps, options.gamma)
     behaviour = _bootstrapped(lambda counts: (counts @ own) / counts.sum(-1), steps, options)
     unusual = unusual_share(algorithm, log, options.stochastic)
     found = {name: found[name] for name in wanted}
@@ -173,6 +176,37 @@ def _possible(options: Options, *, has_ratios: bool) -> tuple[list[str], list[st
     return kept, [
         f"{', '.join(refused)} are left out: a deterministic policy over Box actions has no ratios"
     ]
+
+
+def _without_followed_episode(wanted: list[str], notes: list[str]) -> list[str]:
+    """The estimators that are left where every episode has an action that the policy never takes;
+    their weights are all 0, which says nothing about its value."""
+    kept = [name for name in wanted if name not in PLAIN]
+    if not kept:
+        raise DataError(
+            f"estimators: {', '.join(wanted)} need episodes that the policy could have made, and "
+            "every logged one has an action that it never takes; use fqe, or evaluate drawn "
+            "actions (stochastic)"
+        )
+    if left := [name for name in wanted if name in PLAIN]:
+        notes.append(
+            f"{', '.join(left)} are left out: every logged episode has an action that the policy "
+            "never takes"
+        )
+    return kept
+
+
+def _refuse_other_returns(returns: Floats, options: Options) -> None:
+    """Refuse a range of returns that does not hold the logged ones."""
+    if options.value_range is None:
+        return
+    low, high = options.value_range
+    slack = 1e-6 * max(1.0, abs(low), abs(high))
+    if returns.min() < low - slack or returns.max() > high + slack:
+        raise ConfigError(
+            f"value_range: [{low:g}, {high:g}] does not hold the logged returns, which lie in "
+            f"[{returns.min():g}, {returns.max():g}]; widen it, or leave it out"
+        )
 
 
 def _estimator(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from dataclasses import dataclass
 
 from rl_training.experiment.errors import ConfigError, did_you_mean
@@ -51,12 +53,27 @@ class Options:
 
     def check(self) -> None:
         """Refuse what makes no sense, in one sentence."""
+        if not self.estimators:
+            raise ConfigError(f"estimators: give at least one of {', '.join(ESTIMATORS)}")
         for name in self.estimators:
             if name not in ESTIMATORS:
                 raise ConfigError(
                     f"estimators: unknown estimator '{name}'{did_you_mean(name, ESTIMATORS)}; "
                     f"known are {', '.join(ESTIMATORS)}"
                 )
+        for key, kinds, kind in (
+            ("gamma", numbers.Real, "a number"),
+            ("confidence", numbers.Real, "a number"),
+            ("horizon", numbers.Integral, "an integer"),
+            ("replicates", numbers.Integral, "an integer"),
+            ("updates", numbers.Integral, "an integer"),
+            ("resamples", numbers.Integral, "an integer"),
+            ("seed", numbers.Integral, "an integer"),
+        ):
+            given = getattr(self, key)
+            if not isinstance(given, kinds) and not (key == "horizon" and given is None):
+                raise ConfigError(f"{key}: expected {kind}, got {given!r}")
+        self._check_value_range()
         if not 0.0 < self.gamma <= 1.0:
             raise ConfigError(f"gamma: expected a number above 0, at most 1, got {self.gamma:g}")
         if self.gamma == 1.0 and self.horizon is None:
@@ -68,5 +85,23 @@ class Options:
             raise ConfigError(f"horizon: expected at least 1 step, got {self.horizon}")
         if self.replicates < 2:
             raise ConfigError(f"replicates: expected at least 2, got {self.replicates}")
+        for key, least in (("updates", 1), ("resamples", 1), ("seed", 0)):
+            if getattr(self, key) < least:
+                raise ConfigError(f"{key}: expected at least {least}, got {getattr(self, key)}")
         if not 0.5 <= self.confidence < 1.0:
-            raise ConfigError(f"confidence: expected a share from 0.5, got {self.confidence:g}")
+            raise ConfigError(
+                f"confidence: expected a share from 0.5, below 1, got {self.confidence:g}"
+            )
+
+    def _check_value_range(self) -> None:
+        if self.value_range is None:
+            return
+        try:
+            low, high = map(float, self.value_range)
+        except (TypeError, ValueError):
+            low = high = math.nan
+        if not -math.inf < low < high < math.inf:
+            raise ConfigError(
+                "value_range: expected two numbers, the smallest and the largest possible return, "
+                f"got {self.value_range!r}"
+            )
