@@ -598,6 +598,27 @@ def test_the_installed_command_refuses_without_a_traceback(as_module: bool, tmp_
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("module", ["typer", "rl_training.reports.runs"])
+def test_ctrl_c_while_modules_are_imported_is_one_word(module: str, tmp_path: Path) -> None:
+    """Of the program, and of a command that says nothing itself."""
+    code = f"""
+import runpy, sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["rl-training", "list", "--runs", {str(tmp_path)!r}]
+runpy.run_module("rl_training", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     shell = f"{' '.join(COMMAND)} show awr/pendulum | head -n 1"
     done = subprocess.run(

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rl_training.cli import compare, data, look, ope, report, search, ship, train, use
 from rl_training.cli.options import out
@@ -20,8 +21,22 @@ from rl_training.experiment.errors import RenamedKeyWarning, RLTrainingError, pr
 DEBUG = "RL_TRAINING_DEBUG"
 """Environment variable that shows tracebacks."""
 
+
+class Commands(TyperGroup):
+    """All commands; Ctrl-C in one that has no more to say about it ends it with a word, where
+    typer says nothing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="rl-training",
+    cls=Commands,
     help="Train, evaluate, resume and use policies from data, demonstrations and simulators.",
     no_args_is_help=True,
     add_completion=False,
