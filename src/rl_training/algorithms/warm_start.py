@@ -32,6 +32,9 @@ READ_OBSERVATIONS = (
 )
 """Networks whose first layer takes normalised observations and can absorb other statistics."""
 
+TARGETS = "target network"
+"""Copy of a network for targets: nothing acts with it, so a run without one need not take it."""
+
 
 def reads_observations(network: nn.Module) -> bool:
     """Whether the first layer of a network takes observations and is not the user's own."""
@@ -78,7 +81,7 @@ def start_from(
     source.spaces.refuse_other(algorithm.spaces, "the task", f"init_from: '{path}'")
     needed, given = algorithm.acting_networks(), source.acting_networks()
     try:
-        if needed.keys() != given.keys():
+        if needed.keys() - given.keys() or given.keys() - needed.keys() - {TARGETS}:
             raise UnlikePolicyError(
                 f"acts with {_listed(given)}, which {algorithm.name()} cannot act with"
             )
