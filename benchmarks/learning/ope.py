@@ -124,7 +124,7 @@ def other_jobs(options: Options) -> list[Job]:
             jobs += [Job(NAME, f"support-{task}", s, SUPPORT, spec, inputs, cost=90) for s in seeds]
     for device in ("cpu", "cuda"):
         cost = {
-            "device": device, "replicates": [1, 32], "total": 100_000,
+            "device": device, "replicates": [1, 32], "total": 100_000, "hidden_sizes": [128, 512],
             "updates": 10 if options.quick else 300,
         }  # fmt: skip
         gpu = device == "cuda"

@@ -230,14 +230,15 @@ def _cost(records: Records) -> Section:
             continue
         alone, together = (1e3 * one for one in found[0].result["seconds"].values())
         ratio = found[0].result["ratio"]
-        rows.append([device, f"{alone:.2f} ms", f"{together:.2f} ms", f"{ratio:.1f}"])
+        sizes = " and ".join(map(str, found[0].spec.get("hidden_sizes", [128, 128])))
+        rows.append([device, sizes, f"{alone:.2f} ms", f"{together:.2f} ms", f"{ratio:.1f}"])
         verdicts.append(gates.at_most(f"32 replicates over one, {device}", [ratio], most))
     if not rows:
         return Section("", ())
-    heads = ["device", "one critic", "32 replicates", "ratio"]
+    heads = ["device", "hidden layers", "one critic", "32 replicates", "ratio"]
     text = (
-        "### Cost of replicates\n\nOne update on data of HalfCheetah's sizes. On one core the "
-        "matrix products of the layer of 512 units take nearly all of the time, and 32 critics "
-        "need 32 times as many; a GPU has room for them.\n\n"
+        "### Cost of replicates\n\nOne update on data of HalfCheetah's sizes. On one core matrix "
+        "products take nearly all of the time, and 32 critics need 32 times as many; a GPU has "
+        "room for them.\n\n"
     )
     return Section(text + table(heads, rows), tuple(verdicts))

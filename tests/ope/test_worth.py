@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import rl_training
+from rl_training.api.worth import trained_share
+from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
 from rl_training.ope import last_layer
@@ -255,6 +257,27 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
         assert word in outcome.out, word
 
 
+def test_the_table_of_a_selection_names_every_run_and_tells_what_is_said_of_each(
+    tmp_path: Path, cli: Command
+) -> None:
+    np.savez(tmp_path / "test.npz", **box_log(6, 0))
+    spaces: dict[str, Any] = {"actions": {"kind": "box", "low": -1.0, "high": 1.0}}
+    paths = []
+    for name, seed in (("trained-on-the-same-data", 0), ("trained-on-other-data", 1)):
+        np.savez(tmp_path / f"{seed}.npz", **box_log(6, seed))
+        agent = rl_training.BC(
+            dataset=tmp_path / f"{seed}.npz", spaces=spaces, hidden_sizes=[8], loss="mse",
+            device="cpu", seed=seed,
+        )  # fmt: skip
+        paths.append(agent.save(tmp_path / f"candidate-with-a-long-name-{name}"))
+    words = ["--data", str(tmp_path / "test.npz"), "--gamma", "0.9", "--updates", "3"]
+    outcome = cli("select", *map(str, paths), *words, "--replicates", "2", "--quiet")
+    assert outcome.code == 0, outcome
+    assert "…" not in outcome.out, "no name is cut"
+    assert outcome.out.count("was trained on, so") == 1, outcome.out
+    assert outcome.out.count("are left out") == 1, "what is said of all is said once"
+
+
 def steps_to_the_end(discrete: bool) -> dict[str, Any]:
     """Each step pays 1 and adds 0.5 (actions near 1) or 0.25 (near 0); over at 1.88."""
     rng = np.random.default_rng(0)
@@ -397,3 +420,33 @@ def test_rows_that_trained_the_policy_are_counted_and_warned_of(tmp_path: Path) 
         found = agent.estimate(tmp_path / f"{name}.npz", progress=False, **quick)
         assert found.to_dict()["rows_trained_on"] == share
         assert any("was trained on, so" in note for note in found.notes) == (share > 0.0)
+    # few distinct states: rows coincide by chance, episodes do not
+    few = [walks(40, seed) for seed in (0, 1)]
+    assert trained_share(few[0], few[1]) == 0.0
+    assert trained_share(few[0], few[0]) == 1.0
+    half = few[0].choose_episodes(np.arange(40) < 20)
+    assert trained_share(half, few[0]) == pytest.approx(0.5, abs=0.1)
+    # one action from one state: even whole episodes coincide, and nothing can be said
+    short = load_transition_dataset(chain(60, 1))
+    ones = load_transition_dataset({**chain(60, 2)})
+    assert trained_share(short.choose_episodes(short.episode_lengths() < 4), ones) is None
+    held = rl_training.BC(dataset=box_log(6, 0), spaces=spaces, hidden_sizes=[8], device="cpu")
+    again = held.estimate(box_log(6, 0), progress=False, **quick)
+    assert again.extra["rows_trained_on"] == 1.0, "data in memory are known, too"
+
+
+def walks(episodes: int, seed: int) -> TransitionDataset:
+    """Thirty steps each to the left or right of six places."""
+    rng = np.random.default_rng(seed)
+    moves = rng.integers(0, 2, (episodes, 30))
+    places = np.clip(np.cumsum(2 * moves - 1, axis=1), 0, 5)
+    rows = moves.size
+    return load_transition_dataset(
+        {
+            "observations": places.reshape(rows, 1).astype(np.float32),
+            "actions": moves.reshape(rows),
+            "rewards": np.ones(rows, np.float32),
+            "terminations": np.arange(rows) % 30 == 29,
+            "truncations": np.zeros(rows, bool),
+        }
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,8 +15,9 @@ from numpy.typing import NDArray
 
 from rl_training.api.support import find_checkpoint
 from rl_training.data.dataset import TransitionDataset
+from rl_training.data.episodes import chosen_episodes
 from rl_training.data.sources import load_transition_dataset
-from rl_training.experiment.config import DatasetConfig, TrainConfig
+from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.console import Console, ProgressConsole
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError, did_you_mean
 from rl_training.experiment.tracking import CHECKPOINT_FOLDER, OPE_FILE, write_json
@@ -139,7 +142,7 @@ def estimate(
         found = evaluate(agent.config, agent.algorithm, log, chosen, shown.fit)
     finally:
         shown.stop()
-    overlap = _trained_on(agent.config, log.dataset)
+    overlap = _trained_on(agent, log.dataset)
     notes, extra = found.notes, {"rows_trained_on": overlap}
     if overlap:
         notes = (
@@ -152,25 +155,66 @@ def estimate(
     return replace(found, notes=notes, extra=extra)
 
 
-def _trained_on(config: TrainConfig, dataset: TransitionDataset) -> float | None:
-    """Fraction of the rows that the run learned from; None if its data cannot be read."""
+def _trained_on(agent: Acting, dataset: TransitionDataset) -> float | None:
+    """Fraction of the rows that the run learned from; None where that cannot be known."""
+    config = agent.config
     if config.dataset is None:
         return 0.0
+    held: TransitionDataset | None = getattr(agent, "_dataset", None)  # given as arrays
     try:
+        if held is not None:
+            return trained_share(chosen_episodes(held, config.dataset).in_memory(), dataset)
         learned = load_transition_dataset(
             config.dataset, env_id=config.env_id, spaces=dataset.spaces, needs_rewards=False
-        ).in_memory()
+        )
     except (RLTrainingError, OSError):
         return None
+    return trained_share(learned.in_memory(), dataset)
 
-    def rows(one: TransitionDataset) -> list[bytes]:
-        actions = np.asarray(one.actions, np.float32).reshape(len(one), -1)
-        wide = np.ascontiguousarray(np.concatenate([one.observations, actions], 1))
-        return [row.tobytes() for row in wide]
 
-    seen = set(rows(learned))
-    asked = rows(dataset)
-    return sum(row in seen for row in asked) / len(asked)
+MOSTLY = 0.5
+"""Share of rows, or of episodes, of one log that coincide, above which that says nothing."""
+
+
+def trained_share(learned: TransitionDataset, asked: TransitionDataset) -> float | None:
+    """Fraction of the rows of `asked` that `learned` holds, too.
+
+    Where rows of different episodes coincide anyway, because there are few distinct ones, whole
+    episodes are compared. As many as coincide among those of `learned` themselves are chance and
+    do not count; None if most of them do.
+    """
+    for keys_of in (_row_keys, _episode_keys):
+        own = keys_of(learned)
+        holders = Counter(key for key, _ in {(key, episode) for key, episode, _ in own})
+        chance = sum(size for key, _, size in own if holders[key] > 1) / len(learned)
+        if chance > MOSTLY:
+            continue
+        same = sum(size for key, _, size in keys_of(asked) if key in holders) / len(asked)
+        noise = 3.0 * math.sqrt(chance * (1.0 - chance) / asked.num_episodes)
+        if same <= chance + min(noise, 0.5 * (1.0 - chance)):
+            return 0.0
+        return (same - chance) / (1.0 - chance)
+    return None
+
+
+Keyed = list[tuple[bytes, int, int]]
+"""What is compared, the episode that it is in, and its number of rows."""
+
+
+def _row_keys(dataset: TransitionDataset) -> Keyed:
+    actions = np.asarray(dataset.actions, np.float32).reshape(len(dataset), -1)
+    wide = np.ascontiguousarray(np.concatenate([dataset.observations, actions], 1))
+    episodes = np.repeat(np.arange(dataset.num_episodes), dataset.episode_lengths()).tolist()
+    return [(row.tobytes(), episode, 1) for row, episode in zip(wide, episodes, strict=True)]
+
+
+def _episode_keys(dataset: TransitionDataset) -> Keyed:
+    rows = [key for key, _, _ in _row_keys(dataset)]
+    bounds = zip(dataset.episode_starts.tolist(), dataset.episode_lengths().tolist(), strict=True)
+    return [
+        (b"".join(rows[first : first + count]), episode, count)
+        for episode, (first, count) in enumerate(bounds)
+    ]
 
 
 # --- what is left behind ------------------------------------------------------------------------

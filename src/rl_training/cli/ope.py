@@ -191,7 +191,10 @@ def selection(
         ]
         print(json.dumps({"candidates": listed, "looks": found.looks}))
         return
-    table = Table("rank", "run", "value", "interval", "unusual", "", box=None, padding=(0, 2, 0, 0))
+    table = Table("rank", box=None, padding=(0, 2, 0, 0))
+    table.add_column("run", overflow="fold")  # names of runs differ at their ends
+    for head in ("value", "interval", "unusual", ""):
+        table.add_column(head)
     for one in found.candidates:
         value, said = one.evaluation.value, one.evaluation.verdict.partition(":")[0]
         interval = f"[{value.low:.4g}, {value.high:.4g}]"
@@ -199,6 +202,11 @@ def selection(
         table.add_row(str(one.rank), str(one.path), f"{value.value:.4g}", interval, share, said)
     out.print(table)
     out.print(f"chosen: {found.best.path}", soft_wrap=True)
-    for note in found.best.evaluation.notes:
+    known = found.best.evaluation.notes
+    for note in known:
         out.print(f"note: {note}", soft_wrap=True)
+    for one in found.candidates:
+        for note in one.evaluation.notes:
+            if note not in known:
+                out.print(f"note on {one.path}: {note}", soft_wrap=True)
     out.print(f"note: {found.caution}", soft_wrap=True)
