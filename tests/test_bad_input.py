@@ -1083,7 +1083,7 @@ def test_resume_of_a_spoilt_config(cli: Command, bc_run: Path, content: str) -> 
 
 def test_resume_of_what_is_no_run(cli: Command, bc_run: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path, newest(bc_run), bc_run / "config.yaml"):
-        assert_refused(cli("resume", path), str(path), "no run folder")
+        assert_refused(cli("resume", path), str(path), "not a run folder")
 
 
 def test_resume_refuses_checkpoints_of_a_newer_format(cli: Command, bc_run: Path) -> None:

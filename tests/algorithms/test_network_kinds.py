@@ -408,7 +408,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
             make()
 
     refused(
-        r"algo_kwargs\.architecture: simba has a block .* policy has \[8, 4\]",
+        r"algo_kwargs\.architecture: simba makes one block .* policy has \[8, 4\]",
         lambda: SAC("Pendulum-v1", architecture="simba", hidden_sizes=[8, 4]),
     )
     refused(

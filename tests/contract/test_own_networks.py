@@ -142,7 +142,7 @@ def test_a_policy_of_ones_own_can_be_started_from(tmp_path: Path) -> None:
     obs = torch.randn(3, 3).numpy()
     assert (first.predict(obs)[0] == second.predict(obs)[0]).all()
     usual = {name: value for name, value in QUICK.items() if name != "networks"}
-    with pytest.raises(ConfigError, match=r"^init_from: .* networks of its own making and this"):
+    with pytest.raises(ConfigError, match=r"^init_from: .* networks from a factory and this"):
         SAC("Pendulum-v1", init_from=run, output_dir=str(tmp_path), **usual)
     data = {"dataset": {"kind": "scripted", "name": "pendulum-mixed"}}
     data["dataset"]["normalize_observations"] = True  # type: ignore[assignment]

@@ -128,7 +128,7 @@ def test_third_parties_can_register(
         ("bc_twin", "other:Thing"): "already registered as rl_training.algorithms.bc",
         ("x", "nonsense"): r"must have the form 'package\.module:Class'",
         ("x", 5): r"must have the form 'package\.module:Class'",
-        ("My Algorithm", "a:B"): "the name 'My Algorithm' must be a word of small letters",
+        ("My Algorithm", "a:B"): "the name 'My Algorithm' must be a word of lower-case letters",
         (3, "a:B"): "the name 3 must be a word",
         ("x", Local): "so that other processes find the class",
     }

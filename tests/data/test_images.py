@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path) -> None:
             "key 'next_observations",
         ),
         (named, CATCH, "its observations are several arrays"),
-        (named, LAMPS, "is no part of the observations"),
+        (named, LAMPS, "is not part of the observations"),
         ({**named, "obs": plain["observations"]}, None, "mean the same array"),
     ]
     for source, env_id, message in cases:

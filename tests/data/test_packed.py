@@ -292,7 +292,7 @@ def test_changed_and_damaged_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="exists already"):
         pack_source(str(source), folder)
     (tmp_path / "other").mkdir()
-    with pytest.raises(DataError, match="exists and is no packed data set"):
+    with pytest.raises(DataError, match="exists and is not a packed data set"):
         pack_source(str(source), tmp_path / "other", overwrite=True)
 
     def wrong(message: str) -> None:

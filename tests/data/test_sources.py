@@ -208,7 +208,7 @@ def test_an_hdf5_link_that_leads_nowhere(tmp_path: Path, arrays: dict[str, Any])
         with h5py.File(path, "a") as file:
             del file["observations"]
             file["observations"] = link
-        with pytest.raises(DataError, match="'observations' is no array of this file, but a"):
+        with pytest.raises(DataError, match="'observations' is not an array of this file, but a"):
             load_transition_dataset(path)
 
 
@@ -236,7 +236,9 @@ def test_an_hdf5_file_does_not_read_others(tmp_path: Path, arrays: dict[str, Any
         with h5py.File(path, "a") as file:
             del file["rewards"]
             elsewhere(file)
-        words = "'rewards' is no array of this file" if elsewhere is linked else "in another file"
+        words = (
+            "'rewards' is not an array of this file" if elsewhere is linked else "in another file"
+        )
         with pytest.raises(DataError, match=words):
             load_transition_dataset(path)
 
@@ -305,7 +307,9 @@ def test_a_key_that_leads_to_no_array_is_not_one_that_is_missing(
                 file.create_group("rewards")
             else:
                 file["rewards"] = link
-        with pytest.raises(DataError, match="'rewards' is no array of this file, but a group or a"):
+        with pytest.raises(
+            DataError, match="'rewards' is not an array of this file, but a group or a"
+        ):
             load_transition_dataset(path, needs_rewards=False)
 
 

@@ -341,7 +341,7 @@ def test_what_is_wrong_with_a_table_is_said_in_one_sentence(tmp_path: Path) -> N
     for path, message in (
         ("broken.parquet", "not a parquet file, or is damaged"),
         ("empty", "has no parquet file"),
-        ("log-*.parquet", "no file is called like"),
+        ("log-*.parquet", "no file matches"),
         ("nothing.parquet", "does not exist"),
     ):
         with pytest.raises(DataError, match=message):

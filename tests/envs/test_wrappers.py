@@ -90,7 +90,7 @@ def test_wrong_wrappers_are_refused_in_one_sentence() -> None:
         ([f"{HERE}:Missing"], r"^wrappers\.0: '.*:Missing' cannot be imported"),
         (["no_such_package:Wrapper"], r"^wrappers\.0: .*cannot be imported"),
         ([f"{HERE}:nothing"], r"^wrappers\.0: nothing gave int, expected a gymnasium\.Env"),
-        ([f"{HERE}:CART"], r"^wrappers\.0: '.*:CART' is no class"),
+        ([f"{HERE}:CART"], r"^wrappers\.0: '.*:CART' is not a class"),
         ([NUMBERED, {"kind": f"{HERE}:Numbered", "options": {"n": 1}}], r"^wrappers\.1: Numbered"),
         ([{"kind": f"{HERE}:Numbered", "number": 1}], r"wrappers\.0\.number: unknown key"),
         ("gymnasium.wrappers:ClipReward", "wrappers: "),

@@ -61,7 +61,9 @@ def test_workers_without_fork_and_poll(monkeypatch: pytest.MonkeyPatch) -> None:
             elsewhere.setattr(sys, "platform", system)
             assert workers._start_method() is None
     monkeypatch.setenv("RL_TRAINING_START_METHOD", "thread")
-    with pytest.raises(ConfigError, match="RL_TRAINING_START_METHOD: there is no way 'thread'"):
+    with pytest.raises(
+        ConfigError, match="RL_TRAINING_START_METHOD: processes cannot be started by 'thread'"
+    ):
         workers.AsyncEnvs("CartPole-v1", None, 1)
     monkeypatch.setenv("RL_TRAINING_START_METHOD", "spawn")
     monkeypatch.delattr(select, "poll")

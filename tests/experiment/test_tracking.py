@@ -53,7 +53,7 @@ def test_the_config_of_a_run_comes_back(tmp_path: Path) -> None:
     written = config(tmp_path, seed=4)
     write_run_config(tmp_path, written)
     assert TrainConfig(**read_run_config(tmp_path)) == written
-    with pytest.raises(ConfigError, match="no run folder"):
+    with pytest.raises(ConfigError, match="not a run folder"):
         read_run_config(tmp_path / "other")
 
 

@@ -70,7 +70,7 @@ def test_a_card_from_a_run_says_where_the_policy_comes_from(
     other = json.loads((tmp_path / "b" / "card.json").read_text())
     assert other == {**card, "comparison": card["comparison"][:1]}
 
-    with pytest.raises(ExportError, match="is no run folder with an evaluation"):
+    with pytest.raises(ExportError, match="is not a run folder with an evaluation"):
         export(load(bc_run), tmp_path / "c", compare=[tmp_path])
     assert not (tmp_path / "c").exists()
 

@@ -41,8 +41,8 @@ def test_requests_over_http_and_websocket_without_pytorch(bc_export: Path) -> No
         assert web.post("/act", content=raw, headers=binary).json() == {"action": expected}
 
         wrong: list[tuple[Any, int, str]] = [
-            (b"{", 400, "is no JSON"),
-            (b"[" * 100_000, 400, "is no JSON"),
+            (b"{", 400, "is not JSON"),
+            (b"[" * 100_000, 400, "is not JSON"),
             (b"3", 400, "must be an object"),
             (b"{}", 400, "give 'observation' for one"),
             (b'{"obs": 3}', 400, "'obs' is not known"),
@@ -81,7 +81,7 @@ def test_requests_over_http_and_websocket_without_pytorch(bc_export: Path) -> No
             connection.send(raw)
             assert np.frombuffer(connection.recv(), "<f4").tolist() == expected
             connection.send("nonsense")
-            assert "is no JSON" in json.loads(connection.recv())["error"]
+            assert "is not JSON" in json.loads(connection.recv())["error"]
             connection.send(b"123")
             assert "12 bytes each, got 3" in json.loads(connection.recv())["error"]
             connection.send(json.dumps({"observation": OBS}))

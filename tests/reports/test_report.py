@@ -478,7 +478,7 @@ def test_all_runs_are_listed_and_wrong_requests_refused(tmp_path: Path, cli: Com
         ((runs,), "different tasks"),
         ((tmp_path / "empty",), "holds no run"),
         ((tmp_path / "missing",), "does not exist"),
-        ((runs / "one", "--out", tmp_path / "x.pdf"), "no .html file"),
+        ((runs / "one", "--out", tmp_path / "x.pdf"), "not an .html file"),
         (("--all", runs, "--videos"), "--all"),
     ):
         refused = cli("report", *arguments)

@@ -112,7 +112,7 @@ def test_what_an_algorithm_cannot_say_is_refused() -> None:
         (lambda: clone.value(one), "BC has learned no values of states"),
         (lambda: value.q_values(one), "AWR has learned no values of actions"),
         (lambda: box.action_probabilities(one), "Box actions have densities"),
-        (lambda: box.q_values(one), "give the ones you ask about"),
+        (lambda: box.q_values(one), "give the actions to be valued"),
         (lambda: greedy.action_probabilities(np.zeros(4)), "DQN always takes its best action"),
         (lambda: greedy.log_prob(np.zeros(4), 0), "DQN has one action for each"),
         (lambda: plain.log_prob(one, np.zeros(2)), "TD3BC has one action for each"),

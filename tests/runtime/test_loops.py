@@ -192,11 +192,11 @@ def build_own(config: Any, algorithm: Any, dataset: Any) -> Any:
 def test_a_third_party_registers_a_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loops, "LOOPS", dict(LOOPS))
     own = replace(LOOPS["offline"], name="own", build=f"{__name__}:build_own")
-    with pytest.raises(RLTrainingError, match="there is a loop 'offline' already"):
+    with pytest.raises(RLTrainingError, match="a loop 'offline' is registered already"):
         register_loop(replace(own, name="offline"))
     with pytest.raises(RLTrainingError, match="build 'here' must have the form"):
         register_loop(replace(own, build="here"))
-    with pytest.raises(RLTrainingError, match="unread names 'envs', which is no key"):
+    with pytest.raises(RLTrainingError, match="unread names 'envs', which is not a key"):
         register_loop(replace(own, unread=("envs",)))
     own = replace(own, unread=(*own.unread, "lr_schedule"))
     register_loop(own)

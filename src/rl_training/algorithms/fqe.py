@@ -114,7 +114,7 @@ class FQEParams(DiscountedParams):
     def _returns_are_finite(self) -> Self:
         if self.gamma == 1.0 and self.horizon is None:
             raise ValueError(
-                "gamma: 1 counts endless returns; set horizon, the steps that are counted, or a "
+                "gamma: with 1 returns may grow forever; set horizon, the steps that count, or a "
                 "gamma below 1"
             )
         return self

@@ -207,8 +207,9 @@ class GAILAlgorithm(Algorithm[GAILParams, ImitationBatch]):
         params = config.params
         if params.generator == "sac" and params.sac.architecture == "simbav2":
             raise ConfigError(
-                "algo_kwargs.sac.architecture: simbav2 divides rewards by the spread of their "
-                "returns, which a discriminator's have not; use simba, crossq or mlp"
+                "algo_kwargs.sac.architecture: simbav2 divides rewards by the standard deviation "
+                "of returns, which is not tracked for a discriminator's rewards; use simba, "
+                "crossq or mlp"
             )
         if config.dataset is None:
             return

@@ -75,8 +75,8 @@ class LoopFamily:
         split = None if config.dataset is None else config.dataset.split
         if split is not None and self.needs_env:
             raise ConfigError(
-                f"dataset.split: {name} {self.how}; episodes are held out only where data alone "
-                "are learned from, so remove this key"
+                f"dataset.split: {name} {self.how}; episodes are held out only when learning "
+                "from data alone, so remove this key"
             )
         for key, metric in config.named_metrics.items():
             if metric.startswith("offline/") and split is None:
@@ -127,9 +127,9 @@ class LoopFamily:
             return
         if self.many_seeds is None:
             raise ConfigError(
-                f"seeds: {name} trains one seed per run, only offline algorithms without a model, "
+                f"seeds: {name} trains one seed per run; only offline algorithms without a model, "
                 "and those with a replay or rollouts in worlds on the device, train several at "
-                "once; remove this key"
+                "once, so remove this key"
             )
         if self.needs_env and device_task(config.env_id) is None:
             raise ConfigError(
@@ -298,7 +298,9 @@ def _found(target: str | Callable[..., Any], package: str) -> Callable[..., Any]
 def register_loop(loop: LoopFamily) -> None:
     """Make a third party's loop known: algorithms ask for it with `loop = "its name"`."""
     if loop.name in LOOPS and LOOPS[loop.name] != loop:
-        raise ConfigError(f"register_loop: there is a loop '{loop.name}' already; name it anew")
+        raise ConfigError(
+            f"register_loop: a loop '{loop.name}' is registered already; choose another name"
+        )
     where = loop.build if isinstance(loop.build, str) else "a:function"
     if where.startswith(".") or not all(where.partition(":")):
         raise ConfigError(
@@ -307,7 +309,7 @@ def register_loop(loop: LoopFamily) -> None:
     unknown = set(loop.unread) - set(TrainConfig.model_fields)
     if unknown:
         raise ConfigError(
-            f"register_loop: unread names '{min(unknown)}', which is no key of a configuration; "
+            f"register_loop: unread names '{min(unknown)}', which is not a key of a configuration; "
             "remove it"
         )
     LOOPS[loop.name] = loop

@@ -273,9 +273,8 @@ class NetworkKindParams(TargetNetworkParams):
         sizes = self.hidden_sizes_of(role)
         if self.architecture.startswith("simba") and len(set(sizes)) != 1:
             raise ConfigError(
-                f"algo_kwargs.architecture: {self.architecture} has a block for every width of the "
-                f"hidden layers, and all are alike, but the {role} has {list(sizes)}; give equal "
-                "widths"
+                f"algo_kwargs.architecture: {self.architecture} makes one block per hidden layer, "
+                f"all of the same width, but the {role} has {list(sizes)}; give equal widths"
             )
         return replace(super().layers(role), kind=self.architecture)
 
@@ -290,7 +289,7 @@ class NetworkKindParams(TargetNetworkParams):
 
 
 class PriorityExponents(NamedTuple):
-    """Of prioritised replay: of the priorities, and of the importance weights at the beginning."""
+    """Exponents of prioritised replay: of priorities, and of importance weights at the start."""
 
     alpha: float
     beta: float

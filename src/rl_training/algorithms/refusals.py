@@ -32,7 +32,7 @@ def refuse_unfit(
             )
     if spaces.has_mask and not algorithm.takes_masks:
         raise EnvironmentSetupError(
-            f"algo: {name} does not keep to action masks, which the task has; choose another "
+            f"algo: {name} does not support action masks, which the task has; choose another "
             "algorithm, or wrap the environment so that it gives none"
         )
     if not spaces.is_image:

@@ -82,8 +82,9 @@ class RLPDParams(OfflineToOnlineParams, NetworkKindParams):
     def _scaled_from_the_start(self) -> Self:
         if self.architecture == "simbav2" and self.offline_pretrain_updates:
             raise ValueError(
-                "offline_pretrain_updates: simbav2 divides rewards by the spread of returns in the "
-                "environment, which pretraining does not see; set it to 0, or use simba"
+                "offline_pretrain_updates: simbav2 divides rewards by the standard deviation of "
+                "returns in the environment, which pretraining does not see; set it to 0, or use "
+                "simba"
             )
         return self
 

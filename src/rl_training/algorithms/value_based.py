@@ -276,8 +276,8 @@ class ValueAlgorithm(Algorithm[V, Batch]):
         for name, plain in (("n_step", 1), ("prioritized", False)):
             if getattr(params, name) != plain:
                 raise ConfigError(
-                    f"algo_kwargs.{name}: with memory {cls.name()} learns from sequences drawn "
-                    "evenly, by returns of one step; remove this key, or set "
+                    f"algo_kwargs.{name}: with memory {cls.name()} learns from sequences that "
+                    "are sampled uniformly, with one-step returns; remove this key, or set "
                     "algo_kwargs.memory=none"
                 )
 

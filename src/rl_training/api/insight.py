@@ -184,7 +184,7 @@ def value(algorithm: Algorithm, observation: Any) -> Array:
 def q_values(algorithm: Algorithm, observation: Any, action: Any | None) -> Array:
     asked = "q_values"
     if action is None and not algorithm.spaces.is_discrete:
-        raise ConfigError(f"{asked}: there is no end of Box actions; give the ones you ask about")
+        raise ConfigError(f"{asked}: Box actions cannot be listed; give the actions to be valued")
 
     def question(obs: Tensor) -> Tensor | None:
         if action is None:

@@ -43,7 +43,7 @@ def compare(
     from rl_training.reports.runs import find_runs
 
     if figure is not None and figure.suffix != ".svg":
-        raise ConfigError(f"--figure: '{figure}' is no .svg file; name one, such as curves.svg")
+        raise ConfigError(f"--figure: '{figure}' is not an .svg file; name one, such as curves.svg")
     found = compared(find_runs(runs), metric)
     if figure is not None:
         replace_text(figure, curves(found))

@@ -74,7 +74,7 @@ def report(
     default = places[0] / "index.html" if everything else Path(REPORT_FILE)
     path = default if target is None else target
     if path.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--out: '{path}' is no .html file; name one, such as {REPORT_FILE}")
+        raise ConfigError(f"--out: '{path}' is not an .html file; name one, such as {REPORT_FILE}")
     if path.is_dir():
         raise ConfigError(f"--out: '{path}' is a folder; name a file in it")
     extras: dict[Path, Extras] | None = None

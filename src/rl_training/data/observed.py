@@ -125,7 +125,7 @@ def _joined(raw: RawTransitions, name: str, layout: Layout, stack: int) -> NDArr
     for key in present:
         if key not in known:
             raise DataError(
-                f"{raw.label}: array '{key}' is no part of the observations"
+                f"{raw.label}: array '{key}' is not part of the observations"
                 f"{did_you_mean(key, known)}; they have {_listed(sorted(known))}"
             )
     missing = sorted(known - set(present))

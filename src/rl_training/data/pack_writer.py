@@ -203,7 +203,7 @@ def new_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     """A draft beside `target` that takes its place when the block succeeds; a disk that fills, or
     any other failure, leaves nothing behind."""
     if target.exists() and not is_packed(target):
-        raise DataError(f"'{target}' exists and is no packed data set; choose another folder")
+        raise DataError(f"'{target}' exists and is not a packed data set; choose another folder")
     if target.exists() and not overwrite:
         raise DataError(
             f"'{target}' exists already; choose another folder or overwrite it (--overwrite)"

@@ -144,7 +144,7 @@ def _hdf5_reader(
     def length_of(key: str) -> int:
         if not is_array(file, key, h5py):
             raise DataError(
-                f"{label}: '{key}' is no array of this file, but a group or a link; store the "
+                f"{label}: '{key}' is not an array of this file, but a group or a link; store the "
                 "numbers under this key"
             )
         with damage(f"{label}: array '{key}' cannot be read; write the file again"):

@@ -185,8 +185,8 @@ def _hdf5_arrays(path: Path, choose: Chooser | None) -> dict[str, NDArray[Any]]:
         for key in chosen:
             if not is_array(file, key, h5py):
                 raise DataError(
-                    f"{label}: '{key}' is no array of this file, but a group or a link; store the "
-                    "numbers under this key"
+                    f"{label}: '{key}' is not an array of this file, but a group or a link; store "
+                    "the numbers under this key"
                 )
             with damage(f"{label}: array '{key}' cannot be read; write the file again"):
                 check_stored_here(file, key, label)

@@ -75,7 +75,7 @@ def table_files(path: str, kind: str, below: str = "") -> list[Path]:
     if any(character in path for character in "*?["):
         found = sorted(Path(file) for file in glob.glob(path, recursive=True))
         if not found:
-            raise DataError(f"no file is called like '{path}'; correct dataset.path")
+            raise DataError(f"no file matches '{path}'; correct dataset.path")
         return found
     if not place.exists():
         beside = [p.name for p in place.parent.iterdir()] if place.parent.is_dir() else []

@@ -89,7 +89,8 @@ class EnvContract:
             array = np.asarray(obs)
         except ValueError:  # rows of unequal length
             raise WrongAnswerError(
-                f"returned {_kind(obs)} that is no array as the observation, {self._expected}"
+                f"returned {_kind(obs)}, which is not an array, as the observation, "
+                f"{self._expected}"
             ) from None
         if array.shape != self.shape:
             raise WrongAnswerError(

@@ -1,4 +1,4 @@
-"""Action masks of environments: a part of the observation for everything behind."""
+"""Action masks of environments, which the rest of the package sees as part of observations."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def warn_of_statistics(env: gym.Env[Any, Any], env_id: str) -> None:
 @cache
 def _warn_once(env_id: str, wrapper: str) -> None:
     warnings.warn(
-        f"env_id: '{env_id}' is wrapped in {wrapper}, whose statistics are no part of the policy: "
+        f"env_id: '{env_id}' is wrapped in {wrapper}, whose statistics are not part of the policy: "
         "training and evaluation have their own, and predict and exports have none; remove it and "
         "let the algorithm normalise (algo_kwargs.normalize_observations)",
         stacklevel=2,

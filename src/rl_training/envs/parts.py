@@ -39,7 +39,7 @@ def with_parts_as_vector(
     layout = made.observation_layout if isinstance(made, VectorObservation) else Layout(())
     if not any(part.choices for part in layout.parts):
         raise EnvironmentSetupError(
-            f"env_kwargs.{EMBEDDING}: the observations of '{env_id}' are no vectors with choices "
+            f"env_kwargs.{EMBEDDING}: the observations of '{env_id}' are not vectors with choices "
             "among them; remove this key"
         )
     assert isinstance(made, VectorObservation)

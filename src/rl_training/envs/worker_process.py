@@ -108,7 +108,8 @@ class _Worker:
         self._pipe.send_bytes(answer)
 
     def _failed(self, error: BaseException) -> Failed:
-        """The environment that was being stepped, reset or made raised what is no `Exception`."""
+        """The environment that was being stepped, reset or made raised something else than an
+        `Exception`."""
         if self._envs is None:
             did, env_id = what_it_did(error), self._share.env_id
             return Failed(f"env_id: environment '{env_id}' {did} when made; {CORRECT}", setup=True)

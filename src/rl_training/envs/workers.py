@@ -109,7 +109,7 @@ class AsyncEnvs(VectorEnvs):
             if self._shared.stepping[self._ended] != NOT_BEGUN:  # the environment ended it
                 raise EnvironmentSetupError(str(error)) from cause
             raise EnvironmentSetupError(
-                f"vectorization: a worker process of '{self.env_id}' ended as it began "
+                f"vectorization: a worker process of '{self.env_id}' ended while it started "
                 f"({_end_of(self.processes[self._ended].exitcode)}); look above for its message, "
                 "or use vectorization=sync without env_workers"
             ) from cause
@@ -269,7 +269,7 @@ def _start_method() -> str | None:
     chosen, known = os.environ.get(START_METHOD), multiprocessing.get_all_start_methods()
     if chosen and chosen not in known:
         raise ConfigError(
-            f"{START_METHOD}: there is no way '{chosen}' to start processes here; use one of "
+            f"{START_METHOD}: processes cannot be started by '{chosen}' here; use one of "
             f"{', '.join(known)}, or remove the variable"
         )
     return chosen or ("fork" if sys.platform.startswith("linux") else None)

@@ -58,5 +58,7 @@ def _class(kind: str, key: str) -> Any:
             "package.module:Class, installed or in a folder of PYTHONPATH"
         ) from None
     if not callable(found):
-        raise EnvironmentSetupError(f"{key}: '{kind}' is no class; expected package.module:Class")
+        raise EnvironmentSetupError(
+            f"{key}: '{kind}' is not a class; expected package.module:Class"
+        )
     return found

@@ -163,7 +163,9 @@ class SpacesConfig(Section):
                 f"'image_shape' has {math.prod(shape)} bytes, 'obs_dim' {self.obs_dim}"
             )
         if shape and len(shape) - (stack > 1) not in ((1,) if packed else (2, 3)):
-            raise ValueError(f"'image_shape' {list(shape)} is no image of {stack} frames")
+            raise ValueError(
+                f"'image_shape' {list(shape)} is not the shape of an image of {stack} frames"
+            )
         if shape and stack not in (1, shape[0]):
             raise ValueError(f"'frame_stack' {stack} is not the first axis of 'image_shape'")
         return self

@@ -86,8 +86,8 @@ def register(name: str, target: str | type) -> None:
         target = f"{target.__module__}:{target.__qualname__}"
     if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
         raise ConfigError(
-            f"register: the name {name!r} must be a word of small letters, digits and _, as it "
-            "stands in configs"
+            f"register: the name {name!r} must be a word of lower-case letters, digits and _, as "
+            "it stands in configs"
         )
     module_name, _, class_name = str(target).partition(":")
     if not (module_name and class_name.isidentifier()):

@@ -91,7 +91,7 @@ def read_run_config(run_dir: Path) -> dict[str, Any]:
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise ConfigError(
-            f"'{run_dir}' is no run folder: it has no {CONFIG_FILE}; "
+            f"'{run_dir}' is not a run folder: it has no {CONFIG_FILE}; "
             "'rl-training list' shows the runs under ./runs"
         )
     return read_yaml_file(path)

@@ -98,7 +98,8 @@ def baseline_of(path: Path) -> Baseline:
         said["off_policy"] = estimates
     if not said:
         raise ExportError(
-            f"--compare: '{path}' is no run folder with an evaluation; give one that has finished"
+            f"--compare: '{path}' is not a run folder with an evaluation; give one that "
+            "has finished"
         )
     algo = config.get("algo")
     name = f"run {path.name}" + (f" ({algo})" if isinstance(algo, str) else "")

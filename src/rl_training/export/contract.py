@@ -40,7 +40,7 @@ def read_limited(path: Path, limit: int) -> bytes:
             "rl-training export"
         ) from None
     if len(data) > limit:
-        raise ExportError(f"'{path}' is larger than {limit:,} bytes; it is no exported policy")
+        raise ExportError(f"'{path}' is larger than {limit:,} bytes; it is not an exported policy")
     return data
 
 
@@ -50,12 +50,12 @@ def read_contract(folder: Path) -> dict[str, Any]:
     try:
         contract = json.loads(read_limited(path, CONTRACT_LIMIT))
     except (ValueError, RecursionError):
-        raise ExportError(f"'{path}' is damaged: it is no JSON; export the policy again") from None
+        raise ExportError(f"'{path}' is damaged: it is not JSON; export the policy again") from None
     try:
         _check(contract)
     except ValueError as error:
         raise ExportError(
-            f"'{path}' is no contract of a policy: {error}; export the policy again"
+            f"'{path}' is not the contract of a policy: {error}; export the policy again"
         ) from None
     return dict(contract)
 

@@ -258,7 +258,7 @@ class ExportedPolicy(Playable):
 
 
 def begun(policy: Policy, state: Mapping[str, Array], first: Array) -> State:
-    """The state with the rows of the mask `first` at the beginning of an episode."""
+    """The state with the rows of the mask `first` at the start of an episode."""
     state = {name: kept.copy() for name, kept in state.items()}
     for name, initial in policy.initial_state(1).items():
         state[name][first] = initial

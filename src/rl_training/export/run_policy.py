@@ -232,7 +232,7 @@ def refuse_foreign_parts(model: bytes) -> None:
                 name = bytes(value[:40]).decode(errors="replace")
                 raise ValueError(f"policy.onnx needs operators of '{name}', which are not ONNX's")
     except (IndexError, TypeError, RecursionError):
-        raise ValueError("policy.onnx is damaged: it is no ONNX model") from None
+        raise ValueError("policy.onnx is damaged: it is not an ONNX model") from None
 
 
 MODEL, GRAPH, NODE, ATTRIBUTE, TENSOR, SPARSE, FUNCTION, OPSET = range(100, 108)

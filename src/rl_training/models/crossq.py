@@ -109,7 +109,7 @@ def absorb_statistics(net: nn.Module, found: Statistics, due: Tensor | None = No
 
 
 class CrossQNet(MemberNet):
-    """Batch renormalisation of the inputs and behind every activation, and a linear output."""
+    """Batch renormalisation of the inputs and after every activation, and a linear output."""
 
     def __init__(
         self,

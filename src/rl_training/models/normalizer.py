@@ -92,7 +92,7 @@ class RewardScale(nn.Module):
     count: Tensor
 
     def __init__(self, num_envs: int, gamma: float, *runs: int) -> None:
-        """`runs` are further axes, behind that of environments, with scales of their own."""
+        """`runs` are further axes, after that of environments, with scales of their own."""
         super().__init__()
         self.gamma = gamma
         self.register_buffer("returns", torch.zeros(num_envs, *runs))

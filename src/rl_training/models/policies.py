@@ -87,7 +87,7 @@ def refuse_other_layers(own: Net, other: Net) -> None:
         if type(own) is type(other):
             return  # modules of the user, which are compared weight by weight
         raise UnlikePolicyError(
-            "has networks of its own making and this run has not, or the other way round; set "
+            "has networks from a factory and this run does not, or the other way round; set "
             "algo_kwargs.networks as in that run"
         )
     if own.activation != other.activation:
@@ -159,7 +159,7 @@ class MeanPolicy(Policy):
 
 
 class BoxPolicy(MeanPolicy):
-    """A diagonal Gaussian behind a network; its mode is the tanh of the network's first outputs.
+    """A diagonal Gaussian after a network; its mode is the tanh of the network's first outputs.
 
     The standard deviation is a second output of the network, or one learned vector for all
     states; its logarithm is clamped to [-5, 2].

@@ -124,7 +124,7 @@ class GreedyPolicy(Policy):
 
 
 class Features(Encoder):
-    """Hidden layers alone, with an activation behind the last one as well."""
+    """Hidden layers alone, with an activation after the last one as well."""
 
     def __init__(self, obs_dim: int, layers: Architecture) -> None:
         super().__init__()

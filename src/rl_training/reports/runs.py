@@ -158,7 +158,7 @@ class Run:
 
 
 class RunReader:
-    """Reads a run again and again while it goes on; of its metrics only what is new."""
+    """Reads a run repeatedly while it trains, and of its metrics only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 ActFunction = Callable[[Array, Carry | None], tuple[Array, Carry]]
 """(B, O) raw observations, and what the policy carries from the step before, to (B, ...) actions
-in the environment's units and what it carries on; None at the beginning of all B episodes."""
+in the environment's units and what it carries on; None at the start of all B episodes."""
 
 ManyActFunction = Callable[[Array, Sequence[int], Carry | None], tuple[Array, Carry]]
 """The same for several policies: the second argument says which policy each row is for."""

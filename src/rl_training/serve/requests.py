@@ -57,7 +57,7 @@ class Reader:
         try:
             values = _decode(body if isinstance(body, str) else body.decode())
         except (ValueError, RecursionError):
-            raise Refused(400, 'the request is no JSON; expected {"observation": [...]}') from None
+            raise Refused(400, 'the request is not JSON; expected {"observation": [...]}') from None
         if not isinstance(values, dict):
             raise Refused(400, 'the request must be an object such as {"observation": [...]}')
         if not values.keys() <= KEYS:

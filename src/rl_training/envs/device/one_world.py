@@ -20,7 +20,7 @@ class OneWorld(gym.Env[Any, Any]):
         found = device_task(task)
         if found is None:
             raise EnvironmentSetupError(
-                f"env_id: '{task}' is no environment on the device; register it with "
+                f"env_id: '{task}' is not an environment on the device; register it with "
                 "register_device_env"
             )
         self._env = found.maker()(1, torch.device("cpu"), **env_kwargs)
