@@ -243,7 +243,9 @@ def test_resamples_are_those_of_the_seed(tmp_path):
 def test_refusals(tmp_path):
     assert_rejects("fqe", "horizon", 0)
     assert_rejects("fqe", "value_range", [1.0, 0.0])
-    with pytest.raises(ConfigError, match=r"^algo_kwargs.*with 1 returns may grow forever; set horizon"):
+    with pytest.raises(
+        ConfigError, match=r"^algo_kwargs\.gamma: with 1 returns may grow forever; set horizon"
+    ):
         make_config("fqe", gamma=1.0)
     agent = rl_training.FQE(dataset=chain(5, 0), device="cpu", output_dir=str(tmp_path))
     with pytest.raises(ConfigError, match=r"^init_from: FQE says what the policy of another run"):

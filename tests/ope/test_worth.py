@@ -140,6 +140,17 @@ def test_behaviour_by_record_and_by_cloning() -> None:
             recorded_behaviour(dataset, wrong)
 
 
+def test_densities_of_box_actions_are_in_units_of_the_environment() -> None:
+    data = box_log(30, 2)
+    data["actions"] = 5.0 + 3.0 * data["actions"]  # from 2 to 8
+    spaces: dict[str, Any] = {"actions": {"kind": "box", "low": 2.0, "high": 8.0}}
+    agent = rl_training.BC(dataset=data, spaces=spaces, hidden_sizes=[8], device="cpu")
+    own = np.exp(agent.log_prob(data["observations"], data["actions"]))
+    found = agent.estimate(data, behaviour=own, estimators="is,wis", **QUICK)
+    assert found.effective_size == pytest.approx(30.0), "the policy itself: all ratios are 1"
+    assert found.estimates["is"].value == pytest.approx(found.behaviour.value, rel=1e-4)
+
+
 def box_log(episodes: int, seed: int) -> dict[str, Any]:
     """Actions near the observation's sine; each episode elsewhere."""
     rng = np.random.default_rng(seed)

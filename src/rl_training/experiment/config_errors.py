@@ -68,7 +68,8 @@ def readable_errors(
             yield f"{key}: this key is required"
         elif kind == "value_error":
             message = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
-            yield f"{key}: {message}" if key else message
+            # what a whole section refuses begins with the name of the key
+            yield f"{key}: {message}" if location else f"{prefix}{message}"
         elif kind == "too_short" and any(
             len(other["loc"]) > len(location) and other["loc"][: len(location)] == location
             for other in items

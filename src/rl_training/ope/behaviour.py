@@ -82,7 +82,10 @@ class Clone:
 
 
 def recorded_behaviour(dataset: TransitionDataset, given: NDArray[Any]) -> Behaviour:
-    """From (N,) probabilities of the logged actions, or (N, actions) of all Discrete ones."""
+    """From (N,) probabilities of the logged actions, or (N, actions) of all Discrete ones.
+
+    Of Box actions they are densities in the environment's units.
+    """
     values = np.asarray(given, np.float64)
     rows = len(dataset)
     actions = dataset.spaces.action_dim if dataset.spaces.is_discrete else None
@@ -122,7 +125,9 @@ def recorded_behaviour(dataset: TransitionDataset, given: NDArray[Any]) -> Behav
             f"behaviour: row {row:,} has probability {values[row]:g}; probabilities of Discrete "
             "actions are at most 1, so give no logarithms"
         )
-    return Behaviour(np.log(values), every, estimated=False)
+    half_widths = np.subtract(dataset.spaces.action_high, dataset.spaces.action_low) / 2.0
+    inner_units = float(np.log(half_widths).sum())  # 0 for Discrete actions, which have no bounds
+    return Behaviour(np.log(values) + inner_units, every, estimated=False)
 
 
 def estimated_behaviour(
