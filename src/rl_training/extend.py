@@ -1,4 +1,4 @@
-"""The import surface for authors of algorithms and of simulators on the device.
+"""The import surface for authors of algorithms, of loops and of simulators on the device.
 
 Names in `__all__` are stable when the inside of the package changes. Third-party packages
 register an algorithm for all commands as an entry point of the group `rl_training.algorithms`.
@@ -17,7 +17,7 @@ from rl_training.algorithms.functional import (
     weight_metrics,
     weighted_likelihood_loss,
 )
-from rl_training.algorithms.loops import LoopFamily, register_loop
+from rl_training.algorithms.loops import LoopFamily, loop_family, register_loop
 from rl_training.algorithms.params import (
     ActorCriticParams,
     CloningParams,
@@ -65,6 +65,11 @@ from rl_training.models import (
     policy_for,
 )
 from rl_training.replay.batch import Batch
+from rl_training.runtime.agents import SingleLearner
+from rl_training.runtime.engine import Engine
+from rl_training.runtime.loops import Loop
+from rl_training.runtime.loops.data import training_data
+from rl_training.runtime.loops.offline import OfflineData, OfflineLoop
 
 __all__ = [
     "MLP",
@@ -79,10 +84,12 @@ __all__ = [
     "DataError",
     "DeviceEnv",
     "DiscountedParams",
+    "Engine",
     "Finite",
     "Fraction",
     "HiddenSizes",
     "ImageEncoder",
+    "Loop",
     "LoopFamily",
     "Loss",
     "MLPIQLModel",
@@ -94,6 +101,8 @@ __all__ = [
     "Networks",
     "NonNegative",
     "OffPolicyParams",
+    "OfflineData",
+    "OfflineLoop",
     "OfflineToOnlineParams",
     "Params",
     "Policy",
@@ -104,6 +113,7 @@ __all__ = [
     "ReplayParams",
     "Schedule",
     "Section",
+    "SingleLearner",
     "Spaces",
     "StepTensors",
     "TargetNetworkParams",
@@ -115,6 +125,7 @@ __all__ = [
     "critic_loss",
     "critics_for",
     "frozen_copy",
+    "loop_family",
     "managed_class",
     "normals",
     "policy_for",
@@ -122,6 +133,7 @@ __all__ = [
     "register_device_env",
     "register_loop",
     "soft_update",
+    "training_data",
     "uniforms",
     "weight_metrics",
     "weighted_likelihood_loss",
