@@ -419,6 +419,25 @@ def test_refusals_are_one_sentence(tmp_path: Path) -> None:
     assert any("left out" in note for note in trained.notes)
 
 
+def test_cut_episodes_are_not_compared_with_values_that_count_on() -> None:
+    data = box_log(30, 3)  # pays 1 at each of 20 steps
+    data["terminations"], data["truncations"] = data["truncations"], data["terminations"]
+    spaces: dict[str, Any] = {"actions": {"kind": "box", "low": -1.0, "high": 1.0}}
+    agent = rl_training.BC(
+        dataset=data, spaces=spaces, hidden_sizes=[16], lr=1e-2, total_updates=300, loss="mse",
+        device="cpu",
+    )  # fmt: skip
+    agent.learn(progress=False)
+    quick = {**QUICK, "stochastic": False}
+    endless = agent.estimate(data, **quick)
+    assert endless.value.value == pytest.approx(10.0, abs=0.1)
+    assert endless.behaviour.value == pytest.approx(10.0 * (1.0 - 0.9**20), abs=1e-4)
+    assert endless.verdict.startswith("not known: logged episodes were cut where 12% of the disc")
+    counted = agent.estimate(data, horizon=20, **quick)
+    assert counted.value.value == pytest.approx(counted.behaviour.value, abs=0.1)
+    assert not counted.verdict.startswith("not known")
+
+
 def test_rows_that_trained_the_policy_are_counted_and_warned_of(tmp_path: Path) -> None:
     for name, seed in (("own", 0), ("other", 1)):
         np.savez(tmp_path / f"{name}.npz", **box_log(6, seed))

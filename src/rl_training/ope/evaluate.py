@@ -144,7 +144,8 @@ def evaluate(
     unusual = unusual_share(algorithm, log, options.stochastic)
     found = {name: found[name] for name in wanted}
     notes += [said for name in wanted if (said := caution_about(name)) is not None]
-    verdict, supported = verdict_of(found, behaviour, unusual, size, options, settled)
+    uncounted = float(np.where(steps.ended, 0.0, options.gamma**steps.lengths).mean())
+    verdict, supported = verdict_of(found, behaviour, unusual, size, options, settled, uncounted)
     return Evaluation(
         policy=fingerprint_of(algorithm),
         data=dataset.fingerprint(),

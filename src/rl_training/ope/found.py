@@ -15,6 +15,12 @@ MOST_UNUSUAL = 0.15
 """Share of the policy's actions that may be unusual before the data stop supporting it: of the
 log's own actions it is `UNUSUAL`."""
 
+MOST_UNCOUNTED = 0.05
+"""Discount that may be left on the mean where logged episodes were cut, before a value that counts
+on and the mean of logged returns are no longer compared."""
+PLAIN_RATIOS = frozenset({"is", "wis", "pdis", "pdwis"})
+"""Estimators that count logged steps only."""
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -95,9 +101,11 @@ def verdict_of(
     size: float | None,
     options: Options,
     settled: bool,
+    uncounted: float = 0.0,
 ) -> tuple[str, bool]:
     """A sentence about the estimate to read first, and whether the data support it; `settled` says
-    whether fitted Q had enough updates."""
+    whether fitted Q had enough updates, `uncounted` is the mean discount where episodes were cut.
+    """
     name = next(one for one in ESTIMATORS if one in found)
     best, sure = found[name], f"{options.confidence:.0%}"
     if unusual > MOST_UNUSUAL or (name in RATIOS and (size or 0.0) < LEAST_EFFECTIVE):
@@ -107,6 +115,12 @@ def verdict_of(
         return f"not supported by the data: {why}", False
     if name == "fqe" and not settled:
         return "not known yet: fqe has not settled", True
+    if name not in PLAIN_RATIOS and uncounted > MOST_UNCOUNTED:
+        return (
+            f"not known: logged episodes were cut where {uncounted:.0%} of the discount is left, "
+            f"and {name} counts what comes after while the behaviour's value does not; give "
+            "horizon, the steps that count"
+        ), True
     if best.low > behaviour.value:
         return (
             f"better than the behaviour: the {sure} lower bound of {name}, {best.low:.4g}, is "
