@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rl_training import BC, DQN, PPO, load
 from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.make import env_spaces, make_env
-from rl_training.envs.parts import layout_of
+from rl_training.envs.parts import VectorObservation
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import DataError
 
@@ -69,7 +69,9 @@ def test_vectors_are_gymnasium_s_own() -> None:
         spaces.Box(-2.0, 2.0, ()),
         spaces.Tuple([spaces.Discrete(3), spaces.Dict({"a": spaces.Box(0, 1, (2,))})]),
     ):
-        layout = layout_of(space)
+        env: gym.Env[Any, Any] = gym.Env()
+        env.observation_space = space
+        layout = VectorObservation(env, "x").observation_layout
         space.seed(0)
         samples = [space.sample() for _ in range(20)]
         for sample in samples:

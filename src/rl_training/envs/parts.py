@@ -82,11 +82,6 @@ def _frames(env: gym.Env[Any, Any]) -> int:
         return 1
 
 
-def layout_of(space: gym.Space[Any]) -> Layout:
-    """What the numbers of a vector are that stands for an observation of `space`."""
-    return Layout(tuple(part for part, _, _ in _parts(space, ())))
-
-
 def _parts(space: gym.Space[Any], path: Path) -> Iterator[tuple[Part, Any, Any]]:
     """Each part of a space, with the bounds of its numbers."""
     where = ".".join(map(str, path)) or "observation"
