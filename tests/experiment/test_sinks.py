@@ -249,6 +249,10 @@ def test_loggers_that_cannot_work_are_refused_before_anything_is_made(
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(MissingExtraError, match=rf"'{package}' needs the package .*pip insta"):
             agent(tmp_path, loggers=[package]).learn(5, progress=False)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    for options in ({"tensorboard": True}, {"loggers": ["tensorboard"]}):
+        with pytest.raises(RLTrainingError, match=r"^tensorboard: the package .*tensorboard=false"):
+            agent(tmp_path, **options).learn(5, progress=False)
     assert not (tmp_path / "runs").exists()
 
 

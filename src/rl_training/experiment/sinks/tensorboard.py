@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.experiment.config import Section
+from rl_training.experiment.errors import RLTrainingError
 from rl_training.experiment.sinks.base import MetricsEvent, RunInfo, Video
 
 
@@ -22,16 +24,20 @@ class TensorBoardSink:
     Options = TensorBoardOptions
 
     def __init__(self, options: TensorBoardOptions) -> None:
-        pass
+        try:
+            self._package: Any = importlib.import_module("torch.utils.tensorboard")
+        except ImportError:
+            raise RLTrainingError(
+                "tensorboard: the package 'tensorboard' is not installed or cannot be imported; "
+                "run: pip install tensorboard, or set tensorboard=false"
+            ) from None
 
     def open(self, run: RunInfo) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         folder = run.run_dir / "tensorboard"
         purge = None if run.resumed_at is None else run.resumed_at + 1
         if purge is not None:
             _wait_for_a_later_name(folder)
-        self._writer: Any = SummaryWriter(str(folder), purge_step=purge)
+        self._writer: Any = self._package.SummaryWriter(str(folder), purge_step=purge)
 
     def write(self, event: MetricsEvent) -> None:
         for key, value in event.values.items():
@@ -58,7 +64,7 @@ class TensorBoardSink:
 
 
 def _wait_for_a_later_name(folder: Path) -> None:
-    """Wait, at most a second, until a new event file sorts behind those in `folder`.
+    """Wait, at most a second, until a new event file sorts after those in `folder`.
 
     TensorBoard reads the files in the order of their names and drops what comes after the step at
     which a later file resumed. A name begins with the second at which the file was made; what
