@@ -169,6 +169,24 @@ def test_probabilities_are_those_of_the_allowed_actions() -> None:
         np.testing.assert_allclose(f64(found), entropy, 1e-4, 1e-5, err_msg=algo)
 
 
+def test_the_temperature_aims_at_a_share_of_what_is_allowed() -> None:
+    """An even policy is above a target of half of uniform, although two of five actions, all that
+    are allowed, have less entropy than half of what five have: the temperature falls."""
+    batch = masked_batch()
+    obs = batch.obs.clone()
+    obs[:, 3:] = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0])
+    batch = batch._replace(obs=obs, action=torch.zeros_like(batch.action))
+    for algo in ("sac", "rlpd", "cql"):
+        learner = learner_of(algo, MASKED, target_entropy=0.5 * float(np.log(ACTIONS)))
+        for parameter in learner.policy.parameters():
+            parameter.data.zero_()
+        before = float(learner.log_temperature.detach())
+        metrics = learner.step(batch)
+        assert np.log(2) < learner.target_entropy
+        assert float(metrics["entropy"]) == pytest.approx(np.log(ACTIONS), rel=1e-5), algo
+        assert float(learner.log_temperature.detach()) < before, algo
+
+
 # --- environments ----------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from rl_training.models import (
     EnsembleCritic,
     Policy,
 )
+from rl_training.models.masks import allowed
 from rl_training.replay.batch import Batch
 
 
@@ -115,8 +116,9 @@ def soft_policy_loss(
 
     `noise` is (B, A); `over_critics` may be their mean instead. The metric `entropy` is the
     policy's, estimated by the same actions. Without noise, for Discrete actions, loss and
-    entropy are expectations over the policy. A `relative` loss is divided by the mean size of Q,
-    without gradient, so that other terms can stand beside it whatever the rewards are.
+    entropy are expectations over the policy, the latter `as_if_all_were_allowed` where there are
+    masks. A `relative` loss is divided by the mean size of Q, without gradient, so that other
+    terms can stand beside it whatever the rewards are.
     """
     if noise is None:
         assert isinstance(critics, ActionValueCritic)
@@ -128,7 +130,21 @@ def soft_policy_loss(
     loss = (temperature * log_prob - value).mean()
     if relative:
         loss = loss / value.detach().abs().mean().clamp(min=1e-8)
-    return Loss(loss, {"policy_loss": loss, "entropy": -log_prob.mean()})
+    entropy = -log_prob.mean()
+    if isinstance(policy, CategoricalPolicy) and policy.masked:
+        entropy = as_if_all_were_allowed(entropy, allowed(obs, probs.shape[-1]))
+    return Loss(loss, {"policy_loss": loss, "entropy": entropy})
+
+
+def as_if_all_were_allowed(entropy: Tensor, mask: Tensor) -> Tensor:
+    """The entropy at the same share of the uniform policy's, had all actions been allowed.
+
+    `entropy` is the mean over states whose (B, actions) masks are given. Where they allow few
+    actions it cannot reach a target that was set for all of them, and a temperature that aims at
+    it would grow without limit.
+    """
+    most = mask.sum(-1).log().mean()
+    return entropy * (math.log(mask.shape[-1]) / most.clamp(min=1e-8))
 
 
 def distance_to_data(policy: Policy, batch: Batch) -> Tensor:
