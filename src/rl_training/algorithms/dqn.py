@@ -43,7 +43,7 @@ def dqn_loss(q: Tensor, td_target: Tensor, weight: Tensor | None = None, *, kapp
     assert q.dim() == 1, q.shape
     assert q.shape == td_target.shape, (q.shape, td_target.shape)
     target = td_target.detach()
-    # one operation of PyTorch in the place of four, and of four in the backward pass
+    # one operation of PyTorch in place of four, and of four in the backward pass
     loss = weighted_mean(torch.ops.aten.huber_loss(q, target, 0, kappa), weight)
     known = q.detach()
     metrics = {"q_mean": known.mean(), "td_errors": (target - known).abs()}

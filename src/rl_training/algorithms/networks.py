@@ -1,4 +1,4 @@
-"""The networks of an algorithm, with the user's own in the place of some, and their optimisers."""
+"""The networks of an algorithm, with the user's own in place of some, and their optimisers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other tensors in the place of an algorithm's own, so that one update can be that of many agents.
+"""Other tensors in place of an algorithm's own, so that one update can be that of many agents.
 
 `torch.vmap` and `torch.func.grad` give tensors of their own to the function they call; inside it
 the algorithm has to compute with those.

@@ -103,7 +103,7 @@ class Training(Acting):
             "total_timesteps": self._budget("timesteps", total_timesteps, more_timesteps),
         }
         if any(value is not None for value in budget.values()):
-            options |= budget  # in the place of the config's, of whichever kind
+            options |= budget  # in place of the config's, of whichever kind
         if self.run_dir is not None:
             return self._resume(self.run_dir, options, callbacks, progress, again=True)
         self._check_modules()

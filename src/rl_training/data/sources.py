@@ -196,7 +196,7 @@ def parse_source(text: str | Path) -> DatasetConfig:
 
 
 def holds_frame(source: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether `source` is a mapping of configuration keys with a data frame in the place of a
+    """Whether `source` is a mapping of configuration keys with a data frame in place of a
     file."""
     return isinstance(source, Mapping) and is_frame(source.get("frame"))
 
@@ -228,7 +228,7 @@ def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> Datase
 
 
 def _with_local_paths(config: DatasetConfig) -> DatasetConfig:
-    """With copies in the place of data in object storage."""
+    """With copies in place of data in object storage."""
 
     def local(part: Any) -> Any:
         if part.path is None or url_of(part.path) is None:

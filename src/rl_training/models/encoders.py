@@ -72,8 +72,8 @@ class ImageEncoder(Encoder):
 def unpacked(obs: Tensor, pixels: Sequence[int], numbers: int) -> tuple[Tensor, Tensor]:
     """(..., numbers) float32 and (..., *pixels) from (..., bytes) that hold both.
 
-    Exported graphs, which cannot read bytes as numbers, give float32 numbers with the pixels
-    behind them instead.
+    Exported graphs, which cannot read bytes as numbers, give float32 numbers, followed by
+    the pixels, instead.
     """
     leading = obs.shape[:-1]
     if obs.dtype == torch.uint8:
@@ -116,7 +116,7 @@ class PartsEncoder(Encoder):
 
 
 class ChoiceEncoder(Encoder):
-    """Learned vectors in the place of one-hot choices; all other numbers stay as they are.
+    """Learned vectors in place of one-hot choices; all other numbers stay as they are.
 
     `embeddings` are (start, choices, width) of each choice in vectors of `obs_dim` numbers.
     """

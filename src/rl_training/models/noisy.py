@@ -49,7 +49,7 @@ class NoisyMLP(MLP):
             middle = begin + layer.in_features
             end = middle + layer.out_features
             into, out_of = factors[begin:middle], factors[middle:end]
-            # Two products with x in the place of one with a noisy copy of the weights.
+            # Two products with x in place of one with a noisy copy of the weights.
             x = F.linear(x, layer.weight, layer.bias) + out_of * scale(x * into)
             begin = end
             if i < last:

@@ -1,7 +1,7 @@
 """Memory of earlier observations: a GRU or LSTM in front of an algorithm's networks.
 
-Cho et al. 2014, arXiv:1406.1078; Hochreiter and Schmidhuber 1997. What networks get is the hidden
-state with the observation behind it, so that masks of actions stay the last components.
+Cho et al. 2014, arXiv:1406.1078; Hochreiter and Schmidhuber 1997. Networks get the hidden state,
+followed by the observation, so that masks of actions stay the last components.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ class RolloutMemory(nn.Module):
 
 
 class OwnMemory(Encoder):
-    """Of hidden states with the observation behind them, one state and the observation: the first
-    state where `is_first`, which may be the only one, else the last."""
+    """One of several hidden states, and the observation that follows them: the first state where
+    `is_first`, which may be the only one, else the last."""
 
     def __init__(self, memory: RecurrentMemory, is_first: bool) -> None:
         super().__init__()

@@ -29,8 +29,8 @@ from rl_training.runtime.profile import Part
 
 
 class StreamActor:
-    """The policy with the stream's carry, behind as many steps of random actions as are asked
-    for, in which the carry is kept as well."""
+    """The policy with the stream's carry, after the number of random steps that are asked for,
+    during which the carry is kept as well."""
 
     def __init__(
         self, algorithm: Algorithm, experience: Experience, stream: Stream, random_steps: int = 0
