@@ -146,3 +146,13 @@ def test_steps_and_the_end_are_those_of_least_squares_row_by_row(
         for one in (at_once, by_steps):
             wanted = by_numpy(agent, dataset, counts, endless, steps=150)
             np.testing.assert_allclose(one.heads[-1], wanted, atol=1e-3)
+
+
+def test_sums_over_many_rows_are_exact_beside_the_ridge() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(6, 65, generator=generator)
+    rows = torch.relu(torch.randn(100_000, 6, generator=generator) @ mixed + 1.0)
+    exact = rows.double().T @ rows.double()
+    wrong = torch.linalg.matrix_norm(last_layer._gram(rows, rows) - exact, 2)
+    # an error as large as the ridge makes sums of collinear features that cannot be solved
+    assert float(wrong) < 0.1 * last_layer.RIDGE * float((rows**2).mean())

@@ -115,7 +115,7 @@ def solved_critic(
     segments = [slice(low, high) for low, high in itertools.pairwise(parts)]
     ridge = RIDGE * float((features**2).mean())
     eye = ridge * torch.eye(features.shape[1], dtype=torch.float64, device=device)
-    grams = torch.stack([(weighted[own].T @ features[own]).double() + eye for own in segments])
+    grams = torch.stack([_gram(weighted[own], features[own]) + eye for own in segments])
     factors = torch.linalg.cholesky(grams)
     prior = ridge * first.double()
     if options.horizon is None and first.numel() <= MOST_UNKNOWNS:
@@ -140,6 +140,17 @@ def solved_critic(
         if float((value - before).abs().mean()) <= STILL * float(value.std()):
             break
     return SolvedCritic(agent, body, torch.stack(heads))
+
+
+def _gram(weighted: Tensor, features: Tensor) -> Tensor:
+    """(F, F) sums of products, rounded once per part: over all rows at once in float32 the error
+    would come near the ridge, and the matrix would not be positive."""
+    parts = zip(weighted.split(ROWS_AT_ONCE), features.split(ROWS_AT_ONCE), strict=True)
+    width = features.shape[1]
+    total = features.new_zeros(width, width, dtype=torch.float64)
+    for own, plain in parts:
+        total += (own.T @ plain).double()
+    return total
 
 
 def _fixed_point(
