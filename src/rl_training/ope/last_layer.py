@@ -145,10 +145,10 @@ def solved_critic(
 def _gram(weighted: Tensor, features: Tensor) -> Tensor:
     """(F, F) sums of products, rounded once per part: over all rows at once in float32 the error
     would come near the ridge, and the matrix would not be positive."""
-    parts = zip(weighted.split(ROWS_AT_ONCE), features.split(ROWS_AT_ONCE), strict=True)
+    rows = torch.split(weighted, ROWS_AT_ONCE), torch.split(features, ROWS_AT_ONCE)
     width = features.shape[1]
     total = features.new_zeros(width, width, dtype=torch.float64)
-    for own, plain in parts:
+    for own, plain in zip(*rows, strict=True):
         total += (own.T @ plain).double()
     return total
 
