@@ -32,6 +32,7 @@ KNOBS = {"ours": "our knobs", "own": "its defaults"}
 AVERAGE = {"policy_average": 5e-4}
 BY_RETURN = {"return_temperature": 0.1}
 SLOWER, QUICKER = {**BY_RETURN, "policy_lr": 1e-4}, {**BY_RETURN, "policy_lr": 1e-3}
+STEADY = {**SLOWER, **AVERAGE}
 ALIKE = {"return_temperature": 0.0, "policy_lr": 1e-3}
 DEFAULTS_OF_CQL = "cql-by-return"
 ENTRIES = (
@@ -41,6 +42,7 @@ ENTRIES = (
     Entry("iql-by-return", "iql", "IQL, `return_temperature` 0.1", BY_RETURN),
     Entry("td3_bc", "td3_bc", "TD3+BC", {}),
     Entry("iql-by-return-slower", "iql", "the same, `policy_lr` 1e-4", SLOWER),
+    Entry("iql-by-return-average", "iql", "the same, `policy_average` 5e-4", STEADY),
     Entry("td3_bc-by-return", "td3_bc", "TD3+BC, `return_temperature` 0.1", BY_RETURN),
     Entry("rebrac", "rebrac", "ReBRAC", SLOWER),  # its defaults, which older versions had not
     Entry("rebrac-quick", "rebrac", "ReBRAC, `policy_lr` 1e-3", QUICKER),
