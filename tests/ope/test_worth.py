@@ -268,6 +268,21 @@ def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Co
         assert word in outcome.out, word
 
 
+def test_looks_at_checkpoints_of_one_run_are_counted_once(tmp_path: Path) -> None:
+    run = rl_training.BC(
+        dataset=chain(20, 0), total_updates=4, checkpoint_interval=2, keep_last=2,
+        hidden_sizes=[8], device="cpu", output_dir=str(tmp_path), tensorboard=False,
+    )  # fmt: skip
+    folder = run.learn(progress=False).run_dir
+    paths = sorted((folder / "checkpoints").iterdir())
+    assert len(paths) == 2
+    asked = {**QUICK, "updates": 2, "estimators": "fqe"}
+    log = chain(20, 1)
+    assert rl_training.select(paths, log, **asked).looks == 2
+    assert rl_training.select(paths, log, **asked).looks == 4
+    assert len(json.loads((folder / "ope.json").read_text())["evaluations"]) == 4
+
+
 def test_the_table_of_a_selection_names_every_run_and_tells_what_is_said_of_each(
     tmp_path: Path, cli: Command
 ) -> None:

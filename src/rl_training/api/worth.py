@@ -318,7 +318,9 @@ def select(
         shown.stop()
     found = [estimate(agent, data, None, progress, log, **options) for agent in agents]
     order = sorted(range(len(found)), key=lambda i: -found[i].value.value)
-    looks = sum(record(path, one) for path, one in zip(paths, found, strict=True))
+    # checkpoints of one run share its ope.json, whose last count holds the others
+    by_run = {run_of(path): record(path, one) for path, one in zip(paths, found, strict=True)}
+    looks = sum(by_run.values())
     ranked = [Candidate(paths[i], found[i], rank) for rank, i in enumerate(order, 1)]
     return Selection(tuple(ranked), looks)
 
