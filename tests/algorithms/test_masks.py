@@ -15,7 +15,7 @@ from rl_training.algorithms.warm_start import start_from
 from rl_training.data.convert import save_dataset
 from rl_training.envs.make import env_spaces, make_env
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.errors import DataError, EnvironmentSetupError
+from rl_training.experiment.errors import DataError, EnvironmentFailure, EnvironmentSetupError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.replay.batch import Batch
 from rl_training.replay.table import TransitionTable
@@ -213,6 +213,29 @@ def test_runs_in_the_environment(where: str, tmp_path: Any) -> None:
     for wrong in (allowed[:, :4], np.zeros((7, ACTIONS)), allowed[0]):
         with pytest.raises(DataError, match=r"^predict: action_mask must have the shape \(7, 5\)"):
             back.predict(seen, action_mask=wrong)
+
+
+def test_masks_among_the_parts_of_an_observation(tmp_path: Any) -> None:
+    task: dict[str, Any] = {"env_kwargs": {"where": "among parts"}, "tensorboard": False}
+    task |= {"output_dir": str(tmp_path), "eval_episodes": 2, "device": "cpu"}
+    spaces = env_spaces("masked/Task-v0", {"where": "among parts"})
+    assert spaces.has_mask
+    assert spaces.obs_dim == MASKED.obs_dim
+    agent = DQN("masked/Task-v0", **task, hidden_sizes=(8,), learning_starts=20, batch_size=8)
+    agent.learn(total_timesteps=60, progress=False)
+    for allowed in masks(20, 7):
+        seen = {"first": np.zeros(1, np.float32), "rest": np.zeros(2, np.float32)}
+        action, _ = agent.predict({**seen, "action_mask": allowed})
+        assert allowed[action] == 1.0
+        assert action == agent.predict(seen, action_mask=allowed)[0]
+
+
+@each("wrong", [{"where": "beside an image"}, {"broken": "not at first"}])
+def test_masks_that_would_be_ignored_are_refused(wrong: dict[str, str], tmp_path: Any) -> None:
+    task: dict[str, Any] = {"env_kwargs": wrong, "tensorboard": False, "device": "cpu"}
+    agent = PPO("masked/Task-v0", **task, output_dir=str(tmp_path), rollout_length=8, batch_size=8)
+    with pytest.raises(EnvironmentFailure, match=r"gave info\['action_mask'\] from (reset|step), "):
+        agent.learn(total_timesteps=16, progress=False)
 
 
 def played(env: Any) -> None:

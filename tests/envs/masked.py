@@ -21,9 +21,15 @@ class MaskedEnv(gym.Env[Any, Any]):
         self.where, self.broken, self.length = where, broken, length
         box = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
         self.observation_space: Any = box
+        mask = gym.spaces.MultiBinary(ACTIONS)
         if where == "observation":
-            mask = gym.spaces.MultiBinary(ACTIONS)
             self.observation_space = gym.spaces.Dict({"observation": box, "action_mask": mask})
+        if where == "among parts":
+            first, rest = gym.spaces.Box(-1.0, 1.0, (1,)), gym.spaces.Box(-1.0, 1.0, (2,))
+            parts = {"action_mask": mask, "first": first, "rest": rest}
+            self.observation_space = gym.spaces.Dict(parts)
+        if where == "beside an image":
+            self.observation_space = gym.spaces.Box(0, 255, (16, 16, 1), np.uint8)
         self.action_space = gym.spaces.Discrete(ACTIONS)
         self.taken: list[int] = []
 
@@ -52,6 +58,13 @@ class MaskedEnv(gym.Env[Any, Any]):
             given = np.ones(ACTIONS + 1, np.int8)
         elif self.broken == "only at first" and self.steps:
             return obs, {}
+        if self.broken == "not at first" and not self.steps:
+            self.mask[:] = 1
+            return obs, {}
+        if self.where == "among parts":
+            return {"action_mask": given, "first": obs[:1], "rest": obs[1:]}, {}
+        if self.where == "beside an image":
+            return np.zeros((16, 16, 1), np.uint8), {"action_mask": given}
         if self.where == "observation":
             return {"observation": obs, "action_mask": given}, {}
         return obs, {"action_mask": given}

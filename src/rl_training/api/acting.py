@@ -12,7 +12,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.api import insight, worth
 from rl_training.data.dataset import TransitionDataset
 from rl_training.envs.global_random import refuse_beside_learning
-from rl_training.envs.masks import with_mask
+from rl_training.envs.masks import with_any_mask
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import TrainConfig, with_wrappers
 from rl_training.experiment.errors import ConfigError
@@ -138,8 +138,8 @@ class Acting(Playable):
         `memory`) returns what it carries as the state: hand it to the next call, with
         `episode_start` true for the observations that begin an episode; without a state all of
         them do. Other policies return `state` as they got it. Where the task has action masks,
-        observations end with them, or the masks are given apart, as `action_mask`. `with_support`
-        adds what `support` says of the actions.
+        observations end with them or have them as a part, or the masks are given apart, as
+        `action_mask`. `with_support` adds what `support` says of the actions.
         """
         policy = self._policy
         if (
@@ -153,8 +153,7 @@ class Acting(Playable):
             action = policy.one(observation)
             if action is not None:
                 return action, state
-        if action_mask is not None:
-            observation = with_mask(observation, action_mask, self.algorithm.spaces)
+        observation = with_any_mask(observation, action_mask, self.algorithm.spaces)
         obs, alone = insight.observation_rows(self.algorithm, observation, "predict")
         if not deterministic:
             refuse_beside_learning()
@@ -277,8 +276,7 @@ class AbstainingPolicy:
                 "deterministic: an abstaining policy takes its likeliest action or the log's; "
                 "leave it at True"
             )
-        if action_mask is not None:
-            observation = with_mask(observation, action_mask, self.agent.algorithm.spaces)
+        observation = with_any_mask(observation, action_mask, self.agent.algorithm.spaces)
         rows, alone = insight.observation_rows(self.agent.algorithm, observation, "predict")
         taken = env_actions(self.agent.algorithm, self._choose(rows))
         actions = insight.user_actions(self.agent.algorithm, taken)

@@ -25,6 +25,8 @@ FOREIGN_ERRORS = (Exception, SystemExit)
 """Exceptions that an environment's code may raise; none of them may end the process."""
 
 _FLOAT32, _FLOAT64, _UINT8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint8)
+MASK = "action_mask"
+"""Key of `info` that says which actions are allowed."""
 FEW = 32
 """Numbers that Python adds faster than NumPy looks at them."""
 _NUMBERS = frozenset({float, np.float64, np.float32})
@@ -45,6 +47,7 @@ class EnvContract:
         self.shape, self.dtype = spaces.obs_shape, np.dtype(spaces.obs_dtype)
         # NumPy has a single object for each of these, so they can be compared with `is`.
         self._taken = (_UINT8, _UINT8) if spaces.is_image else (_FLOAT32, _FLOAT64)
+        self._expects_no_mask = not (spaces.is_box or spaces.has_mask)
 
     def reset(self, env: gym.Env[Any, Any], seed: int) -> NDArray[Any]:
         """Reset the environment and return the first observation."""
@@ -54,6 +57,8 @@ class EnvContract:
                 f"returned {_kind(answer)} from reset, expected (observation, info) as in "
                 "Gymnasium 0.26 and later"
             )
+        if self._expects_no_mask and type(answer[1]) is dict and MASK in answer[1]:
+            raise self._unexpected_mask("reset")
         return self.observation(answer[0])
 
     def step(self, take: Callable[[Any], Any], action: Any) -> StepResult:
@@ -79,6 +84,8 @@ class EnvContract:
             terminated = _flag(terminated, "terminated")
         if type(truncated) is not bool and type(truncated) is not np.bool_:
             truncated = _flag(truncated, "truncated")
+        if self._expects_no_mask and type(info) is dict and MASK in info:
+            raise self._unexpected_mask("step")
         return obs, reward, terminated, truncated, info
 
     def observation(self, obs: Any) -> NDArray[Any]:
@@ -105,6 +112,13 @@ class EnvContract:
         if type(obs) is not np.ndarray and np.ma.isMaskedArray(obs) and np.ma.is_masked(obs):
             raise WrongAnswerError(f"returned an observation with masked numbers {obs}")
         return array.astype(self.dtype, copy=False)
+
+    def _unexpected_mask(self, where: str) -> WrongAnswerError:
+        """Of a mask that would be ignored, so that forbidden actions would be taken."""
+        return WrongAnswerError(
+            f"gave info['{MASK}'] from {where}, which the policy would not keep to: masks are for "
+            "Discrete actions and observations without images, and are given from every reset on"
+        )
 
     @property
     def _expected(self) -> str:

@@ -16,7 +16,7 @@ from rl_training.envs.contract import (
     what_it_did,
 )
 from rl_training.envs.flat_actions import BOUNDS, with_flat_actions
-from rl_training.envs.masks import with_masks
+from rl_training.envs.masks import with_masks, with_masks_apart
 from rl_training.envs.named import made, warn_of_statistics
 from rl_training.envs.packed import PackedObservation
 from rl_training.envs.parts import EMBEDDING, with_parts_as_vector
@@ -80,7 +80,7 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gym.En
     for warning in caught:  # shown only now, because an error is one sentence
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     warn_of_statistics(env, env_id)
-    seen = with_parts_as_vector(env, env_id, embedding)
+    seen = with_parts_as_vector(with_masks_apart(env), env_id, embedding)
     env = with_flat_actions(seen, env_id, bounds)
     # bytes of an image cannot end with a mask
     return env if isinstance(seen, PackedObservation) else with_masks(env, env_id, env_kwargs)

@@ -14,13 +14,24 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
-from rl_training.envs.contract import FOREIGN_ERRORS, close_env
+from rl_training.envs.contract import FOREIGN_ERRORS, MASK, close_env
 from rl_training.envs.named import made
-from rl_training.envs.spaces import Spaces
+from rl_training.envs.spaces import Spaces, image_shape
 from rl_training.experiment.errors import DataError, EnvironmentSetupError
 
-KEY = "action_mask"
-"""Of the mask in `info`, or beside `observation` in Dict observations."""
+KEY = MASK
+"""Of the mask in `info`, or beside other parts in Dict observations."""
+
+
+def with_masks_apart(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """The environment, with masks in `info` where they stand beside several or other parts of Dict
+    observations than one vector, which `with_masks` takes as it is."""
+    seen = getattr(env, "observation_space", None)
+    if not (isinstance(seen, Dict) and KEY in seen.spaces and len(seen) > 1):
+        return env
+    beside = seen["observation"] if set(seen) == {"observation", KEY} else None
+    vector = isinstance(beside, Box) and (len(beside.shape) == 1 or bool(image_shape(beside, 1)))
+    return env if vector or not isinstance(env.action_space, Discrete) else MaskInInfo(env)
 
 
 def with_masks(
@@ -37,7 +48,9 @@ def with_masks(
     if isinstance(seen, Dict) and set(seen) == {"observation", KEY}:
         return MaskInObservation(env, env_id)
     if not isinstance(seen, Box) or len(seen.shape) != 1:
-        return env
+        return env  # a mask in `info` is refused when it is seen
+    if _has(env, MaskInInfo):
+        return MaskInObservation(env, env_id)
     given = tuple(sorted((key, repr(value)) for key, value in (env_kwargs or {}).items()))
     _Probe.kwargs = dict(env_kwargs or {})
     return MaskInObservation(env, env_id) if _says_masks(env_id, given) else env
@@ -66,6 +79,43 @@ def _says_masks(env_id: str, given: tuple[tuple[str, str], ...]) -> bool:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
+
+
+def _has(env: gym.Env[Any, Any], wrapper: type[gym.Wrapper[Any, Any, Any, Any]]) -> bool:
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, wrapper):
+            return True
+        env = env.env
+    return False
+
+
+class MaskInInfo(gym.Wrapper[Any, Any, Any, Any]):
+    """Dict observations without their mask, which is in `info`."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        assert isinstance(env.observation_space, Dict)
+        seen = without_mask(env.observation_space.spaces)
+        self.observation_space = Dict(seen) if isinstance(seen, dict) else seen
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        return self._apart(*self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        seen, info = self._apart(obs, info)
+        return seen, reward, terminated, truncated, info
+
+    def _apart(self, obs: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return without_mask(obs), {**info, KEY: obs[KEY]}
+
+
+def without_mask(observation: Mapping[str, Any]) -> Any:
+    """The other parts of an observation with a mask, or the only other one."""
+    others = {name: part for name, part in observation.items() if name != KEY}
+    return others["observation"] if set(others) == {"observation"} else others
 
 
 class MaskInObservation(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
@@ -125,6 +175,15 @@ class MaskInObservation(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
                 "episode"
             )
         return np.concatenate([seen, flags.astype(bool)]).astype(np.float32)
+
+
+def with_any_mask(observation: Any, mask: Any, spaces: Spaces) -> Any:
+    """Observations that end with their mask: given apart, as a part of them, or so already."""
+    if mask is None:
+        if not (spaces.has_mask and isinstance(observation, Mapping) and KEY in observation):
+            return observation
+        observation, mask = without_mask(observation), observation[KEY]
+    return with_mask(observation, mask, spaces)
 
 
 def with_mask(observation: Any, mask: Any, spaces: Spaces) -> NDArray[np.float32]:
