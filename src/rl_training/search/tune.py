@@ -23,7 +23,9 @@ from rl_training.search.verdict import FEWEST_SEEDS, best_of, seeds_of
 RUNGS = (1 / 3, 2 / 3)
 """Shares of the budget after which a trial may be pruned; none is below 30 %."""
 FEWEST_FINISHED = 5
-"""Finished trials that one is compared with before it may be pruned."""
+"""Finished trials that one is compared with before it may be pruned by its rank among them."""
+FEWEST_GAINS = 3
+"""Finished trials whose seeds show what can be gained from a rung on."""
 LOOK_SECONDS = 1.0
 """Between two looks at the files of a run, and at the trials of other processes."""
 
@@ -194,20 +196,20 @@ class Tuner:
     def _hopeless(self, here: Interval, rung: int) -> str:
         """Why a trial is pruned.
 
-        Even the upper end of its interval is below the median of finished trials, or lacks more
-        to the best objective than any seed of them gained from here to its end, or at the last
-        rung it is below the whole interval of one of them.
+        Even the upper end of its interval lacks more to the best objective than any seed of the
+        finished trials gained from here to its end, or is below their median, or at the last rung
+        below the whole interval of one of them.
         """
         others = self._others_at(rung)
+        best = best_of(others)
+        if len(others) >= FEWEST_GAINS and best is not None and best.objective is not None:
+            most = max(self._most_gained(other, rung) for other in others)
+            if here.high + most < best.objective:
+                return "no seed of another trial has gained as much as it lacks"
         if len(others) < FEWEST_FINISHED:
             return ""
         if here.high < median(other.rungs[rung] for other in others):
             return "its seeds are below the median trial"
-        best = best_of(others)
-        if best is not None and best.objective is not None:
-            most = max(self._most_gained(other, rung) for other in others)
-            if here.high + most < best.objective:
-                return "no seed of another trial has gained as much as it lacks"
         if rung == self._rungs[-1] and here.high < max(other.lows[rung] for other in others):
             return "another trial was better by more than the noise"
         return ""
@@ -224,7 +226,7 @@ class Tuner:
         """Whether there are enough trials to compare with at the next rung."""
         rungs = self._rungs
         left = work.rung < len(rungs)
-        return left and len(self._others_at(rungs[work.rung])) >= FEWEST_FINISHED
+        return left and len(self._others_at(rungs[work.rung])) >= FEWEST_GAINS
 
     def _others_at(self, rung: int) -> list[EndedTrial]:
         ended = self.folder.ended()
