@@ -22,12 +22,14 @@ from benchmarks.learning.zoo import data_file
 from benchmarks.peers.environment import D3RLPY_VERSION, SHARED
 from benchmarks.suites import Options, Suite
 
-ICU, TASK, SUPPORT, ABSTAINING, COST = (
+ICU, TASK, SUPPORT, ABSTAINING, COST, WEIGHTS = (
     f"benchmarks.learning.ope_{name}"
-    for name in ("job", "task_job", "support_job", "abstaining_job", "cost_job")
+    for name in ("job", "task_job", "support_job", "abstaining_job", "cost_job", "weights_job")
 )
 SEEDS = (0, 1, 2, 3, 4)
 REPLICATIONS, DRAWS = 100, 20
+LOGS, FIRST_LOG = 40, 1_000
+"""Of tables; none of them is one that networks were tried on."""
 RANKED = tuple(round(float(x), 3) for x in np.linspace(0.0, 1.0, 12))
 ESTIMATORS = ("fqe", "mb", "wdr", "wdr_full", "dr", "wis", "pdwis", "is", "pdis")
 PEER_UPDATES = 10_000
@@ -73,6 +75,13 @@ def icu_jobs(options: Options) -> list[Job]:
     }  # fmt: skip
     replications = options.seeds if options.quick else range(100, 100 + REPLICATIONS)
     jobs += [_icu(options, "coverage", seed, 100, **coverage) for seed in replications]
+    for share in SOFT:
+        for episodes in (1_000, 10_000):
+            tables = {"share": share, "episodes": episodes, "logs": LOGS}
+            if options.quick:
+                tables |= {"episodes": 60, "logs": 2}
+            name = f"tables-{share:g}-{episodes}"
+            jobs.append(Job(NAME, name, FIRST_LOG, WEIGHTS, tables, cost=60))
     draws = options.seeds if options.quick else range(200, 200 + DRAWS)
     return [*jobs, *(_abstaining(options, seed) for seed in draws)]
 

@@ -27,7 +27,7 @@ FEW = 0.8
 
 
 def ope_report(records: Records, figures: Path) -> Section:
-    parts = [_errors(records), _ranking(records), _coverage(records)]
+    parts = [_errors(records), _tables(records), _ranking(records), _coverage(records)]
     parts += [_candidates(records, task) for task in TASKS]
     parts += [_support(records), _abstaining(records), _cost(records)]
     verdicts = tuple(verdict for part in parts for verdict in part.verdicts)
@@ -97,6 +97,27 @@ def _errors(records: Records) -> Section:
         "Root mean square error, 10,000 episodes, five logs:\n\n"
     )
     return Section(text + table(heads, rows), tuple(verdicts))
+
+
+def _tables(records: Records) -> Section:
+    rows, names, logs = [], ("fqe", "wdr", "wdr_full", "wis"), 0
+    for job in sorted({one.job for one in records.all if one.job.startswith("tables-")}):
+        record = records.of(job)[0]
+        found, truth = record.result["logs"], record.result["truth"]
+        errors = [_rmse([one[name] for one in found], [truth] * len(found)) for name in names]
+        size = float(np.median([one["effective_size"] for one in found]))
+        rows.append([f"{record.spec['share']:g}", f"{record.spec['episodes']:,}", number(size, 1),
+                     *(number(error, 3) for error in errors)])  # fmt: skip
+        logs = len(found)
+    if not rows:
+        return Section("", ())
+    heads = ["share", "episodes", "effective, median", *names]
+    text = (
+        f"Tables in the place of networks, {logs} other logs, root mean square error. A few "
+        "episodes carry most of the weight, and the outcome of the last step of one of them is "
+        "noise that no critic foresees:\n\n"
+    )
+    return Section(text + table(heads, rows), ())
 
 
 def _ranking(records: Records) -> Section:
