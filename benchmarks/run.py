@@ -5,6 +5,8 @@
     python -m benchmarks.run --only 'offline/crr*'
     python -m benchmarks.run --quick              does everything run? writes no results
     python -m benchmarks.run field_atari --minutes 9   the next piece of every long run
+    python -m benchmarks.run zoo --results there  on another machine, into a folder of its own
+    python -m benchmarks.run --merge there        take its results over, here
 
 Finished jobs are skipped, so an interrupted run goes on where it stopped. The exit code is 1
 when a job fails or a gate of the chosen suites is missed.
@@ -53,7 +55,16 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--quick", action="store_true", help="tiny budgets, into a temporary folder"
     )
     parser.add_argument("--render", action="store_true", help="run nothing, only write RESULTS.md")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="FOLDER", help="for results and RESULTS.md"
+    )
+    parser.add_argument(
+        "--merge", type=Path, metavar="FOLDER", help="take over newer results, run nothing"
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.merge is not None and not chosen.merge.is_dir():
+        parser.error(f"--merge: there is no folder '{chosen.merge}'")
+    chosen.results = chosen.results.resolve()  # jobs run in the project's root
     unknown = [name for name in chosen.suites if name not in SUITES]
     if unknown:
         parser.error(f"unknown suite '{unknown[0]}'; known are {', '.join(SUITES)}")
@@ -133,13 +144,16 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends jobs and cleans up as Ctrl-C
     with tempfile.TemporaryDirectory(prefix="rl-training-benchmarks-") as temporary:
         scratch = Path(temporary)
-        store, report = ResultStore(RESULTS), REPORT
+        store = ResultStore(chosen.results)
+        report = REPORT if chosen.results == RESULTS else chosen.results / REPORT.name
         if chosen.quick:
             quick = Path(tempfile.mkdtemp(prefix="rl-training-quick-"))
             store, report = ResultStore(quick / "results"), quick / "RESULTS.md"
         failed: list[Outcome] = []
+        if chosen.merge is not None:
+            console.print(f"{store.merge(ResultStore(chosen.merge))} results taken over")
         try:
-            for name in [] if chosen.render else chosen.suites:
+            for name in [] if chosen.render or chosen.merge else chosen.suites:
                 failed += run_suite(load_suite(name), chosen, store, scratch, console)
         except KeyboardInterrupt:
             console.print("interrupted; the same command goes on from here")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from benchmarks.areas import AREAS
-from benchmarks.jobs import Records
+from benchmarks.jobs import Job, Records, ResultStore
 from benchmarks.learning import train_job
 from benchmarks.process import PausedError, Request
 from benchmarks.suites import SUITES, Options, load_suite
@@ -56,3 +56,27 @@ def test_every_area_names_suites_and_long_runs_say_what_is_asked(tmp_path: Path)
         report = suite.report(Records([]), tmp_path)
         assert report.markdown.count("not run") >= len(report.verdicts) > 0
         assert all(verdict.passed is None for verdict in report.verdicts)
+
+
+def test_results_of_another_folder_are_taken_over_where_they_are_newer(tmp_path: Path) -> None:
+    here, there = (ResultStore(tmp_path / name) for name in ("here", "there"))
+    jobs = [Job("suite", name, 0, "module", {}) for name in ("both", "older", "new")]
+    modules = ["rl_training.execution"]
+
+    def write(store: ResultStore, job: Job, value: int, finished: str) -> None:
+        store.write(job, {"result": {"x": value}, "versions": {}, "modules": modules}, 1.0)
+        path = store.folder("suite") / f"{job.key}.json"
+        lines = path.read_text().splitlines()
+        lines[-2] = f' "finished": "{finished}"'
+        path.write_text("\n".join(lines))
+
+    write(here, jobs[0], 1, "2026-01-01T00:00:00+00:00")
+    write(here, jobs[1], 1, "2026-01-03T00:00:00+00:00")
+    for job in jobs:
+        write(there, job, 2, "2026-01-02T00:00:00+00:00")
+    (tmp_path / "here" / "sources.json").unlink()
+    assert here.merge(there) == 2
+    records = here.load("suite")
+    assert [records.values(job.name, "x") for job in jobs] == [[2.0], [1.0], [2.0]]
+    assert all(record.code in here.sources.read() for record in records.all)
+    assert here.merge(there) == 0
