@@ -185,6 +185,10 @@ def test_the_command_prints_a_table_json_and_a_figure(tmp_path: Path, cli: Comma
     found = json.loads(cli("compare", tmp_path / "runs", "--json").out)
     assert found["experiments"][1]["last"]["mean"]["value"] == 41.0
     assert found["experiments"][1]["improves_on_first"]["value"] == 1.0
+    assert "steps_to_threshold" not in found["experiments"][0]
+    found = json.loads(cli("compare", tmp_path / "runs", "--threshold", "41", "--json").out)
+    steps = [experiment["steps_to_threshold"] for experiment in found["experiments"]]
+    assert (found["threshold"], steps) == (41.0, [[None] * 3, [None, 200, 200]])
     listed = json.loads(cli("list", "--runs", tmp_path / "runs", "--json", "--sort", "score").out)
     assert [run["score"] for run in listed] == [20.0, 21.0, 22.0, 40.0, 41.0, 42.0]
     assert cli("list", "--runs", tmp_path, "--status", "asleep").code == 2

@@ -48,7 +48,7 @@ def compare(
     if figure is not None:
         replace_text(figure, curves(found))
     if as_json:
-        out.print_json(json.dumps(found.to_dict()))
+        out.print_json(json.dumps(found.to_dict(threshold)))
         return
     out.print(f"{found.metric} on {found.task}, last policies, 95% intervals over seeds")
     out.print(comparison_table(found, threshold))

@@ -94,11 +94,14 @@ class Comparison:
     def band(self, arm: Arm) -> Band:
         return band([seed.curve(self.metric) for seed in arm.seeds])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, threshold: float | None = None) -> dict[str, Any]:
+        """Plain values; with a threshold also the steps of each seed to it, None where a seed
+        never reaches it."""
         first = self.arms[0]
         return {
             "task": self.task,
             "metric": self.metric,
+            **({} if threshold is None else {"threshold": threshold}),
             "experiments": [
                 {
                     "name": arm.name,
@@ -111,6 +114,11 @@ class Comparison:
                     "improves_on_first": None
                     if arm is first
                     else vars(self.improvement(arm, first)),
+                    **(
+                        {}
+                        if threshold is None
+                        else {"steps_to_threshold": self.steps_to(arm, threshold)}
+                    ),
                 }
                 for arm in self.arms
             ],
