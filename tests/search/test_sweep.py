@@ -101,6 +101,12 @@ def test_what_a_sweep_cannot_train_is_refused_before_anything_is_made(
         assert refused.code == 2
         assert words in refused.err
         assert not (tmp_path / "study").exists()
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "study"):
+        refused = cli("sweep", "sac/pendulum", "--out", place)
+        assert refused.code == 2
+        assert "a file is in the place of a folder, remove it or choose another" in refused.err
+        assert len(refused.err.splitlines()) == 1
 
 
 def test_another_plan_in_the_same_folder_is_refused(tmp_path: Path) -> None:

@@ -153,6 +153,8 @@ def reraise_os_error(path: Path, go_on: str | None = None) -> Iterator[None]:
             remedy = "make the run folder writable for you"
         elif error.errno == errno.ELOOP:
             remedy = "a link is in its place, remove it"
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            remedy = "a file is in the place of a folder, remove it or choose another folder"
         raise RLTrainingError(
             f"'{path}' cannot be written: {error.strerror or error}; {remedy}, then go on with: "
             f"{go_on or resume_command(path.parent)}"
