@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import os
+import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,6 +199,62 @@ def test_a_resumed_run_continues_the_same_curve_in_every_logger(
     (run_dir / "mlflow.json").write_text('{"id": "0123456789", "sent": {}}')
     with pytest.raises(RLTrainingError, match=r"^loggers: 'mlflow' cannot be opened: .*rl-tra"):
         BC.resume(run_dir, progress=False, total_updates=40)
+
+
+KILLED = """
+import os, signal, sys
+from rl_training import BC
+from rl_training.experiment.config import load_config
+from rl_training.experiment.sinks.mlflow import MlflowSink
+
+write = MlflowSink.write
+
+def killed(self, event):
+    if event.tick >= 15:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, event)
+
+MlflowSink.write = killed
+BC(load_config(sys.argv[1])).learn(progress=False)
+"""
+
+
+def test_points_that_a_kill_has_lost_are_sent_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B keeps offline points in memory for a while, and MLflow lacks the one of the kill."""
+    for package in ("wandb", "mlflow"):
+        pytest.importorskip(package)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    store = f"file://{tmp_path}/mlflow"
+    loggers = [
+        {"kind": "wandb", "options": {"mode": "offline"}},
+        {"kind": "mlflow", "options": {"tracking_uri": store}},
+    ]
+    config = agent(tmp_path, loggers=loggers, total_updates=30).config
+    (tmp_path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    # a process of its own also for W&B, which other processes would find by a variable
+    env = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "config.yaml")]
+    child = subprocess.run(words, env=env)
+    assert child.returncode == -signal.SIGKILL
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    BC.resume(run_dir, progress=False)
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    train = [(event["tick"], event[METRIC]) for event in events if event["event"] == "train"]
+    assert [tick for tick, _ in train] == [5, 10, 15, 20, 25, 30]
+    assert wandb_points(run_dir) == train
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=store)
+    (run,) = client.search_runs([client.get_experiment_by_name("rl-training").experiment_id])
+    points = client.get_metric_history(run.info.run_id, METRIC)
+    assert [(point.step, point.value) for point in points] == train
+    scored = client.get_metric_history(run.info.run_id, "eval/return_mean")
+    assert [point.step for point in scored] == [10, 20, 30]
 
 
 def test_event_files_sort_in_the_order_in_which_they_were_made(

@@ -104,7 +104,7 @@ class MetricsSink(Protocol):
 
 
 class RemoteRun:
-    """The id of a run in a service that cannot drop points, and what was sent already.
+    """The id of a run in a service that cannot drop points, and what the service has received.
 
     Kept as a small file in the run folder.
     """
@@ -112,22 +112,43 @@ class RemoteRun:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id: str | None = None
+        self.session = ""
+        """Name of the newest session, if the service names sessions."""
+        self.was_killed = False
+        """Whether the session before this one was never closed: its last points may be lost."""
         self._sent: dict[str, int] = {}
 
     def resume(self, written: Mapping[str, int]) -> None:
-        """Read the file of an earlier session, which has sent the events in `written`."""
+        """Read the file of an earlier session, which has sent the events in `written` unless it
+        was killed."""
         try:
             stored = json.loads(self.path.read_text(encoding="utf-8"))
             self.id, sent = str(stored["id"]), dict(stored["sent"])
         except (OSError, ValueError, KeyError, TypeError):
             return  # the logger is new to the run
-        kinds = {*sent, *written}
-        self._sent = {kind: max(int(sent.get(kind, -1)), written.get(kind, -1)) for kind in kinds}
+        self.was_killed = stored.get("open") is True
+        self.session = str(stored.get("session", ""))
+        self._sent = {kind: int(tick) for kind, tick in sent.items()}
+        if not self.was_killed:
+            self.received(written)
 
-    def keep(self, id: str) -> None:
+    def received(self, ticks: Mapping[str, int]) -> None:
+        """The service has the events of these kinds up to these ticks."""
+        for kind, tick in ticks.items():
+            self._sent[kind] = max(tick, self._sent.get(kind, -1))
+
+    def keep(self, id: str, session: str = "") -> None:
         """Store the id, for a later session."""
-        self.id = id
-        replace_text(self.path, json.dumps({"id": id, "sent": self._sent}) + "\n")
+        self.id, self.session = id, session
+        self._store(is_open=True)
+
+    def closed(self) -> None:
+        """All events of this session have been sent."""
+        self._store(is_open=False)
+
+    def _store(self, is_open: bool) -> None:
+        values = {"id": self.id, "sent": self._sent, "open": is_open, "session": self.session}
+        replace_text(self.path, json.dumps(values) + "\n")
 
     def is_new(self, event: MetricsEvent) -> bool:
         """Whether no earlier session has sent this event."""

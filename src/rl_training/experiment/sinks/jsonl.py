@@ -51,6 +51,16 @@ def whole_lines(path: Path) -> Iterator[tuple[str, tuple[str, int]]]:
             yield line, (str(event["event"]), int(event["tick"]))
 
 
+def kept_events(run: RunInfo) -> Iterator[MetricsEvent]:
+    """The events of earlier sessions that a resumed run does not repeat."""
+    path, last = run.run_dir / METRICS_FILE, -1 if run.resumed_at is None else run.resumed_at
+    for line, (kind, tick) in whole_lines(path) if path.is_file() else ():
+        if tick <= last:
+            values = json.loads(line)
+            del values["event"], values["tick"]
+            yield MetricsEvent(kind, tick, values)
+
+
 def newest_ticks(path: Path, last: float = math.inf) -> dict[str, int]:
     """The newest tick per kind of event in the file, of those up to `last`."""
     newest: dict[str, int] = {}

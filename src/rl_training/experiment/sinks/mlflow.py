@@ -11,6 +11,7 @@ from typing import Any
 from rl_training.experiment.config import Section
 from rl_training.experiment.errors import ConfigError, MissingExtraError, describe_exception
 from rl_training.experiment.sinks.base import MetricsEvent, RemoteRun, RunInfo, SinkFailure
+from rl_training.experiment.sinks.jsonl import kept_events
 
 ID_FILE = "mlflow.json"
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -33,7 +34,8 @@ class MlflowSink:
     """One MLflow run per run folder: the config as parameters, metrics with the tick as step.
 
     MLflow cannot drop points. After a resume from an earlier checkpoint, points that were sent
-    are not sent again.
+    are not sent again. A point that was lost because the process was killed is sent from
+    metrics.jsonl.
     """
 
     Options = MlflowOptions
@@ -64,7 +66,24 @@ class MlflowSink:
                 self._remote.keep(self._new_run(run))
             else:
                 self._client.update_run(self._remote.id, status="RUNNING")
+                killed = self._remote.was_killed
+                if killed:
+                    self._remote.received(self._newest_stored(self._remote.id, run))
                 self._remote.keep(self._remote.id)
+                for event in kept_events(run) if killed else ():
+                    self.write(event)
+
+    def _newest_stored(self, identity: str, run: RunInfo) -> dict[str, int]:
+        """The newest tick per kind of event that MLflow has; where no event of a kind is kept, by
+        which it could be asked for, the newest that was written."""
+        keys = {event.kind: set(event.numbers) for event in kept_events(run)}
+        found = dict(run.written)
+        for kind, own in keys.items():
+            others = [names for other, names in keys.items() if other != kind]
+            for key in sorted(own.difference(*others))[:1]:
+                points = self._client.get_metric_history(identity, key)
+                found[kind] = max((point.step for point in points), default=-1)
+        return found
 
     def _new_run(self, run: RunInfo) -> str:
         client, name = self._client, self._options.experiment
@@ -90,6 +109,7 @@ class MlflowSink:
     def close(self, status: str) -> None:
         with self._failures():
             self._client.set_terminated(self._remote.id, STATUS[status])
+            self._remote.closed()
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import io
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,6 +20,7 @@ from rl_training.experiment.sinks.base import (
     SinkFailure,
     Video,
 )
+from rl_training.experiment.sinks.jsonl import kept_events
 
 ID_FILE = "wandb.json"
 
@@ -41,7 +44,8 @@ class WandbSink:
     """One W&B run per run folder, with the tick as its step.
 
     W&B cannot drop points. After a resume from an earlier checkpoint, points that were sent are
-    not sent again.
+    not sent again. Points that were lost because the process was killed are sent from
+    metrics.jsonl.
     """
 
     Options = WandbOptions
@@ -58,6 +62,8 @@ class WandbSink:
         self._remote = RemoteRun(run.run_dir / ID_FILE)
         if run.resumed_at is not None:
             self._remote.resume(run.written)
+        killed = self._remote.was_killed
+        was_offline = killed and _set_aside(run.run_dir / "wandb", self._remote.session)
         try:
             self._run: Any = wandb.init(
                 project=options.project,
@@ -76,7 +82,11 @@ class WandbSink:
             )
         except (wandb.Error, OSError) as error:
             raise SinkFailure(str(error)) from error
-        self._remote.keep(str(self._run.id))
+        if killed and not was_offline:  # the server knows how far it came
+            self._remote.received(dict.fromkeys(run.written, int(self._run.step) - 1))
+        self._remote.keep(str(self._run.id), Path(self._run.dir).parent.name)
+        for event in kept_events(run) if killed else ():
+            self.write(event)
 
     def write(self, event: MetricsEvent) -> None:
         if not self._remote.is_new(event):
@@ -94,3 +104,17 @@ class WandbSink:
 
     def close(self, status: str) -> None:
         self._run.finish(exit_code=int(status == "failed"))
+        with suppress(OSError):  # as if killed: a later session looks for what was sent
+            self._remote.closed()
+
+
+def _set_aside(folder: Path, session: str) -> bool:
+    """Rename the offline session that was killed, so that `wandb sync` does not upload it.
+
+    Its file lacks what W&B had not written yet, and the next session holds all of its points.
+    """
+    name = Path(session).name
+    if not name.startswith("offline-run-") or not (folder / name).is_dir():
+        return False
+    (folder / name).rename(folder / f"killed-{name}")
+    return True
