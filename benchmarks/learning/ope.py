@@ -31,7 +31,7 @@ REPLICATIONS, DRAWS = 100, 20
 LOGS, FIRST_LOG = 40, 1_000
 """Of tables; none of them is one that networks were tried on."""
 RANKED = tuple(round(float(x), 3) for x in np.linspace(0.0, 1.0, 12))
-ESTIMATORS = ("fqe", "mb", "wdr", "wdr_full", "dr", "wis", "pdwis", "is", "pdis")
+ESTIMATORS = ("fqe", "wdr", "wdr_full", "dr", "wis", "pdwis", "is", "pdis")
 PEER_UPDATES = 10_000
 CANDIDATES = {
     "pendulum": (

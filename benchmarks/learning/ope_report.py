@@ -22,6 +22,9 @@ TASKS = {
     "hopper": ("Hopper-v5", "hopper-mixed-zoo.npz", 0.995),
 }
 """Environment, data and discount of the candidates."""
+APART = "mb"
+"""Measured on the candidates: its normal distributions fit no process of discrete states. Some
+stored results have it, of a version that cut imagined returns."""
 FEW = 0.8
 """Coverage below which an interval of 95 % is no interval."""
 
@@ -53,13 +56,13 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 def _errors(records: Records) -> Section:
     rows, verdicts = [], []
     columns: Sequence[str] = ()
-    updates = 0
+    updates, logs = 0, set[int]()
     for share in SHARES:
         found = _policies(records, f"error-{share:g}")
         peer = _policies(records, f"peer-{share:g}")
         if not found:
             continue
-        columns = list(found[0]["estimates"])
+        columns = [name for name in found[0]["estimates"] if name != APART]
         updates = records.of(f"error-{share:g}")[0].spec["updates"]
         truth = [one["truth"] for one in found]
         rmse = {
@@ -72,6 +75,7 @@ def _errors(records: Records) -> Section:
             theirs = _rmse([one["value"] for one in known], [one["truth"] for one in known])
         size = float(np.mean([one["effective_size"] for one in found]))
         shown = [number(rmse[name], 3) for name in columns]
+        logs.add(len(found))
         rows.append([f"{share:g}", number(truth[0], 3), number(size), *shown,
                      NO_VALUE if theirs is None else number(theirs, 3)])  # fmt: skip
         if share in SOFT:
@@ -80,10 +84,8 @@ def _errors(records: Records) -> Section:
             ratio = [] if theirs is None else [rmse["fqe"] / theirs]
             verdicts.append(gates.at_most(f"fqe over d3rlpy's, share {share:g}", ratio, 0.5))
         else:
-            worst = [max(error for name, error in rmse.items() if name != "mb")]
+            worst = [max(rmse.values())]
             verdicts.append(gates.at_most("on-policy, the largest error", worst, 0.01))
-            model = [rmse["mb"]] if "mb" in rmse else []
-            verdicts.append(gates.at_most("on-policy, error of mb", model, 0.01))
     if not rows:
         return Section("", ())
     heads = ["share", "exact value", "effective episodes", *columns, f"d3rlpy {D3RLPY_VERSION}"]
@@ -94,7 +96,7 @@ def _errors(records: Records) -> Section:
         "observations, gamma 1 and 10,000 updates; its targets take one action, here drawn "
         "from the policy. *wdr* cuts weights at the root of the number of episodes, *wdr_full* "
         "does not.\n\n"
-        "Root mean square error, 10,000 episodes, five logs:\n\n"
+        f"Root mean square error, 10,000 episodes, {' or '.join(map(str, sorted(logs)))} logs:\n\n"
     )
     return Section(text + table(heads, rows), tuple(verdicts))
 
@@ -139,24 +141,16 @@ def _ranking(records: Records) -> Section:
 
 def _coverage(records: Records) -> Section:
     rows = []
-    found = _policies(records, "coverage")
     for share in SOFT:
-        mine = [one for one in found if one["share"] == share]
-        for name in mine[0]["estimates"] if mine else ():
-            intervals = [(one["truth"], one["estimates"][name]) for one in mine]
-            held = float(np.mean([x["low"] <= truth <= x["high"] for truth, x in intervals]))
-            width = float(np.mean([x["high"] - x["low"] for _, x in intervals]))
-            said = "" if held >= FEW else "not to be trusted"
-            rows.append([f"{share:g}", name, str(len(mine)), f"{held:.0%}", number(width, 3), said])
-        bounds = [
-            (one["truth"], one["lower_bound"]) for one in mine if one.get("lower_bound") is not None
-        ]
-        if bounds:
-            held = float(np.mean([bound <= truth for truth, bound in bounds]))
-            below = float(np.mean([truth - bound for truth, bound in bounds]))
-            name = "bound by empirical Bernstein"
-            rows.append([f"{share:g}", name, str(len(bounds)), f"{held:.0%}",
-                         f"{number(below, 3)} below", ""])  # fmt: skip
+        for name, intervals in _intervals(records, share).items():
+            held = float(np.mean([low <= truth <= high for truth, low, high in intervals]))
+            if name == BOUND:
+                below = float(np.mean([truth - low for truth, low, _ in intervals]))
+                width, said = f"{number(below, 3)} below", ""
+            else:
+                width = number(float(np.mean([high - low for _, low, high in intervals])), 3)
+                said = "" if held >= FEW else "not to be trusted"
+            rows.append([f"{share:g}", name, str(len(intervals)), f"{held:.0%}", width, said])
     if not rows:
         return Section("", ())
     heads = ["share", "estimator", "replications", "covered", "mean width", ""]
@@ -167,6 +161,33 @@ def _coverage(records: Records) -> Section:
         f"{spec['updates']:,} updates, {spec['replicates']} replicates):\n\n"
     )
     return Section(text + table(heads, rows), ())
+
+
+BOUND = "bound by empirical Bernstein"
+
+
+def _intervals(records: Records, share: float) -> dict[str, list[tuple[float, float, float]]]:
+    """Exact value, low and high end of every replication, by estimator.
+
+    Replications that asked for fewer estimators count for those. Before there was `wdr_full`,
+    `wdr` was it.
+    """
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    asked = [record for record in records.all if record.job == "coverage"]
+    asked.sort(key=lambda record: -len(record.spec["estimators"]))  # decides the order of rows
+    for record in asked:
+        renamed = {} if "wdr_full" in record.spec["estimators"] else {"wdr": "wdr_full"}
+        for one in record.result["policies"]:
+            if one["share"] != share:
+                continue
+            ends = {name: (x["low"], x["high"]) for name, x in one["estimates"].items()}
+            ends.pop(APART, None)
+            if one.get("lower_bound") is not None:
+                ends[BOUND] = (one["lower_bound"], np.inf)
+            for name, (low, high) in ends.items():
+                known = found.setdefault(renamed.get(name, name), [])
+                known.append((one["truth"], low, high))
+    return found
 
 
 def _candidates(records: Records, task: str) -> Section:

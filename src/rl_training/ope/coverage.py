@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-PROBLEM = "ICU-Sepsis, 1,000 episodes, 32 replications"
+PROBLEM = "ICU-Sepsis, 1,000 episodes, 16 to 32 replications"
 COVERAGE: dict[str, tuple[float, float]] = {
     "fqe": (0.88, 0.94),
+    "wdr": (0.62, 0.94),
     "wdr_full": (0.69, 0.91),
+    "dr": (0.38, 0.81),
     "wis": (0.91, 0.94),
     "pdwis": (0.12, 0.28),
+    "is": (0.12, 0.19),
+    "pdis": (0.12, 0.19),
 }
 """Least and largest share of intervals that held the exact value, over policies half and nine
 tenths of the way from the behaviour to the best one; jobs `coverage` of the suite `ope`."""

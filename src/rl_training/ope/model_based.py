@@ -190,4 +190,4 @@ def _imagined(
         discount *= options.gamma
         lives = batch.discount > 0.0
         obs, going = batch.next_obs[lives], going[lives]
-    return total if options.value_range is None else total.clamp(*options.value_range)
+    return total
