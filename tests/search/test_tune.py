@@ -199,9 +199,11 @@ def test_another_study_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"begun with rl-training 0\.0\.1"):
         TuningFolder(folder, plan_for())
     file.write_text(json.dumps(stored))
-    (folder / "study.journal").write_text("{}\n")
-    with pytest.raises(ConfigError, match="is damaged"):
-        TuningFolder(folder, plan_for())
+    whole = (folder / "study.journal").read_text()
+    for damaged in ("{}\n", '{"op_code": 99}\n', f'{whole}{{"op_code": 5, "worker_id": "a"}}\n'):
+        (folder / "study.journal").write_text(damaged)
+        with pytest.raises(ConfigError, match="is damaged"):
+            TuningFolder(folder, plan_for())
 
 
 def test_what_cannot_be_tuned_is_refused_before_anything_is_made(

@@ -249,7 +249,15 @@ class TuningFolder(StudyFolder):
                 direction="maximize",
                 load_if_exists=True,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):  # whatever Optuna trips over
             raise ConfigError(
                 f"'{path}' is damaged; choose another folder with --out, or remove the file to "
                 "begin the trials again"
