@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from rl_training import TransitionDataset, load_transition_dataset
+from rl_training import TrainConfig, TransitionDataset, load_transition_dataset
 from rl_training.data.returns import careful_temperature, episodes_by_return
 from rl_training.experiment.errors import DataError
 from rl_training.replay.table import TransitionTable
@@ -112,9 +112,11 @@ def test_the_choice_leaves_enough_episodes() -> None:
 
 
 def test_algorithms_choose_their_own_where_the_knob_is_not_set() -> None:
-    """CQL for Box actions unless it is the paper's, ReBRAC; not where no episode ends."""
+    """CQL for Box actions unless it is the paper's, ReBRAC and TD3+BC; not where no episode ends,
+    and not in runs that were stored before there was a choice."""
     for algo, spaces, knobs, expected in (
         ("rebrac", BOX, {}, 0.1),
+        ("td3_bc", BOX, {}, 0.1),
         ("cql", BOX, {}, 0.1),
         ("cql", BOX, {"return_temperature": 0.0}, 0.0),
         ("cql", BOX, {"importance_weights": True}, 0.0),
@@ -126,6 +128,10 @@ def test_algorithms_choose_their_own_where_the_knob_is_not_set() -> None:
         assert episode_temperature(algorithm, halves()) == expected, (algo, knobs)
         endless = dataclasses.replace(log(), has_whole_episode=False)
         assert episode_temperature(algorithm, endless) == 0.0
+    for algo in ("rebrac", "td3_bc", "cql", "bc"):
+        stored = small_config(algo).model_dump()
+        del stored["algo_kwargs"]["return_temperature"]
+        assert TrainConfig.stored(stored).params.preference == 0.0, algo
 
 
 def test_runs_draw_so() -> None:

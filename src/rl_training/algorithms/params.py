@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -86,6 +87,9 @@ UpdatesPerStep = Annotated[Positive, Choices((0.25, 0.5, 1.0, 2.0), by_default=F
 class AnyParams(Section):
     """What the package reads from the knobs of any algorithm."""
 
+    before_stored: ClassVar[Mapping[str, Any]] = {}
+    """What runs that were stored before there was a knob did, where that is not its default."""
+
     @property
     def network_factory(self) -> str | None:
         """Name of the function that makes networks, where the user has one."""
@@ -162,17 +166,24 @@ class Params(AnyParams):
         return max(self.hidden_sizes)
 
 
-class OfflinePolicyParams(AnyParams):
-    """Knobs of algorithms that learn a policy from data: what acts, and which episodes count."""
+class AveragedPolicyParams(AnyParams):
+    """Knob of algorithms that learn a policy without an environment to choose the last one by."""
 
     policy_average: Annotated[Fraction, Choices((0.0, 1e-3, 5e-3), by_default=False)] = 0.0
     """Rate of a moving average of the policy's weights, which then acts; 0 for none."""
-    return_temperature: ReturnTemperature = 0.0
-    """Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform."""
 
     @property
     def averaging(self) -> float:
         return self.policy_average
+
+
+class OfflinePolicyParams(AveragedPolicyParams):
+    """Knobs of algorithms that learn a policy from data: what acts, and which episodes count."""
+
+    before_stored: ClassVar[Mapping[str, Any]] = {"return_temperature": 0.0}
+
+    return_temperature: ReturnTemperature = 0.0
+    """Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform."""
 
     @property
     def preference(self) -> float | None:

@@ -3,8 +3,9 @@
 Fujimoto and Gu 2021, arXiv:2106.06860.
 
 Kept: TD3's critics, targets and delays, the policy objective lambda Q - (pi(s) - a)^2 with
-lambda = alpha / mean |Q|. Standardised observations are an option of the data set
-(`dataset.normalize_observations`), which the authors switch on.
+lambda = alpha / mean |Q|. Changed: rows of better episodes are drawn more often (Hong et al. 2023,
+arXiv:2306.13085), which `return_temperature` 0 switches off. Standardised observations are an
+option of the data set (`dataset.normalize_observations`), which the authors switch on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from rl_training.algorithms.functional import Loss
-from rl_training.algorithms.params import OfflinePolicyParams
+from rl_training.algorithms.params import BY_RETURN, OfflinePolicyParams, ReturnTemperature
 from rl_training.algorithms.td3 import DeterministicActorCritic, DeterministicParams
 from rl_training.experiment.config import Positive
 from rl_training.experiment.ranges import Log
@@ -22,6 +23,8 @@ from rl_training.replay.batch import Batch
 
 
 class TD3BCParams(DeterministicParams, OfflinePolicyParams):
+    return_temperature: ReturnTemperature = None
+    """Sample rows by exp(episode return / this); 0: uniform; default 0.1, without episodes 0."""
     alpha: Annotated[Positive, Log(0.5, 10.0)] = 2.5
     """Weight of the critic against cloning; smaller stays nearer to the data."""
 
@@ -45,6 +48,7 @@ class TD3BCAlgorithm(DeterministicActorCritic[TD3BCParams]):
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
     paper: ClassVar[str] = "Fujimoto and Gu 2021"
     summary: ClassVar[str] = "deterministic actor-critic that stays near the data"
+    own_temperature = BY_RETURN
 
     def policy_loss(self, batch: Batch) -> Loss:
         action = self.actor.mode(batch.obs)

@@ -692,8 +692,8 @@ class TD3BC(ManagedAlgorithm):
 
         policy_average = 0.0
             Rate of a moving average of the policy's weights, which then acts; 0 for none.
-        return_temperature = 0.0
-            Sample rows in proportion to exp(return of their episode, in 0..1, / this); 0 is uniform.
+        return_temperature = None
+            Sample rows by exp(episode return / this); 0: uniform; default 0.1, without episodes 0.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -736,7 +736,7 @@ class TD3BC(ManagedAlgorithm):
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
         policy_average: float = 0.0,
-        return_temperature: float | None = 0.0,
+        return_temperature: float | None = None,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,
@@ -1254,6 +1254,8 @@ class MOPO(ManagedAlgorithm):
 
     Knobs, beside the keys of the configuration:
 
+        policy_average = 0.0
+            Rate of a moving average of the policy's weights, which then acts; 0 for none.
         networks = None
             Function of your own that makes networks, as package.module:function.
         batch_size = 256
@@ -1341,6 +1343,7 @@ class MOPO(ManagedAlgorithm):
         *,
         dataset: DatasetConfig | TransitionDataset | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Frame | str | Path | None = None,
         spaces: Mapping[str, Any] | None = None,
+        policy_average: float = 0.0,
         networks: str | NetworkFactory | None = None,
         batch_size: int = 256,
         hidden_sizes: Sequence[int] = ...,

@@ -249,11 +249,12 @@ class TrainConfig(Section):
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """Read the values of a run or checkpoint; older names are accepted without a warning."""
+        """Read the values of a run or checkpoint; older names are accepted without a warning, and
+        a knob that there was not at its time has the value that stands for what the run did."""
         algorithm, knobs = _named_algorithm(values.get("algo")), values.get("algo_kwargs")
         if algorithm is not None and isinstance(knobs, Mapping):
             current = with_current_names(algorithm.Params, knobs, "algo_kwargs.", warn=False)
-            values = {**values, "algo_kwargs": current}
+            values = {**values, "algo_kwargs": {**algorithm.Params.before_stored, **current}}
         return cls(**values)
 
     @property
