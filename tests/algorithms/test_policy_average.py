@@ -28,7 +28,7 @@ RATE = 0.3
 def test_offline_algorithms_with_a_policy_have_it() -> None:
     assert (
         sorted(
-            ["awac", "awr", "bc", "cql", "crr", "iql", "marwil", "rebrac", "td3_bc"],
+            ["awac", "awr", "bc", "cql", "crr", "iql", "marwil", "mopo", "rebrac", "td3_bc"],
             key=algorithm_names().index,
         )
         == AVERAGING

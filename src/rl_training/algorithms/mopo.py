@@ -21,13 +21,14 @@ from torch import Tensor
 
 from rl_training.algorithms.dynamics import ModelParams
 from rl_training.algorithms.mbpo import MBPOAlgorithm, SoftModelParams
+from rl_training.algorithms.params import AveragedPolicyParams
 from rl_training.experiment.config import Count, NonNegative, TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Log
 from rl_training.models.dynamics import Uncertainty
 
 
-class MOPOParams(SoftModelParams):
+class MOPOParams(SoftModelParams, AveragedPolicyParams):
     rollout_batch_size: Count = 50_000
     """Imagined rollouts that start together, in states of the data."""
     rollout_length: Annotated[Count, Choices((1, 3, 5, 10))] = 5
