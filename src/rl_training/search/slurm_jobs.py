@@ -72,7 +72,7 @@ class SlurmJobs(Launcher[Submitted]):
 
     @property
     def words(self) -> str:
-        return f"{self._workers} Slurm jobs at a time"
+        return f"{self._workers} Slurm job{'s' if self._workers > 1 else ''} at a time"
 
     def stop(self) -> None:
         super().stop()
