@@ -18,10 +18,12 @@ from rl_training.experiment.errors import ConfigError, DataError, RLTrainingErro
 from rl_training.ope import last_layer
 from rl_training.ope.behaviour import estimated_behaviour, recorded_behaviour
 from rl_training.ope.fitted import fit_critics
+from rl_training.ope.found import verdict_of
 from rl_training.ope.model_based import model_based_value
 from rl_training.ope.options import Options
 from rl_training.ope.support import Abstaining, fit_support
 from rl_training.runtime import fitted_critics
+from rl_training.runtime.statistics import Interval
 
 from ..algorithms.test_fqe import chain, exact, policy_with
 from ..conftest import Command
@@ -428,6 +430,21 @@ def test_refusals_are_one_sentence(tmp_path: Path) -> None:
     )
     assert set(trained.estimates) == {"fqe"}
     assert any("left out" in note for note in trained.notes)
+
+
+def test_a_verdict_counts_the_errors_of_both_values() -> None:
+    own = Interval(0.5, 0.4, 0.6)
+    for value, margin, said in (
+        (0.7, 0.1, "better than the behaviour"),
+        (0.58, 0.01, "not shown to differ"),  # its interval is above 0.5, but not by the log's own
+        (0.42, 0.01, "not shown to differ"),
+        (0.3, 0.1, "worse than the behaviour"),
+        (0.6, 0.2, "not shown to differ"),
+    ):
+        found = {"fqe": Interval(value, value - margin, value + margin)}
+        verdict, supported = verdict_of(found, own, 0.05, None, Options(), settled=True)
+        assert verdict.startswith(said), (value, verdict)
+        assert supported
 
 
 def test_cut_episodes_are_not_compared_with_values_that_count_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,17 +122,18 @@ def verdict_of(
             f"and {name} counts what comes after while the behaviour's value does not; give "
             "horizon, the steps that count"
         ), True
-    if best.low > behaviour.value:
+    gained = best.value - behaviour.value  # both are estimates, so the errors of both count
+    if gained > math.hypot(best.value - best.low, behaviour.high - behaviour.value):
         return (
             f"better than the behaviour: the {sure} lower bound of {name}, {best.low:.4g}, is "
             f"above the behaviour's {behaviour.value:.4g}"
         ), True
-    if best.high < behaviour.value:
+    if -gained > math.hypot(best.high - best.value, behaviour.value - behaviour.low):
         return (
             f"worse than the behaviour: the {sure} upper bound of {name}, {best.high:.4g}, is "
             f"below the behaviour's {behaviour.value:.4g}"
         ), True
     return (
-        f"not shown to differ from the behaviour: the {sure} interval of {name} holds the "
-        f"behaviour's {behaviour.value:.4g}"
+        f"not shown to differ from the behaviour: {name} is {best.value:.4g}, the behaviour "
+        f"{behaviour.value:.4g}, and their {sure} intervals leave both orders possible"
     ), True
