@@ -95,7 +95,7 @@ def test_categories_of_a_table(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_embedded_is_refused_in_one_sentence() -> None:
-    with pytest.raises(EnvironmentSetupError, match="no vectors with choices among them"):
+    with pytest.raises(EnvironmentSetupError, match="not vectors with choices among them"):
         env_spaces("CartPole-v1", EMBEDDED)
     for wrong in (0, 2.5, "wide", True):
         with pytest.raises(EnvironmentSetupError, match="choice_embedding: expected a whole"):
