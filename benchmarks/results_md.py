@@ -86,7 +86,12 @@ def _summary(
     stored: Mapping[str, Records],
     changes: Changes,
 ) -> str:
-    """One screen: how much was asked, how much holds, of which code."""
+    """One screen: what users want to know, how much was asked, how much holds, of which code."""
+    short = [
+        f"- {section.short} ({_link(suite)})"
+        for suite in suites
+        if (section := sections.get(suite.name)) is not None and section.short
+    ]
     rows, total, current = [], Counter[bool | None](), Counter[bool]()
     for suite in suites:
         verdicts = sections[suite.name].verdicts if suite.name in sections else ()
@@ -98,10 +103,12 @@ def _summary(
         rows.append([_link(suite), gates, f"{fresh[True]} of {fresh.total()}", missed or "–"])
     return "\n\n".join(
         (
+            "\n".join(short),
             f"**{total[True]} of {total.total()} gates hold**, {total[False]} are missed and "
             f"{total[None]} were not run. {current[True]} of {current.total()} jobs ran with the "
             "code as it is now: no module that they imported has changed since, apart from "
-            "comments. The others show what an earlier commit did.",
+            "comments. The others show what an earlier commit did. Missed gates are explained in "
+            "their sections.",
             table(("suite", "gates that hold", "jobs of this code", "missed"), rows),
         )
     )

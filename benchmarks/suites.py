@@ -30,6 +30,8 @@ class Section:
 
     markdown: str
     verdicts: tuple[Verdict, ...]
+    short: str = ""
+    """What a user wants to know of it, in a sentence or two, for the top of the page."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def ope_report(records: Records, figures: Path) -> Section:
     verdicts = tuple(verdict for part in parts for verdict in part.verdicts)
     text = [part.markdown for part in parts if part.markdown]
     text.append(table(["gate", "result"], [[one.gate, one.text] for one in verdicts]))
-    return Section("\n\n".join(text), verdicts)
+    return Section("\n\n".join(text), verdicts, " ".join(part.short for part in parts).strip())
 
 
 def _policies(records: Records, job: str) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _errors(records: Records) -> Section:
-    rows, verdicts = [], []
+    rows, verdicts, said = [], [], []
     columns: Sequence[str] = ()
     updates, logs = 0, set[int]()
     for share in SHARES:
@@ -81,6 +81,8 @@ def _errors(records: Records) -> Section:
         if share in SOFT:
             verdicts.append(gates.at_most(f"fqe, share {share:g}, error", [rmse["fqe"]], 0.03))
             verdicts.append(gates.at_most(f"wdr, share {share:g}, error", [rmse["wdr"]], 0.05))
+            if theirs is not None:
+                said.append(f"{rmse['fqe']:.3f} for an exact {truth[0]:.3f} ({theirs:.3f})")
             ratio = [] if theirs is None else [rmse["fqe"] / theirs]
             verdicts.append(gates.at_most(f"fqe over d3rlpy's, share {share:g}", ratio, 0.5))
         else:
@@ -98,7 +100,11 @@ def _errors(records: Records) -> Section:
         "does not.\n\n"
         f"Root mean square error, 10,000 episodes, {' or '.join(map(str, sorted(logs)))} logs:\n\n"
     )
-    return Section(text + table(heads, rows), tuple(verdicts))
+    short = (
+        "Error of fitted Q evaluation on a log of clinicians, and in brackets of d3rlpy's: "
+        f"{', '.join(said)}."
+    )
+    return Section(text + table(heads, rows), tuple(verdicts), short if said else "")
 
 
 def _tables(records: Records) -> Section:

@@ -180,12 +180,15 @@ def zoo_critics_report(records: Records, figures: Path) -> Section:
         "actions (other runs may have shared the card, which slows ours more than d3rlpy's):"
     )
     parts = (text, table(header, rows), beside.markdown, alternately, compared.markdown)
-    return Section("\n\n".join(parts), (*verdicts, *beside.verdicts, *compared.verdicts))
+    short = f"{beside.short} Updates on one H200, in multiples of d3rlpy's speed: {compared.short}."
+    return Section(
+        "\n\n".join(parts), (*verdicts, *beside.verdicts, *compared.verdicts), short.strip()
+    )
 
 
 def _beside(records: Records) -> Section:
     """Ours and d3rlpy's after equally many updates."""
-    rows, verdicts = [], []
+    rows, verdicts, returns = [], [], []
     for task in TASKS:
         for entry in BRIEF:
             job = f"{entry.job}-{task}"
@@ -203,6 +206,9 @@ def _beside(records: Records) -> Section:
                 verdict = gates.at_least(f"{entry.label} on {task} beside d3rlpy's", ours, least)
                 verdicts.append(verdict)
                 said = verdict.text
+                if ours:
+                    mean = sum(ours) / len(ours)
+                    returns.append(f"{entry.label} on {task} {mean:,.0f} ({least:,.0f})")
             shown = interval(own.result["last"]["mean"]) if own else NO_VALUE
             rows.append([task, entry.label, shown, *cells, said])
     text = (
@@ -212,7 +218,11 @@ def _beside(records: Records) -> Section:
         "our knobs by meaning and with its own defaults. The gate is the better of its two.\n\n"
     )
     heads = ("data", "algorithm", "ours", *(f"d3rlpy, {knobs}" for knobs in KNOBS.values()), "")
-    return Section(text + table(heads, rows), tuple(verdicts))
+    short = (
+        f"Returns from logs of several policies after {PEER_UPDATES:,} updates, and in brackets "
+        f"the better of two d3rlpy runs: {', '.join(returns)}."
+    )
+    return Section(text + table(heads, rows), tuple(verdicts), short if returns else "")
 
 
 def _last(records: Records, job: str) -> list[float]:

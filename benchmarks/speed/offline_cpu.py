@@ -81,7 +81,8 @@ def speed_report(records: Records, _: Path) -> Section:
         "between: before whole updates were recorded and compiled it was measured at 1.86 and 1.94."
     )
     parts = (text, updates.markdown, waits.markdown, limits, load_note(records))
-    return Section("\n\n".join(parts), (*updates.verdicts, *waits.verdicts))
+    short = f"Updates from data on one core, in multiples of d3rlpy's speed: {updates.short}."
+    return Section("\n\n".join(parts), (*updates.verdicts, *waits.verdicts), short)
 
 
 def _updates(records: Records) -> Section:

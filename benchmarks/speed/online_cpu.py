@@ -105,7 +105,9 @@ def online_speed_report(records: Records, _: Path) -> Section:
         "tenth of DQN's update."
     )
     parts = (text, compared.markdown, limits, load_note(records))
-    return Section("\n\n".join(parts), compared.verdicts)
+    what = "Training in a simulator on one core, in multiples of Stable-Baselines3's speed"
+    short = f"{what}: {compared.short}."
+    return Section("\n\n".join(parts), compared.verdicts, short)
 
 
 SUITE = Suite(

@@ -21,12 +21,15 @@ class RatioTable:
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self._rows: list[Sequence[str]] = []
+        self._found: dict[str, float] = {}
         self._verdicts: list[gates.Verdict] = []
 
     def add(self, records: Records, job: str, label: str, times_faster: float | None) -> None:
         """One row; without `times_faster` there is no gate."""
         record = only(records, job)
         result = record.result if record else {}
+        if "ratio" in result:
+            self._found[label] = result["ratio"]
         gate, text = NO_VALUE, "no gate" if "ratio" in result else "no peer"
         if times_faster is not None:
             ratios = [result["ratio"]] if record else []
@@ -54,7 +57,13 @@ class RatioTable:
         rates = ("ours /s", f"{self.peer} /s")
         ratios = ("ratio", "rounds", "by CPU time")
         header = ("algorithm", *rates, *ratios, "engine", "gate: at least", "")
-        return Section(table(header, self._rows), tuple(self._verdicts))
+        return Section(table(header, self._rows), tuple(self._verdicts), self._short())
+
+    def _short(self) -> str:
+        """The ratios in words, the largest first."""
+        ordered = sorted(self._found.items(), key=lambda found: -found[1])
+        digits = [f"{label} {ratio:.3g}" for label, ratio in ordered]
+        return ", ".join(digits)
 
 
 def load_note(records: Records) -> str:
