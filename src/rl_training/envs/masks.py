@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
-from rl_training.envs.contract import FOREIGN_ERRORS, MASK, close_env
+from rl_training.envs.contract import FOREIGN_ERRORS, MASK, WrongAnswerError, close_env
 from rl_training.envs.named import made
 from rl_training.envs.spaces import Spaces, image_shape
 from rl_training.experiment.errors import DataError, EnvironmentSetupError
@@ -125,7 +125,6 @@ class MaskInObservation(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any], env_id: str) -> None:
         super().__init__(env)
-        self.env_id = env_id
         seen = env.observation_space
         self.in_observation = isinstance(seen, Dict)
         box = seen["observation"] if isinstance(seen, Dict) else seen
@@ -158,20 +157,19 @@ class MaskInObservation(gym.Wrapper[NDArray[np.float32], Any, Any, Any]):
         seen = obs["observation"] if self.in_observation else obs
         if ended:  # nothing is done after it, and many environments then allow nothing
             mask = np.ones(self.num_actions)
-        where = f"env_id: environment '{self.env_id}'"
         if mask is None:
-            raise EnvironmentSetupError(
-                f"{where} gave info['{KEY}'] at a reset but not at every step; give it always"
+            raise WrongAnswerError(
+                f"gave info['{KEY}'] at a reset but not at every step, expected it always"
             )
         flags = np.asarray(mask)
         if flags.shape != (self.num_actions,):
-            raise EnvironmentSetupError(
-                f"{where} gave an {KEY} of shape {flags.shape}, expected ({self.num_actions},); "
-                "give one entry per action"
+            raise WrongAnswerError(
+                f"gave an {KEY} of shape {flags.shape}, expected ({self.num_actions},), one entry "
+                "per action"
             )
         if not flags.astype(bool).any():
-            raise EnvironmentSetupError(
-                f"{where} gave an {KEY} that allows no action; allow at least one, or end the "
+            raise WrongAnswerError(
+                f"gave an {KEY} that allows no action, expected at least one, or the end of the "
                 "episode"
             )
         return np.concatenate([seen, flags.astype(bool)]).astype(np.float32)
