@@ -74,6 +74,8 @@ def test_the_batched_update_of_a_long_run_is_recorded_and_gives_the_same_bits() 
             runner = Engine(learner, "auto", total)
             assert isinstance(learner._whole, Recorded) == (total == RECORD_FROM_UPDATES)
             runner.run(5)
+            if isinstance(learner._whole, Recorded):  # nothing of it is left to Python
+                assert {run.__name__ for run in learner._whole._ready.values()} == {"run"}
             for agent in agents:
                 agent.set_lr_factor(0.1)
             metrics = runner.run(4)

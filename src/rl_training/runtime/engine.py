@@ -18,8 +18,8 @@ from rl_training.execution import LONGEST_CYCLE, in_phase, interrupted_by
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner, SingleLearner, VmapLearner
 from rl_training.runtime.compiling import COMPILER_OPTIONS
-from rl_training.runtime.recording import Compiled, Recorded
-from rl_training.runtime.scripting import Scripted, can_be_scripted
+from rl_training.runtime.recording import Compiled
+from rl_training.runtime.scripting import Scripted, ScriptedTogether, can_be_scripted
 from rl_training.runtime.signals import RunLink
 
 COMPILE_FROM_UPDATES = 50_000
@@ -92,7 +92,7 @@ class Engine:
     def _record(self) -> None:
         learner, how = self.learner, (self._taken_back, self.pause)
         if isinstance(learner, VmapLearner):
-            learner.compile(lambda function: Recorded(function, *how))
+            learner.compile(lambda function: ScriptedTogether(function, *how))
         elif isinstance(learner, SingleLearner) and can_be_scripted(learner.algorithm):
             learner.script(lambda function: Scripted(function, learner.algorithm, *how))
 

@@ -1,4 +1,4 @@
-"""Updates of one agent on the host, run by TorchScript's interpreter.
+"""Updates on the host, run by TorchScript's interpreter.
 
 Between two operations of a small network Python, PyTorch's arguments and the graph of gradients
 take longer than the operations. They are recorded once, and run from then on without any of that.
@@ -93,6 +93,29 @@ class Scripted(Recorded):
         return [field.shape for field in given]
 
 
+class ScriptedTogether(Recorded):
+    """The update of several agents, with the same bits; where TorchScript does not take an
+    operation of it, the recorded operations themselves are called."""
+
+    def _prepared(
+        self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
+    ) -> Callable[..., Metrics]:
+        names: list[str] = []
+
+        def values(tensors: list[Tensor]) -> list[Tensor]:
+            metrics = function(tensors)
+            names[:] = metrics
+            return list(metrics.values())
+
+        recorded = self._traced(values, given)  # type: ignore[arg-type]
+        lighten(recorded)
+        try:
+            with self.taken_back(), self.pause:
+                return script(recorded, given, names)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return lambda tensors: dict(zip(names, recorded.forward(tensors), strict=True))
+
+
 class _Unchanged:
     """While active, scripts run the operations as they were recorded, with the same last bits."""
 
@@ -170,6 +193,10 @@ def _unused_draws(nodes: Sequence[Node]) -> set[Node]:
     }
 
 
+def _fills(node: Node) -> bool:
+    return node.target is torch.ops.aten.fill_.Scalar
+
+
 def _groups(nodes: Iterable[Node]) -> Iterator[list[Node]]:
     """Nodes in their order, cut before and after those that write to lists."""
     for _, group in groupby(nodes, key=lambda node: node if _writes_lists(node) else None):
@@ -187,7 +214,9 @@ def _segment(group: list[Node], place: dict[Node, int], values: Values, kept: se
     for node in takes:
         copies[node] = graph.placeholder(node.name)
     for node in group:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+        # a flag is set by a bool, for which TorchScript's operation takes a number
+        copy.args = tuple(int(x) if isinstance(x, bool) and _fills(node) else x for x in copy.args)
     # a script returns something, also where it only writes
     graph.output(tuple(copies[node] for node in gives or takes[:1]))
     arguments, module = _reader(takes, place), GraphModule({}, graph)
