@@ -147,7 +147,7 @@ def normalized_reach() -> gym.Env[Any, Any]:
 
 
 def test_wrappers_that_keep_statistics_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="NormalizeObservation, whose statistics are no part"):
+    with pytest.warns(UserWarning, match="NormalizeObservation, whose statistics are not part"):
         PPO(normalized_reach, hidden_sizes=[4])
 
 

@@ -118,7 +118,8 @@ def test_what_a_run_folder_holds_is_read_without_a_warning() -> None:
         warnings.simplefilter("error")
         for algo, knobs in OLD.items():
             values = {"algo": algo, "env_id": "Pendulum-v1", "algo_kwargs": knobs}
-            assert TrainConfig.stored(values) == config_of(algo, NEW[algo])
+            then = algorithm_class(algo).Params.before_stored
+            assert TrainConfig.stored(values) == config_of(algo, {**then, **NEW[algo]})
 
 
 def test_the_command_line_says_it_in_one_line() -> None:

@@ -524,15 +524,19 @@ def line_curve(folder: Path, seed: int = 0, **knobs: Any) -> dict[int, float]:
 
 
 def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
-    """By two of three seeds: the last bits of a product decide about single ones."""
-    solved = 0
-    for seed in (1, 2, 0):
+    """By most of seven seeds: the last bits of a product, which processors round differently,
+    decide about single ones."""
+    solved = failed = 0
+    for seed in range(7):
         curve = line_curve(tmp_path, seed)
         assert max(value for tick, value in curve.items() if tick <= 500) < -1.0
-        solved += max(curve.values()) > SOLVED
-        if solved == 2:
-            return
-    raise AssertionError(f"solved by {solved} of 3 seeds")
+        if max(curve.values()) > SOLVED:
+            solved += 1
+        else:
+            failed += 1
+        if 4 in (solved, failed):
+            break
+    assert solved == 4, f"not solved by {failed} of {solved + failed} seeds"
 
 
 def test_an_untrained_model_teaches_nothing(

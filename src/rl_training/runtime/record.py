@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.atari import protocol_of
@@ -91,6 +93,8 @@ class Record:
         """Number of the signal that ends the run."""
         self.began, self.elapsed_before = time.monotonic(), 0.0
         self.resumed_at: int | None = None
+        self._delayed: Metrics = {}
+        """The latest metrics, where those of delayed steps are not of every update."""
 
     # --- from the first to the last step --------------------------------------------------------
 
@@ -184,6 +188,8 @@ class Record:
     def advanced(self, before: int, metrics: Metrics) -> None:
         """Log, evaluate and save what became due since tick `before`."""
         c, now = self.config, self.loop.tick
+        if self.algorithm.cycle > 1:
+            metrics = self._delayed = {**self._delayed, **metrics}
         self.health.check_losses()
         if crossed(before, now, c.log_interval) or now >= self.loop.total:
             self._log_training(metrics)
@@ -332,6 +338,7 @@ class Record:
             "progress": self.loop.progress.to_dict(),
             "elapsed_seconds": self.elapsed(),
             "horizon": self.loop.horizon,
+            "delayed_metrics": {name: float(value) for name, value in self._delayed.items()},
             **self.selection.training_state(),
         }
 
@@ -342,6 +349,9 @@ class Record:
         self.stop_reason = self.selection.load(stored) or self.stop_reason
         if "horizon" in stored:
             self.loop.horizon = stored.whole("horizon", least=1)
+        if "delayed_metrics" in stored:
+            kept = stored.section("delayed_metrics")
+            self._delayed = {name: torch.tensor(kept.measure(name)) for name in kept.names()}
 
     def restore(self, tick: int | None = None) -> None:
         """Go on from the newest checkpoint that is whole, from the start if there is none; or
