@@ -16,6 +16,7 @@ from benchmarks.jobs import Job, Records
 from benchmarks.learning.field import UNFINISHED
 from benchmarks.learning.shared import FINAL_EPISODES, peer_inputs
 from benchmarks.learning.zoo import MODULE, SEEDS, TASKS, UPDATES, Entry, data_file, interval
+from benchmarks.machine import has_gpu
 from benchmarks.markdown import NO_VALUE, number, table
 from benchmarks.peers.environment import D3RLPY_VERSION, SHARED
 from benchmarks.speed.ratios import RatioTable, only
@@ -72,13 +73,15 @@ def zoo_critics_jobs(options: Options) -> list[Job]:
     jobs = []
     for task in TASKS:
         jobs += [_job(options, entry, task) for entry in ENTRIES]
-        jobs += [_job(options, entry, task, PEER_UPDATES) for entry in BRIEF]
+        jobs += [_job(options, entry, task, PEER_UPDATES, "auto") for entry in BRIEF]
         for algo in PEERS:
             jobs += [_peer_job(options, algo, task, knobs) for knobs in KNOBS]
     return [*jobs, *(_speed_job(options, algo) for algo in PEERS)]
 
 
-def _job(options: Options, entry: Entry, task: str, updates: int = UPDATES) -> Job:
+def _job(
+    options: Options, entry: Entry, task: str, updates: int = UPDATES, device: str = "cuda"
+) -> Job:
     updates = 200 if options.quick else updates
     rewards = {"rewards": {"return_range": 1_000.0}} if entry.algo in SCALED else {}
     config = {
@@ -91,11 +94,13 @@ def _job(options: Options, entry: Entry, task: str, updates: int = UPDATES) -> J
         "eval_episodes": 2 if options.quick else FINAL_EPISODES,
         "keep_best": False,
         "tensorboard": False,
-        "device": "cuda",
+        "device": device,
     }
     spec = {"config": config, "seeds": list(SEEDS)}
     cost = 240 if entry.algo in ("cql", "rebrac") else 120
-    return Job(NAME, f"{entry.job}-{task}", 0, MODULE, spec, data_file(task), cost=cost, gpu=True)
+    gpu = device == "cuda" or has_gpu()
+    more: dict[str, Any] = {"cost": cost, "gpu": gpu, "timeout": 7_200.0}
+    return Job(NAME, f"{entry.job}-{task}", 0, MODULE, spec, data_file(task), **more)
 
 
 def _peer_job(options: Options, algo: str, task: str, knobs: str) -> Job:
