@@ -107,8 +107,7 @@ def _summary(
             f"**{total[True]} of {total.total()} gates hold**, {total[False]} are missed and "
             f"{total[None]} were not run. {current[True]} of {current.total()} jobs ran with the "
             "code as it is now: no module that they imported has changed since, apart from "
-            "comments. The others show what an earlier commit did. Missed gates are explained in "
-            "their sections.",
+            "comments. The others show what an earlier commit did.",
             table(("suite", "gates that hold", "jobs of this code", "missed"), rows),
         )
     )

@@ -185,7 +185,7 @@ def zoo_critics_report(records: Records, figures: Path) -> Section:
         "actions (other runs may have shared the card, which slows ours more than d3rlpy's):"
     )
     parts = (text, table(header, rows), beside.markdown, alternately, compared.markdown)
-    short = f"{beside.short} Updates on one H200, in multiples of d3rlpy's speed: {compared.short}."
+    short = f"{beside.short} Updates on one GPU, in multiples of d3rlpy's speed: {compared.short}."
     return Section(
         "\n\n".join(parts), (*verdicts, *beside.verdicts, *compared.verdicts), short.strip()
     )
