@@ -166,7 +166,8 @@ def discrete_report(records: Records, figures: Path) -> Section:
         "\n\n" + icu.markdown,
         "### CartPole, mixed data\n\n"
         "50 balanced and 1,000 random episodes (`cartpole-mixed`), packaged configs "
-        f"`<algorithm>/cartpole`, whose knobs were chosen by trial runs on these data; mean return of the last policy over the same {FINAL_EPISODES} "
+        "`<algorithm>/cartpole`, whose knobs were chosen by trial runs on these data; mean return "
+        f"of the last policy over the same {FINAL_EPISODES} "
         f"start states. *By return*: `return_temperature` {RETURN_TEMPERATURE:g}, so that "
         "rows of better episodes are drawn more often; cloning shows what that does without a "
         "critic.\n\n" + cartpole.markdown,

@@ -99,8 +99,9 @@ def _errors(records: Records) -> Section:
         f"are known; gamma 1 over 100 steps, {updates:,} updates. *share* is that of the optimal "
         "policy, the rest is the clinicians'. d3rlpy's FQE has its defaults, standardised "
         "observations, gamma 1 and 10,000 updates; its targets take one action, here drawn "
-        "from the policy. *mb* is left out of the table: its normal distributions fit no process of "
-        "discrete states, and its error on-policy is a missed gate below. *wdr* cuts weights at the root of the number of episodes, *wdr_full* "
+        "from the policy. *mb* is left out of the table: its normal distributions fit no process "
+        "of discrete states, and its error on-policy is a missed gate below. *wdr* cuts weights at "
+        "the root of the number of episodes, *wdr_full* "
         "does not.\n\n"
         f"Root mean square error, 10,000 episodes, {' or '.join(map(str, sorted(logs)))} logs:\n\n"
     )
