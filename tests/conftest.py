@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import runpy
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
-@pytest.fixture
-def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def without_branches() -> Iterator[None]:
     """Updates on the CPU as they are executed on other devices."""
     asking = [
         module
@@ -50,8 +52,64 @@ def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("rl_training.") and "can_branch_on" in vars(module)
     ]
     assert len(asking) > 3
-    for module in asking:
-        monkeypatch.setattr(module, "can_branch_on", lambda tensor: False)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in asking:
+            patch.setattr(module, "can_branch_on", lambda tensor: False)
+        yield
+
+
+@pytest.fixture
+def no_branches() -> Iterator[None]:
+    with without_branches():
+        yield
+
+
+@pytest.fixture
+def free_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """`free_memory(10**9)`: as many bytes are free on every device, or nobody knows how many."""
+    from rl_training.experiment import memory
+
+    def set_free(amount: int | None) -> None:
+        monkeypatch.setattr(memory, "available_memory", lambda device: amount)
+
+    return set_free
+
+
+@pytest.fixture
+def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on file systems where two folders cannot change their names in one step."""
+    from rl_training.experiment import files
+
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)
+
+
+@pytest.fixture
+def own_names() -> Iterator[None]:
+    """Algorithms and loops that a test registers are forgotten after it."""
+    from rl_training.algorithms.loops import LOOPS
+    from rl_training.experiment.registry import TARGETS
+
+    algorithms, loops = dict(TARGETS), dict(LOOPS)
+    yield
+    TARGETS.clear()
+    TARGETS.update(algorithms)
+    LOOPS.clear()
+    LOOPS.update(loops)
+
+
+@pytest.fixture
+def run_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """`run_script(path, "--seed", 0)`: a program in this process; returns what it prints."""
+
+    def run(path: Path, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+        capsys.readouterr()
+        runpy.run_path(str(path), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,15 +153,14 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def cli(capsys: pytest.CaptureFixture[str]) -> Command:
     """`cli("train", "bc/pendulum", ...)`: the installed command, in this process."""
     from rl_training.cli import main
 
     def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["rl-training", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            main()
+            main([*map(str, arguments)])
         captured = capsys.readouterr()
         return Outcome(int(end.value.code or 0), captured.out, captured.err)
 

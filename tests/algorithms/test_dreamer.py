@@ -316,18 +316,15 @@ def test_returns_set_their_scale_and_the_replay_s_value(monkeypatch: pytest.Monk
     assert torch.equal(trusted[0], returns[0].view(3, 6))
 
 
+@pytest.mark.usefixtures("no_branches")
 def test_an_update_asks_nothing() -> None:
     algorithm = learner(CATCH)
     logs = []
-    with pytest.MonkeyPatch.context() as patch:
-        from rl_training.algorithms import base
-
-        patch.setattr(base, "can_branch_on", lambda tensor: False)
-        algorithm.step(sequences(CATCH))
-        for seed in (1, 2):
-            with OperationLog() as log:
-                algorithm.step(sequences(CATCH, seed=seed))
-            logs.append(log.operations)
+    algorithm.step(sequences(CATCH))
+    for seed in (1, 2):
+        with OperationLog() as log:
+            algorithm.step(sequences(CATCH, seed=seed))
+        logs.append(log.operations)
     # the first operations make the batch
     assert not [op for op, _ in logs[0] if op in HOST_SYNCS]
     assert logs[0] == logs[1]

@@ -24,7 +24,6 @@ from rl_training import (
 )
 from rl_training.algorithms.fitting import FitReport, Fitting
 from rl_training.envs.make import env_spaces
-from rl_training.experiment import memory
 from rl_training.experiment.console import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
@@ -360,12 +359,14 @@ def test_refused_before_a_folder_exists(
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_of_a_fit_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_fit_count_as_memory(
+    tmp_path: Path, free_memory: Callable[[int | None], None]
+) -> None:
     """A replay of Pendulum's rows takes 36 bytes each and the model's replay little; a fit to
     them 32 for inputs and targets, and as many for the orders of each of two members. Each would
     fit alone where the run is refused, because they are needed together."""
     free = 10**7
-    monkeypatch.setattr(memory, "available_memory", lambda device: free)
+    free_memory(free)
     knobs = {**MODEL, "num_members": 2, "num_elites": 1, "learning_starts": 40}
     rows = free // 135
     agent = MBPO("Pendulum-v1", output_dir=str(tmp_path), **knobs, buffer_capacity=rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -461,10 +461,8 @@ def test_bad_input(
     assert not runs.exists()
 
 
-def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.experiment import memory
-
-    monkeypatch.setattr(memory, "available_memory", lambda device: 1_000_000)
+def test_memory_is_estimated_before_it_is_taken(free_memory: Callable[[int], None]) -> None:
+    free_memory(1_000_000)
     agent = agent_in(CATCH_ID, buffer_capacity=100_000, total_timesteps=100)
     with pytest.raises(RLTrainingError, match=r"buffer_capacity: a replay of 100,000 .* would fit"):
         agent.learn(progress=False)
