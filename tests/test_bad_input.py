@@ -271,7 +271,7 @@ def test_cuda_where_there_is_none(refuses_training: Callable[..., None]) -> None
 def test_compile_without_a_compiler(
     refuses_training: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     refuses_training("awr/pendulum", ["engine=compile"], ("engine:", "C++ compiler"))
 
 

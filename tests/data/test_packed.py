@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
-from dataclasses import replace
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from rl_training.data import dataset as dataset_module
-from rl_training.data import disk_rows, homes, pack_writer, pieces, statistics
+from rl_training.data import homes, pack_writer, pieces, statistics
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import ARRAY_NAMES, WIDE, TransitionDataset
 from rl_training.data.disk_rows import DiskRows, mapped
@@ -149,8 +148,7 @@ def test_rows_on_disk_index_as_arrays_do(tmp_path: Path, monkeypatch: pytest.Mon
         rows, array = rows.chosen(mask), array[mask]
         assert rows.shape == array.shape
     rows.expect_random_access()
-    monkeypatch.setattr(disk_rows, "RELEASE_FROM", 1)
-    rows.release_pages()
+    rows.release_pages(from_bytes=1)
     np.testing.assert_array_equal(np.asarray(rows), array)  # read again
     np.testing.assert_array_equal(rows.chosen(slice(2, 9))[:], array[2:9])
 
@@ -273,16 +271,14 @@ def test_bad_tables_leave_nothing_behind(tmp_path: Path) -> None:
     refused(mixed, "is damaged, or mixes types in a column", tmp_path)
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_grow_leave_nothing_behind(tmp_path: Path) -> None:
     np.savez(tmp_path / "log.npz", **log())
-    append = pack_writer.PackWriter.append
-
-    def full(self: Any, data: TransitionDataset) -> None:
-        append(self, data)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pack_writer.PackWriter, "append", full)
-    refused(str(tmp_path / "log.npz"), r"cannot be written \(No space left on device\)", tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+    try:
+        refused(str(tmp_path / "log.npz"), r"cannot be written \(File too large\)", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_changed_and_damaged_folders_are_refused(tmp_path: Path) -> None:
@@ -401,11 +397,10 @@ def test_data_in_memory_have_no_home_on_disk() -> None:
         chosen_home("disk", dataset.name, 1, MemoryHome(1, "cpu"), MemoryHome(1, "cpu"), False)
 
 
-def test_large_statistics_are_those_of_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_statistics_are_those_of_small_ones() -> None:
     dataset = load_transition_dataset(log(400))
     whole = statistics.mean_and_std(dataset)
-    monkeypatch.setattr(statistics, "AT_ONCE", 64)
-    for ours, theirs in zip(statistics.mean_and_std(replace(dataset)), whole, strict=True):
+    for ours, theirs in zip(statistics.mean_and_std(dataset, at_once=64), whole, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert set(WIDE) < set(ARRAY_NAMES)
 

@@ -27,7 +27,6 @@ from rl_training.envs.make import env_spaces
 from rl_training.experiment.console import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
-from rl_training.runtime.loops import imagination
 
 from ..contract.small_runs import small_config
 from ..each import each
@@ -186,21 +185,23 @@ def test_rollouts_begin_in_real_states_with_the_policys_own_draws(
     loop.close()
 
 
-def test_normalised_data_end_where_raw_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+ASKED: list[Tensor] = []
+
+
+def noting(next_obs: Tensor) -> Tensor:
+    """A termination function that keeps the states it is asked about."""
+    ASKED.append(next_obs)
+    return next_obs[:, 0] > 2.0
+
+
+def test_normalised_data_end_where_raw_ones_do() -> None:
     """The model lives in normalised states; the function of the task is asked about raw ones."""
-    config = small_config("mopo")
+    config = small_config("mopo", algo_kwargs={"termination": f"{__name__}:noting"})
     section = {**config.to_dict()["dataset"], "normalize_observations": True}
-    asked = []
-
-    def noting(next_obs: Tensor) -> Tensor:
-        asked.append(next_obs)
-        return next_obs[:, 0] > 2.0
-
-    monkeypatch.setattr(imagination, "termination_for", lambda *_: noting)
     loop = loop_of("mopo", config.replace(dataset=section))
     loop.extras[0].ends(loop.data.table.everything().next_obs)
     raw = load_transition_dataset(section, env_id="Pendulum-v1").next_observations
-    found = asked[-1].numpy()
+    found = ASKED[-1].numpy()
     inside = np.abs(raw[:, 2]) < 7.9  # the clip of far values cannot be undone
     np.testing.assert_allclose(found[inside], raw[inside], atol=1e-3)
 
