@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,50 @@ def free_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]
         monkeypatch.setattr(memory, "available_memory", lambda device: amount)
 
     return set_free
+
+
+@pytest.fixture
+def stacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """`stacking()`: from here on networks are stacked as on a GPU."""
+    from rl_training.models import stacked
+
+    return lambda: monkeypatch.setattr(stacked, "stacking_pays", lambda x: True)
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of random numbers that end within a short run."""
+    from rl_training.runtime import randomness
+
+    monkeypatch.setattr(randomness, "BLOCK", 10)
+
+
+@pytest.fixture
+def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is printed at every step, where it is not shown by a bar."""
+    from rl_training.experiment.console import ProgressConsole
+
+    monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
+
+
+@contextmanager
+def failing_saves(
+    error: Exception, when: Callable[[Path, int], bool] = lambda folder, tick: True
+) -> Iterator[list[int]]:
+    """Saving raises `error` where `when(folder, tick)` holds; yields the ticks of the others."""
+    from rl_training.experiment.checkpoint_store import CheckpointStore
+
+    save, saved = CheckpointStore.save, []
+
+    def failing(store: CheckpointStore, tick: int, *rest: Any) -> Any:
+        if when(store.folder, tick):
+            raise error
+        saved.append(tick)
+        return save(store, tick, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointStore, "save", failing)
+        yield saved
 
 
 @pytest.fixture

@@ -247,7 +247,7 @@ def test_formats_that_never_were(tmp_path: Path, version: Any) -> None:
 def rewrite(path: Path, changes: dict[str, Any]) -> None:
     """Change a manifest with its checksum made right again."""
     manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8")) | changes
-    manifest["checksum"] = checkpoint._manifest_checksum(manifest)
+    manifest["checksum"] = checkpoint.manifest_checksum(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
 

@@ -24,7 +24,6 @@ from rl_training import (
 )
 from rl_training.algorithms.fitting import FitReport, Fitting
 from rl_training.envs.make import env_spaces
-from rl_training.experiment.console import ProgressConsole
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
 
@@ -79,10 +78,10 @@ class Notes:
 # --- when and how much -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("every_line")
 def test_fits_are_shown_in_the_progress_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
     config = small_config("mbpo", output_dir=str(tmp_path))
     ManagedAlgorithm(config).learn(progress=True)
     assert "fitting the model to 12 rows: epoch 1, error " in capsys.readouterr().err

@@ -13,7 +13,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,15 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("[0-9]*"))
 
 
+@contextmanager
+def saving_where(due: Callable[[Autosave], bool]) -> Iterator[None]:
+    """Strides of a single step, and checkpoints by the clock where `due` says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
+        patch.setattr(Autosave, "due", due)
+        yield
+
+
 class Looks:
     """Counts the looks at the pause, and sends a signal to this process at one of them."""
 
@@ -94,10 +104,8 @@ def test_a_run_may_end_anywhere_and_goes_on_exactly(
         whole = learn(small_config(algo, tmp_path / "whole"))
 
     # every step is left half done wherever it may be, some are saved there
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
-        asked = itertools.count()
-        patch.setattr(Autosave, "due", lambda _: next(asked) % 5 == 3)
+    asked = itertools.count()
+    with saving_where(lambda _: next(asked) % 5 == 3):
         often = learn(small_config(algo, tmp_path / "often"))
     same_run(often, whole)
     saved = checkpoints(often)
@@ -200,9 +208,7 @@ def test_several_seeds_end_together_and_save_by_the_clock(
 ) -> None:
     values = config_for("bc", tmp_path / "whole", checkpoint_interval=0, keep_last=1000)
     whole = learn_seeds(TrainConfig(**values), [1, 2], progress=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
-        patch.setattr(Autosave, "due", lambda autosave: autosave.seconds > 0.0)
+    with monkeypatch.context() as patch, saving_where(lambda autosave: autosave.seconds > 0.0):
         values["output_dir"] = str(tmp_path / "part")
         looked = Autosave.saved
         calls: list[float] = []

@@ -148,7 +148,7 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
                 self.model.policy, batch.next_obs, action_noise(self, rows)
             )
             next_entropy = -batch.discount * temperature * next_log_prob
-        members = self._drawn_members(slices)
+        members = self.drawn_members(slices)
         next_choices, next_entropies = next_choice.chunk(slices), next_entropy.chunk(slices)
         for i, part in enumerate(cut(batch, slices)):
             drawn = None if members is None else members[i]
@@ -187,7 +187,7 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
             )
         return metrics
 
-    def _drawn_members(self, slices: int) -> Tensor | None:
+    def drawn_members(self, slices: int) -> Tensor | None:
         """(slices, Z) numbers of critics, without repetition in a row; None means all."""
         p = self.params
         if p.num_min_critics == p.num_critics:
