@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import runpy
 import shutil
 import sys
@@ -118,6 +119,17 @@ def failing_saves(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointStore, "save", failing)
         yield saved
+
+
+@contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """No file of this process can grow beyond `limit` bytes, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from rl_training.data.packed import MANIFEST, TRANSITIONS
 from rl_training.data.sources import load_transition_dataset, pack_source
 from rl_training.data.summary import summarize
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
+from tests.conftest import small_files
 
 GIB = 1 << 30
 
@@ -273,12 +273,8 @@ def test_bad_tables_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_files_that_cannot_grow_leave_nothing_behind(tmp_path: Path) -> None:
     np.savez(tmp_path / "log.npz", **log())
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
-    try:
+    with small_files(500):
         refused(str(tmp_path / "log.npz"), r"cannot be written \(File too large\)", tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_changed_and_damaged_folders_are_refused(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from rl_training import (
     load_transition_dataset,
 )
 from rl_training.algorithms.fitting import FitReport, Fitting
+from rl_training.algorithms.mbpo import MBPOAlgorithm
 from rl_training.envs.make import env_spaces
+from rl_training.experiment.registry import register
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
 
@@ -398,22 +400,22 @@ def test_a_task_without_a_known_termination(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_diverges_ends_the_run_with_a_sentence(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rl_training.models import MLPMOPOEnsembleModel
+class SpoiltMBPO(MBPOAlgorithm):
+    """The second member of its model has diverged before it begins."""
 
-    made = MLPMOPOEnsembleModel.__init__
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.dynamics.net.weights[1].data[1] = float("inf")
 
-    def spoilt(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
-        self.net.weights[1].data[1] = float("inf")
 
-    monkeypatch.setattr(MLPMOPOEnsembleModel, "__init__", spoilt)
+@pytest.mark.usefixtures("own_names")
+def test_a_model_that_diverges_ends_the_run_with_a_sentence(cli: Any, tmp_path: Path) -> None:
+    register("spoilt_mbpo", SpoiltMBPO)
     knobs = [f"algo_kwargs.{key}={value}" for key, value in SHORT.items()]
     outcome = cli(
         "train",
         "mbpo/pendulum",
+        "algo=spoilt_mbpo",
         *knobs,
         "total_timesteps=60",
         "tensorboard=false",
@@ -540,8 +542,6 @@ def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
     assert solved == 4, f"not solved by {failed} of {solved + failed} seeds"
 
 
-def test_an_untrained_model_teaches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Fitting, "fit", lambda *_: FitReport(0, 1, {}))
-    assert max(line_curve(tmp_path, real_ratio=0.0).values()) < SOLVED
+def test_an_untrained_model_teaches_nothing(tmp_path: Path) -> None:
+    untrained = {"model_lr": 1e-12, "model_max_epochs": 1}
+    assert max(line_curve(tmp_path, real_ratio=0.0, **untrained).values()) < SOLVED

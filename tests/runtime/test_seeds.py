@@ -19,6 +19,8 @@ from gymnasium.envs.classic_control import PendulumEnv
 import rl_training
 from rl_training import TrainConfig, learn_seeds, resume_seeds
 from rl_training.algorithms.bc import BCAlgorithm
+from rl_training.data.convert import save_dataset
+from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.errors import CheckpointError, ConfigError, RLTrainingError
 from rl_training.experiment.registry import algorithm_class, algorithm_names, register
@@ -139,11 +141,10 @@ class Ending(PendulumEnv):
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
     """Left undone for every seed, and made up for in the resumed run."""
     gym.register("tests/Ending-v0", Ending, max_episode_steps=200)
-    task: dict[str, Any] = {
-        "env_id": "tests/Ending-v0",
-        "dataset": {"kind": "random", "steps": 400},
-    }
-    config = config_for("bc", tmp_path / "whole", **task)
+    log = load_transition_dataset({"kind": "random", "steps": 400}, env_id="Pendulum-v1")
+    save_dataset(log, tmp_path / "log.npz")
+    data = {"kind": "npz", "path": str(tmp_path / "log.npz")}
+    config = config_for("bc", tmp_path / "whole", env_id="tests/Ending-v0", dataset=data)
     whole = learn_seeds(config, SEEDS, progress=False)
     per_step = len(SEEDS) * config.eval_episodes
     Ending.signal_at = Ending.steps + 3 * per_step

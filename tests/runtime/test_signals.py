@@ -203,25 +203,19 @@ def test_a_hang_up_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     assert not result.interrupted
 
 
-def test_several_seeds_end_together_and_save_by_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_seeds_end_together_and_save_by_the_clock(tmp_path: Path) -> None:
     values = config_for("bc", tmp_path / "whole", checkpoint_interval=0, keep_last=1000)
     whole = learn_seeds(TrainConfig(**values), [1, 2], progress=False)
-    with monkeypatch.context() as patch, saving_where(lambda autosave: autosave.seconds > 0.0):
-        values["output_dir"] = str(tmp_path / "part")
-        looked = Autosave.saved
-        calls: list[float] = []
+    values["output_dir"] = str(tmp_path / "part")
+    asked = itertools.count()
 
-        def saved(autosave: Autosave, took: float) -> None:
-            looked(autosave, took)
-            calls.append(took)
-            if len(calls) == 30:
-                os.kill(os.getpid(), signal.SIGINT)
+    def due(autosave: Autosave) -> bool:
+        if next(asked) == 30:
+            os.kill(os.getpid(), signal.SIGINT)
+        return autosave.seconds > 0.0
 
-        patch.setattr(Autosave, "saved", saved)
-        with pytest.raises(InterruptedRun) as ended:
-            learn_seeds(TrainConfig(**values), [1, 2], progress=False)
+    with saving_where(due), pytest.raises(InterruptedRun) as ended:
+        learn_seeds(TrainConfig(**values), [1, 2], progress=False)
     run_dir = ended.value.result.run_dir
     ticks = [[path.name for path in checkpoints(run_dir / f"seed-{seed}")] for seed in (1, 2)]
     assert ticks[0] == ticks[1]

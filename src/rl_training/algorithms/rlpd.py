@@ -109,7 +109,7 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
     summary: ClassVar[str] = "from prior data to online improvement in few steps"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
-    pieces: ClassVar[tuple[str, ...]] = ("_critic_step", "_policy_step")
+    pieces: ClassVar[tuple[str, ...]] = ("critic_step", "_policy_step")
 
     def __init__(
         self, spaces: Spaces, params: RLPDParams, normalize_observations: bool = False
@@ -152,12 +152,12 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
         next_choices, next_entropies = next_choice.chunk(slices), next_entropy.chunk(slices)
         for i, part in enumerate(cut(batch, slices)):
             drawn = None if members is None else members[i]
-            metrics = self._critic_step(part, next_choices[i], next_entropies[i], drawn)
+            metrics = self.critic_step(part, next_choices[i], next_entropies[i], drawn)
         noise = action_noise(self, part.reward.shape[0])
         metrics |= self._policy_step(part.obs, noise, temperature)
         return metrics | {"temperature": temperature}
 
-    def _critic_step(
+    def critic_step(
         self, batch: Batch, next_choice: Tensor, next_entropy: Tensor, members: Tensor | None
     ) -> Metrics:
         p, critics = self.params, self.model.critics
