@@ -68,8 +68,8 @@ def assert_equal(packed: TransitionDataset, known: TransitionDataset) -> None:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of few rows, so that episodes are cut by them and carried over."""
-    monkeypatch.setattr(pieces, "AT_ONCE", 9)
-    monkeypatch.setattr(dataset_module, "AT_ONCE", 9)
+    for module in (pieces, dataset_module):
+        monkeypatch.setattr(module, "AT_ONCE", 9)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -347,6 +347,9 @@ def test_large_files_are_packed_once_and_anew_where_they_changed(
     np.savez(source, **log())
     known = load_transition_dataset(str(source))
     assert not known.on_disk
+    other = tmp_path / "other.npz"
+    np.savez(other, **log(50))
+    assert load_transition_dataset({"kind": "npz", "path": str(other), "home": "disk"}).on_disk
     monkeypatch.setattr(homes, "PACK_FROM_BYTES", 100)
     for said in ("was packed into", "is read from its packed copy in"):
         large = load_transition_dataset(str(source))
@@ -356,9 +359,7 @@ def test_large_files_are_packed_once_and_anew_where_they_changed(
         assert large.fingerprint() == known.fingerprint()
     np.savez(source, **log(70))
     assert len(load_transition_dataset(str(source))) == 70
-    assert len(list((tmp_path / "cache" / "packed").iterdir())) == 2
-    monkeypatch.setattr(homes, "PACK_FROM_BYTES", 1 << 40)
-    assert load_transition_dataset({"kind": "npz", "path": str(source), "home": "disk"}).on_disk
+    assert len(list((tmp_path / "cache" / "packed").iterdir())) == 3
 
 
 def test_the_home_is_a_function_of_sizes() -> None:
@@ -401,6 +402,7 @@ def test_large_statistics_are_those_of_small_ones() -> None:
     assert set(WIDE) < set(ARRAY_NAMES)
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_huge_data_are_summed_up_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +410,6 @@ def test_huge_data_are_summed_up_in_one_pass(
     np.savez(tmp_path / "log.npz", **log(400))
     whole = pack_source(str(tmp_path / "log.npz"), tmp_path / "whole").dataset
     monkeypatch.setattr(pack_writer, "AS_IN_MEMORY_UP_TO", 100)
-    monkeypatch.setattr(dataset_module, "AT_ONCE", 64)
     huge = pack_source(str(tmp_path / "log.npz"), tmp_path / "huge").dataset
     assert huge.statistics is not None
     assert whole.statistics is not None
