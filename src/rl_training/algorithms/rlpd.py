@@ -24,10 +24,15 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import ValidationInfo, field_validator, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Networks
-from rl_training.algorithms.critic_steps import critic_step, make_targets, policy_step
+from rl_training.algorithms.critic_steps import (
+    add_soft_optimizers,
+    critic_step,
+    make_targets,
+    policy_step,
+)
 from rl_training.algorithms.critics import (
     action_noise,
     entropy_target,
@@ -118,12 +123,9 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
         self.model = self.actor_and_critics(params.num_critics)
         self.target_critics = make_targets(self, self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -0.5, 0.3)
-        start = torch.tensor(params.fixed_temperature or 1.0).log()
-        self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
-        self.add_optimizer_of("policy", self.model.policy, params.policy_lr)
-        self.add_optimizer_of("critics", self.model.critics, params.critic_lr)
-        if params.fixed_temperature is None:
-            self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
+        self.log_temperature = add_soft_optimizers(
+            self, self.model.policy, self.model.critics, start=1.0
+        )
 
     @property
     def policy(self) -> Policy:
