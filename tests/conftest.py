@@ -133,6 +133,13 @@ def small_files(limit: int) -> Iterator[None]:
 
 
 @pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """`full_disk()`: from here on the system reports 100 free bytes on every disk."""
+    full = shutil.disk_usage("/")._replace(free=100)
+    return lambda: monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+
+
+@pytest.fixture
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on file systems where two folders cannot change their names in one step."""
     from rl_training.experiment import files

@@ -143,7 +143,11 @@ def test_every_client_of_a_recurrent_policy_has_its_own_state(dreamer_export: Pa
             ({"observation": obs, "session": names[0], "step": 7}, 409, "at step 1, the request"),
             ({"observation": obs, "session": "unknown"}, 404, "not known here"),
             ({"observation": obs, "session": 3}, 404, "not known here"),
-            ({"observations": [obs] * 2, "session": names[0]}, 409, "is of 1 episodes"),
+            (
+                {"observations": [obs] * 2, "session": names[0]},
+                409,
+                "steps 1 at a time, but the request has 2",
+            ),
             ({"observation": obs, "state": {"x": 1}}, 400, "'state' must hold"),
             ({"observation": obs, "state": dict.fromkeys(held[0], 1)}, 400, "must hold finite"),
         ):

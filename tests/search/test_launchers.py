@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -112,12 +111,11 @@ def test_a_job_is_started_again_as_long_as_it_saves_something_new(tmp_path: Path
 
 
 def test_a_full_disk_is_named_where_not_even_the_log_could_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, full_disk: Callable[[], None]
 ) -> None:
     end = Ended(counting(tmp_path), 1, 0.0)
     assert end.why == "exit code 1"
-    full = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    full_disk()
     assert end.why.startswith("there is no space left on the disk")
     end.job.log_file.write_text("error: another reason\n")
     assert end.why == "error: another reason"

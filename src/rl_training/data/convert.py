@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -146,11 +147,15 @@ def _write_npz(dataset: TransitionDataset, draft: Path) -> None:
 
 def _write_hdf5(dataset: TransitionDataset, draft: Path) -> None:
     h5py = optional_module("h5py", "hdf5", "writing an hdf5 file")
-    with h5py.File(draft, "w") as file:
+    # made in memory, because HDF5 crashes where a disk is full
+    with h5py.File(draft.name, "w", driver="core", backing_store=False) as file:
         for name, array in _stored_arrays(dataset).items():
             if array.dtype.kind == "U":  # groups; HDF5 has text of bytes only
                 array = np.char.encode(array, "utf-8")
             file.create_dataset(D4RL_KEYS.get(name, name), data=array, compression="gzip")
+        file.flush()
+        image = file.id.get_file_image()
+    draft.write_bytes(image)
 
 
 def _write_table(
@@ -224,6 +229,8 @@ def _save_minari(dataset: TransitionDataset, dataset_id: str, overwrite: bool) -
     _check_chain(dataset, dataset_id)
     root = minari_folder("")
     remove_stale_drafts(root, MINARI_DRAFT)
+    if shutil.disk_usage(root).free < sum(x.nbytes for x in dataset.known_arrays().values()):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # HDF5 would crash
     env = _recorded_env(dataset)
     draft = Path(tempfile.mkdtemp(prefix=MINARI_DRAFT, dir=root))
     try:

@@ -221,7 +221,7 @@ class PolicyServer:
             if session.rows != rows:
                 raise Refused(
                     409,
-                    f"'session' holds {session.rows} episodes, but the request has {rows}; begin "
+                    f"'session' steps {session.rows} at a time, but the request has {rows}; begin "
                     "another session for them",
                 )
             if first or fresh:
