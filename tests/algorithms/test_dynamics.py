@@ -25,6 +25,7 @@ from rl_training.envs.terminations import never
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import dynamics as models
 from rl_training.replay.batch import Batch
+from tests.watching import watched
 
 from ..each import each
 from .helpers import assert_loss_equals, f64, random_arrays
@@ -405,21 +406,15 @@ def test_rare_ends_are_found():
     assert found["termination_precision"] > 0.2
 
 
-def test_half_of_what_a_termination_head_sees_are_ends(monkeypatch):
+def test_half_of_what_a_termination_head_sees_are_ends():
     """Of any minibatch, the smaller last one included; without ends it sees the others."""
     params = ModelParams(**SMALL, termination="learned", model_max_epochs=2)
-    seen = []
-
-    def noting(model, optimizer, params, inputs, targets, ends):
-        seen.append(ends)
-        return torch.zeros(4)
-
-    monkeypatch.setattr(fitting, "fit_step", noting)
     data = linear_data(180)
     for ended in (torch.arange(180) % 30 == 0, torch.zeros(180, dtype=torch.bool)):
-        seen.clear()
         torch.manual_seed(3)
-        fit(*made(params), data._replace(discount=torch.where(ended, 0.0, 0.99)), params)
+        with watched(fitting.fit_step) as calls:
+            fit(*made(params), data._replace(discount=torch.where(ended, 0.0, 0.99)), params)
+        seen = [call.arguments["ends"] for call in calls]
         torch.manual_seed(3)
         made(params)
         held = set(torch.randperm(180)[:36].tolist())

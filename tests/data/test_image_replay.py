@@ -13,6 +13,7 @@ from rl_training.envs.spaces import Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.replay.frames import LARGEST_NUMBER, FrameStore
 from rl_training.replay.replay import Priorities, ReplayBuffer
+from tests.watching import watched
 
 from ..each import each
 from .test_replay import CPU, GAMMA, Stream, reference
@@ -154,21 +155,14 @@ def test_the_smallest_replay_holds_the_frames_of_its_windows(n_step: int) -> Non
         assert len(buffer) == 2 * min(max(step + 2 - n_step, 0), n_step + 1)
 
 
-def test_no_transition_goes_before_one_of_its_frames_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_transition_goes_before_one_of_its_frames_does() -> None:
     stream = ImageStream(1, 4, "zero", longest=3)
     buffer = replay_for(stream, 60, 1)
     frames: Any = buffer.frames
-    add, before = frames.add, []
-
-    def noted(*columns: Any) -> Any:
-        numbers = add(*columns)
-        before.append(numbers[2])
-        return numbers
-
-    monkeypatch.setattr(frames, "add", noted)
-    for _ in range(300):
-        buffer.add(*stream.vector_step())
-        assert len(buffer) == min(sum(count >= frames.oldest for count in before), 60)
+    with watched(frames.add) as calls:
+        for _ in range(300):
+            buffer.add(*stream.vector_step())
+            assert len(buffer) == min(sum(call.result[2] >= frames.oldest for call in calls), 60)
     assert len(buffer) < 60
 
 

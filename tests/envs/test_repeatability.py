@@ -103,10 +103,14 @@ def test_what_an_environment_carries_over_or_draws_is_seen() -> None:
 def test_a_slow_environment_is_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(module, "SECONDS", 10.0)
+
+    def allow(seconds: float) -> None:
+        monkeypatch.setattr(module, "SECONDS", seconds)
+
+    allow(10.0)
     assert repeatability("test/Odd-v0", {}) == module.Repeatability()
     assert Odd.taken == 3 * 3, "a step takes a second, and each of three episodes has three"
-    monkeypatch.setattr(module, "SECONDS", -1.0)
+    allow(-1.0)
     assert "was not tried" in str(repeatability("test/Odd-v0", {}).untried)
     assert Odd.opened == 0
 

@@ -28,6 +28,7 @@ from rl_training.experiment.errors import CheckpointError, NewerFormatError
 from rl_training.experiment.files import open_regular
 from rl_training.runtime.evaluation import SELECTION_STATES
 from tests.conftest import QUICK, Command
+from tests.watching import watched
 
 from ..each import each
 
@@ -219,17 +220,13 @@ def test_there_is_a_checkpoint_throughout_a_replacement(
     raise AssertionError("never came to an end")
 
 
-def test_a_save_reads_no_manifest_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_reads_no_manifest_twice(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=50, keep_best=True)
     for tick in range(20):
         save(store, tick, float(tick))
-    read = []
-    original = checkpoint.read_manifest
-    monkeypatch.setattr(
-        checkpoint_store, "read_manifest", lambda path: read.append(path.name) or original(path)
-    )
-    save(store, 20, 0.0)
-    assert read == [f"{20:012d}"]
+    with watched(read_manifest) as calls:
+        save(store, 20, 0.0)
+    assert [call.arguments["path"].name for call in calls] == [f"{20:012d}"]
     write_checkpoint(tmp_path / f"{3:012d}", parts(), {"tick": 3, "score": 99.0})
     best = store.best()
     assert best is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from rl_training.api.managed import ManagedAlgorithm
 from rl_training.cli.train import train
 from rl_training.experiment.config import Section, TrainConfig, load_config
 from rl_training.experiment.errors import ConfigError
+from tests.watching import Call, watched
 
 SMALL = [
     "total_updates=2",
@@ -25,32 +25,26 @@ SMALL = [
 ]
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def read(calls: list[Call]) -> dict[str, int]:
     """How often configurations and knobs were read."""
-    counts = {"config": 0, "knobs": 0}
-    build, parse = TrainConfig.__init__, Section.parse.__func__
-
-    def counted(self: TrainConfig, /, **values: Any) -> None:
-        counts["config"] += 1
-        build(self, **values)
-
-    def parsed(cls: type[Section], *args: Any, **kwargs: Any) -> Section:
-        counts["knobs"] += cls is AWRParams
-        return parse(cls, *args, **kwargs)
-
-    monkeypatch.setattr(TrainConfig, "__init__", counted)
-    monkeypatch.setattr(Section, "parse", classmethod(parsed))
-    return counts
+    knobs = sum(call.arguments.get("cls") is AWRParams for call in calls)
+    return {"config": sum(call.name == "__init__" for call in calls), "knobs": knobs}
 
 
-def test_one_train_builds_one_config(read: dict[str, int], tmp_path: Path) -> None:
-    train("awr/pendulum", [*SMALL, f"output_dir={tmp_path}"], quiet=True)
-    assert read == {"config": 1, "knobs": 1}
+def test_one_train_builds_one_config(tmp_path: Path) -> None:
+    with watched(TrainConfig.__init__, Section.parse) as calls:
+        train("awr/pendulum", [*SMALL, f"output_dir={tmp_path}"], quiet=True)
+    assert read(calls) == {"config": 1, "knobs": 1}
     assert list(tmp_path.glob("*/result.json"))
 
 
-def test_the_knobs_that_were_read_are_those_of_the_learner(read: dict[str, int]) -> None:
+def test_the_knobs_that_were_read_are_those_of_the_learner() -> None:
+    with watched(TrainConfig.__init__, Section.parse) as calls:
+        check_the_knobs_of_the_learner()
+    assert read(calls) == {"config": 2, "knobs": 1}
+
+
+def check_the_knobs_of_the_learner() -> None:
     config = load_config("awr/pendulum", SMALL)
     agent = ManagedAlgorithm(config)
     assert agent.config is config
@@ -59,7 +53,10 @@ def test_the_knobs_that_were_read_are_those_of_the_learner(read: dict[str, int])
     assert config.params.model_dump(mode="json") == config.algo_kwargs
     changed = config.replace(seed=3, dataset={"kind": "random"})
     assert changed.params is config.params
-    assert read == {"config": 2, "knobs": 1}
+
+
+def test_changed_knobs_are_read() -> None:
+    config = load_config("awr/pendulum", SMALL)
     assert config.replace(algo_kwargs={"temperature": 0.3}).params == AWRParams(temperature=0.3)
 
 

@@ -17,6 +17,7 @@ from rl_training.runtime import build
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.callbacks import Callback, StepEvent
 from rl_training.runtime.engine import Engine
+from tests.watching import watched
 
 from ..conftest import Command
 from ..contract.small_runs import small_config, small_learner
@@ -94,18 +95,15 @@ def test_switches_are_of_one_context() -> None:
     assert seen == {"other": (True, True)}
 
 
-def test_only_the_command_line_changes_the_allocator(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Command
-) -> None:
-    calls = []
-    monkeypatch.setattr(build, "keep_freed_memory", lambda: calls.append(1))
+def test_only_the_command_line_changes_the_allocator(tmp_path: Path, cli: Command) -> None:
     config = small_config("bc", output_dir=str(tmp_path))
-    ManagedAlgorithm(config).learn(progress=False)
-    assert not calls
     file = tmp_path / "config.yaml"
     file.write_text(config.to_yaml())
-    assert cli("train", file, "--quiet").code == 0
-    assert calls
+    with watched(build.keep_freed_memory) as calls:
+        ManagedAlgorithm(config).learn(progress=False)
+        assert not calls
+        assert cli("train", file, "--quiet").code == 0
+        assert calls
 
 
 class WithATypo(BCAlgorithm):

@@ -21,6 +21,7 @@ from rl_training.runtime.loops.imitation import Demonstrations
 from rl_training.runtime.loops.imitation_signs import StateSamples, SurvivalBiasWarning
 from rl_training.runtime.loops.off_policy import OffPolicyLoop
 from rl_training.runtime.loops.on_policy import OnPolicyLoop
+from tests.watching import Call, watched
 
 from ..contract.small_runs import LOOP_KNOBS, SMALL_SAC, small_config
 from ..contract.test_updates import assert_same_state
@@ -103,24 +104,20 @@ def test_pairs_of_either_side_belong_together(knobs: dict[str, Any]) -> None:
         assert {tuple(row) for row in torch.cat(pairs, 1).tolist()} <= known
 
 
-def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout() -> None:
     loop = loop_of(small_config("gail", algo_kwargs=PPO))
     assert isinstance(loop, OnPolicyLoop)
     before = imitator_of(loop).discriminator.net.layers[0].weight.clone()
     taken, raw, rollouts, lasts = [], [], [], []
-    learn = loop.improve
 
-    def learning(rollout: Any) -> Any:
+    def look(call: Call) -> None:
         taken.append(loop.rollout.taken())
         raw.append(loop.rollout.raw_obs())
-        rollouts.append(rollout)
+        rollouts.append(call.arguments["rollout"])
         lasts.append(loop.algorithm.value(torch.from_numpy(loop.experience.obs)).detach())
-        return learn(rollout)
 
-    monkeypatch.setattr(loop, "improve", learning)
-    loop.advance(16)
+    with watched(loop.improve, on_call=look):
+        loop.advance(16)
     assert not torch.equal(before, imitator_of(loop).discriminator.net.layers[0].weight)
     (steps,), (seen,), (rollout,), (last,) = taken, raw, rollouts, lasts
     reward = imitator_of(loop).reward(seen.flatten(0, 1), steps.action.flatten(0, 1)).view(16, 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rl_training.envs.make import env_spaces
 from rl_training.experiment.registry import register
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
+from tests.watching import Call, watched
 
 from ..contract.small_runs import small_config
 from ..each import each
@@ -58,23 +60,34 @@ def loop_of(algo: str, config: Any = None, **knobs: Any) -> Any:
 class Notes:
     """What an `Imagination` was asked to do, and at which tick."""
 
-    def __init__(self, loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fits: list[tuple[int, int]] = []
-        self.rounds: list[tuple[int, int, int]] = []
-        fit, imagine = loop.extras[0].fit, loop.extras[0].imagine
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.ticks: list[int] = []
+        self.calls: list[Call] = []
 
-        def noted_fit(data: Any) -> None:
-            self.fits.append((loop.position, len(data.reward)))
-            fit(data)
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        model = self.loop.extras[0]
+        position = lambda call: self.ticks.append(self.loop.position)  # noqa: E731
+        with watched(model.fit, model.imagine, on_call=position) as self.calls:
+            yield
 
-        def noted_imagine(starts: Callable[[], Tensor], epoch: int) -> None:
-            obs = starts()
-            imagine(lambda: obs, epoch)
-            length = int(loop.extras[0].newest["imagined/length"])
-            self.rounds.append((loop.position, len(obs), length))
+    def named(self, name: str) -> list[tuple[int, Call]]:
+        noted = zip(self.ticks, self.calls, strict=True)
+        return [(tick, call) for tick, call in noted if call.name == name]
 
-        monkeypatch.setattr(loop.extras[0], "fit", noted_fit)
-        monkeypatch.setattr(loop.extras[0], "imagine", noted_imagine)
+    @property
+    def fits(self) -> list[tuple[int, int]]:
+        """Tick and rows of each."""
+        return [(tick, len(call.arguments["data"].reward)) for tick, call in self.named("fit")]
+
+    @property
+    def rounds(self) -> list[tuple[int, int, int]]:
+        """Tick, number of rollouts and their length."""
+        return [
+            (tick, len(call.variables["made"].obs), call.variables["length"])
+            for tick, call in self.named("imagine")
+        ]
 
 
 # --- when and how much -----------------------------------------------------------------------
@@ -92,34 +105,30 @@ def test_fits_are_shown_in_the_progress_output(
 @pytest.mark.parametrize(
     ("num_envs", "ticks"), [(1, [12, 22, 32, 42, 52, 62]), (3, [12, 24, 33, 42, 54, 63])]
 )
-def test_fits_begin_with_learning_and_take_all_real_data(
-    num_envs: int, ticks: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fits_begin_with_learning_and_take_all_real_data(num_envs: int, ticks: list[int]) -> None:
     loop = loop_of("mbpo", small_config("mbpo", num_envs=num_envs))
-    notes = Notes(loop, monkeypatch)
-    loop.advance(64)
+    notes = Notes(loop)
+    with notes.taken():
+        loop.advance(64)
     assert [tick for tick, _ in notes.fits] == ticks
     assert [rows for _, rows in notes.fits] == ticks
     assert [(tick, rows) for tick, rows, _ in notes.rounds] == [(tick, 20) for tick in ticks]
     loop.close()
 
 
-def test_a_log_is_fitted_once_and_imagined_in_again_and_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_log_is_fitted_once_and_imagined_in_again_and_again() -> None:
     loop = loop_of("mopo")
-    notes = Notes(loop, monkeypatch)
-    for ticks in (3, 3, 4):
-        loop.advance(ticks)
+    notes = Notes(loop)
+    with notes.taken():
+        for ticks in (3, 3, 4):
+            loop.advance(ticks)
     assert notes.fits == [(0, 1200)]
     assert notes.rounds == [(0, 20, 2), (4, 20, 2), (8, 20, 2)]
     assert loop.progress.updates == 10
 
 
 @pytest.mark.parametrize("algo", ["mbpo", "mopo"])
-def test_the_length_in_force_is_the_length_of_rollouts(
-    algo: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_length_in_force_is_the_length_of_rollouts(algo: str) -> None:
     """From 1 to 4 between the epochs 0 and 3; what is kept grows with it."""
     knobs = {"rollout_length": 1, "final_rollout_length": 4, "rollout_growth": [0, 3]}
     knobs |= {"epoch_length": 10 if algo == "mbpo" else 4, "retain_epochs": 1}
@@ -127,11 +136,12 @@ def test_the_length_in_force_is_the_length_of_rollouts(
     if algo == "mopo":
         config = config.replace(total_updates=20)
     loop = loop_of(algo, config)
-    notes = Notes(loop, monkeypatch)
+    notes = Notes(loop)
     seen = []
-    for _ in range(loop.total):
-        loop.advance(1)
-        seen.append((len(loop.extras[0].replay), loop.extras[0].replay.limit))
+    with notes.taken():
+        for _ in range(loop.total):
+            loop.advance(1)
+            seen.append((len(loop.extras[0].replay), loop.extras[0].replay.limit))
     lengths = [length for *_, length in notes.rounds]
     assert lengths[:5] == [1, 2, 3, 4, 4]
     assert seen[-1] == (80, 80)
@@ -167,20 +177,15 @@ def test_every_minibatch_has_its_share_of_real_rows(algo: str, ratio: float, rea
     loop.close()
 
 
-def test_rollouts_begin_in_real_states_with_the_policys_own_draws(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rollouts_begin_in_real_states_with_the_policys_own_draws() -> None:
     loop = loop_of("mbpo", rollout_length=1)
     loop.advance(13)
     real = {tuple(row) for row in loop.memory.replay.everything().obs.tolist()}
     imagined = loop.extras[0].replay.everything()
     assert {tuple(row) for row in imagined.obs.tolist()} <= real
-    policy = loop.algorithm.policy
-    asked = []
-    sample = policy.sample
-    monkeypatch.setattr(policy, "sample", lambda obs: asked.append(obs) or sample(obs))
-    loop.extras[0].imagine(lambda: torch.zeros(20, 3), 0)
-    assert len(asked) == 1
+    with watched(loop.algorithm.policy.sample) as calls:
+        loop.extras[0].imagine(lambda: torch.zeros(20, 3), 0)
+    assert len(calls) == 1
     newest = loop.extras[0].replay.everything().action
     assert len(set(newest.flatten().tolist())) > 10
     loop.close()
