@@ -165,5 +165,5 @@ def test_what_cannot_be_trained_in_is_refused_in_one_sentence(tmp_path: Path) ->
     with pytest.raises(RLTrainingError, match=r"gave int, expected a gymnasium\.vector\.VectorEnv"):
         PPO(wrong, **SMALL)
     lake = PPO(dicts, **made)
-    with pytest.raises(EnvironmentSetupError, match="of which flat vectors and images"):
+    with pytest.raises(EnvironmentSetupError, match="must have vectors or images as observations"):
         lake.learn(total_timesteps=24, progress=False)
