@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ import torch
 
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
-from rl_training.runtime import engine
 from rl_training.runtime.agents import SingleLearner, VmapLearner
 from rl_training.runtime.build import flushes_denormals, run_scope
 from rl_training.runtime.compiling import separate
@@ -86,8 +86,9 @@ def test_the_batched_update_of_a_long_run_is_recorded_and_gives_the_same_bits() 
             assert torch.equal(one, other)
 
 
-def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.shutil, "which", lambda name: f"/usr/bin/{name}")
+def test_the_choice_and_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "g++").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert choose_mode("eager", CPU, 10**9) == ("eager", "asked for")
     assert choose_mode("compile", CPU, 1) == ("compile", "asked for")
     assert choose_mode("auto", CPU, COMPILE_FROM_UPDATES)[0] == "compile"
@@ -122,7 +123,7 @@ def test_every_agent_has_compiled_pieces_of_its_own() -> None:
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     for device, expected in ((CPU, "eager"), (CUDA, "graph")):
         mode, reason = choose_mode("auto", device, 10**9)
         assert mode == expected
