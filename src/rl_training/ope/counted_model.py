@@ -80,9 +80,7 @@ class CountedModel:
     steps: int
 
     @classmethod
-    def of(
-        cls, algorithm: Algorithm, dataset: TransitionDataset, options: Options
-    ) -> CountedModel:
+    def of(cls, algorithm: Algorithm, dataset: TransitionDataset, options: Options) -> CountedModel:
         seen = np.concatenate([dataset.observations, dataset.next_observations])
         first, number = distinct_rows(seen)
         state, following = np.split(number, 2)

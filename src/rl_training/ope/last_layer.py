@@ -92,9 +92,14 @@ def expected(features: Tensor, chances: Tensor, heads: Tensor) -> Tensor:
 
 @torch.no_grad()
 def solved_critic(
-    agent: FQEAlgorithm, dataset: TransitionDataset, counts: NDArray[np.int64], options: Options
+    agent: FQEAlgorithm,
+    dataset: TransitionDataset,
+    counts: NDArray[np.int64],
+    options: Options,
+    draw: int | None = None,
 ) -> SolvedCritic:
-    """From a trained critic; `counts` are (episodes,), how often each one counts."""
+    """From a trained critic; `counts` are (episodes,), how often each one counts. With `draw`, a
+    seed, what rare actions lean on is drawn as well."""
     net = agent.critics.net
     assert isinstance(net, EnsembleMLP)
     body, first = _body(net), torch.cat([net.weights[-1], net.biases[-1]], 1)[0].T.detach()
@@ -117,10 +122,10 @@ def solved_critic(
     segments = [slice(low, high) for low, high in itertools.pairwise(parts)]
     grams = torch.stack([_gram(weighted[own], features[own]) for own in segments])
     counted = torch.stack([often[own].sum() for own in segments])
-    heads_of = PooledHeads(grams, counted, RIDGE * float((features**2).mean()), first)
+    heads_of = PooledHeads(grams, counted, RIDGE * float((features**2).mean()), first, draw)
     if options.horizon is None and first.numel() <= MOST_UNKNOWNS:
         ahead = (options.gamma * goes_on)[:, None] * following
-        solved = _fixed_point(heads_of, segments, weighted, paid, ahead, chances)
+        solved = _fixed_point(heads_of, segments, weighted, often, paid, ahead, chances)
         target = paid + expected(ahead, chances, solved)
         low, high = _reachable(agent, options, 1)
         if float(((target < low) | (target > high)).float().mean()) <= FEW:
@@ -134,7 +139,11 @@ def solved_critic(
         low, high = _reachable(agent, options, step)
         target = (paid + options.gamma * goes_on * value).clamp(low, high)
         right = torch.stack([weighted[own].T @ target[own] for own in segments]).double()
-        solved = heads_of.solve(right).float()
+        found = heads_of.solve(right)
+        if heads_of.noise is not None:
+            squares = float((often * target**2).sum())
+            found = found + heads_of.scatter(found, right, squares) * heads_of.noise
+        solved = found.float()
         before, value = value, expected(following, chances, solved)
         heads = [*heads, solved] if options.horizon else [solved]
         if float((value - before).abs().mean()) <= STILL * float(value.std()):
@@ -157,6 +166,7 @@ def _fixed_point(
     heads_of: PooledHeads,
     segments: Sequence[slice],
     weighted: Tensor,
+    often: Tensor,
     paid: Tensor,
     ahead: Tensor,
     chances: Tensor,
@@ -169,7 +179,13 @@ def _fixed_point(
         for j in range(heads):
             place = slice(i * width, (i + 1) * width), slice(j * width, (j + 1) * width)
             cross[place] = (weighted[own].T @ (chances[own, j : j + 1] * ahead[own])).double()
-    return heads_of.solve_at_once(right, cross).float()
+    found, noise = heads_of.solve_at_once(right, cross)
+    if noise is not None:
+        target = paid + expected(ahead, chances, found.float())
+        sums = right + (cross @ found.flatten()).view_as(right)
+        squares = float((often * target**2).sum())
+        found = found + heads_of.scatter(found, sums, squares) * noise
+    return found.float()
 
 
 def _body(net: EnsembleMLP) -> EnsembleMLP:
