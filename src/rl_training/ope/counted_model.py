@@ -77,6 +77,10 @@ class CountedModel:
     starts: Numbers
     """(episodes,) first states."""
     lengths: Numbers
+    pairs: Numbers
+    """Distinct pairs of a state and the next one, as one number each."""
+    pair: Numbers
+    """(N,) place of each row's pair among them."""
     steps: int
 
     @classmethod
@@ -84,6 +88,7 @@ class CountedModel:
         seen = np.concatenate([dataset.observations, dataset.next_observations])
         first, number = distinct_rows(seen)
         state, following = np.split(number, 2)
+        pairs, pair = np.unique(state * len(first) + following, return_inverse=True)
         steps = options.horizon or math.ceil(math.log(LEFT) / math.log(options.gamma))
         return cls(
             state=state,
@@ -94,6 +99,8 @@ class CountedModel:
             chances=action_chances(algorithm, seen[first], options.stochastic),
             starts=state[dataset.episode_starts],
             lengths=dataset.episode_lengths(),
+            pairs=pairs,
+            pair=pair.reshape(-1),
             steps=steps,
         )
 
@@ -102,8 +109,8 @@ class CountedModel:
         return np.array([self._value(one) for one in counts])
 
     def _value(self, counts: Floats) -> float:
-        paid, pairs, weight, share = self._moves(np.repeat(counts, self.lengths))
-        owner, after = np.divmod(pairs, len(self.chances))
+        paid, weight, share = self._moves(np.repeat(counts, self.lengths))
+        owner, after = np.divmod(self.pairs, len(self.chances))
         lonely = share == 0.0
         value = np.zeros(len(self.chances))
         for _ in range(self.steps):
@@ -115,10 +122,10 @@ class CountedModel:
                 break
         return float(counts @ value[self.starts] / counts.sum())
 
-    def _moves(self, often: Floats) -> tuple[Floats, Numbers, Floats, Floats]:
-        """What the policy is paid in each state, pairs of a state and the next one, the discounted
-        chance of each, and the (states,) shares of logged rows. A state without rows goes on as
-        the log does on the mean."""
+    def _moves(self, often: Floats) -> tuple[Floats, Floats, Floats]:
+        """What the policy is paid in each state, the discounted chance of each pair of states, and
+        the (states,) shares of logged rows. A state without rows goes on as the log does on the
+        mean."""
         states, actions = self.chances.shape
         cell = self.state * actions + self.action
         visits = np.bincount(cell, often, states * actions).reshape(states, actions)
@@ -127,6 +134,5 @@ class CountedModel:
         by_state = VISITS * by_action.sum(1) / np.maximum(of_state, 1.0)
         chance = often * (by_action[self.state, self.action] + by_state[self.state])
         paid = np.bincount(self.state, chance * self.reward, states)
-        pairs, place = np.unique(self.state * states + self.following, return_inverse=True)
-        weight = np.bincount(place.reshape(-1), chance * self.goes_on, len(pairs))
-        return paid, pairs, weight, of_state / of_state.sum()
+        weight = np.bincount(self.pair, chance * self.goes_on, len(self.pairs))
+        return np.asarray(paid), np.asarray(weight), np.asarray(of_state / of_state.sum())

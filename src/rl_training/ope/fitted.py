@@ -24,6 +24,10 @@ from rl_training.runtime.statistics import Interval
 
 FIXED = 3
 """Critics before the replicates: of all episodes, and of two halves."""
+BATCH, SMALL_BATCH = 256, 64
+"""Rows per update of these critics and of the replicates. Updates only make features, and the
+last layer is solved over all rows; small batches make them a little noisier, at a quarter of the
+cost on a processor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,33 +92,53 @@ def fit_critics(
     options: Options,
     on_update: OnUpdate | None,
 ) -> FittedQ:
-    """Critics of all episodes, of halves and of resampled ones, in one batched update."""
+    """Critics of all episodes and of halves in one batched update, and those of resampled ones in
+    another."""
     counts, half = _counts(dataset, options)
+    solved: list[SolvedCritic] = []
+    for part in (counts[:FIXED], counts[FIXED:]):
+        done = len(solved)
+
+        def shown(update: int, updates: int, before: int = done) -> None:
+            if on_update is not None:
+                on_update(update + (updates if before else 0), 2 * updates)
+
+        critics = untrained_critics(
+            config, algorithm, dataset, part, options, replicates=done > 0, seed=options.seed + done
+        )
+        critics.fit(shown)
+        for i, (agent, own) in enumerate(zip(critics.agents, part, strict=True), done):
+            draw = options.seed + i if done else None
+            solved.append(solved_critic(agent, dataset, own, options, draw))
+    return FittedQ(solved, counts, half)
+
+
+def untrained_critics(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    dataset: TransitionDataset,
+    counts: NDArray[np.int64],
+    options: Options,
+    *,
+    replicates: bool,
+    seed: int = 0,
+) -> ResampledCritics:
+    """One for each row of the (critics, episodes) counts."""
     gamma = options.gamma
     if options.horizon is not None:  # features need no count of steps; the last layer counts them
         gamma = min(gamma, 1.0 - 1.0 / max(2, options.horizon))
-    critics = ResampledCritics(
-        config,
-        algorithm,
-        dataset,
-        counts,
-        {
-            "gamma": gamma,
-            "stochastic": options.stochastic,
-            "value_range": options.value_range,
-            "hidden_sizes": list(options.hidden_sizes),
-            "critic_lr": options.critic_lr,
-            "tau": options.tau,
-        },
-        updates=options.updates,
-        seed=options.seed,
+    knobs = {
+        "gamma": gamma,
+        "stochastic": options.stochastic,
+        "value_range": options.value_range,
+        "hidden_sizes": list(options.hidden_sizes),
+        "critic_lr": options.critic_lr,
+        "tau": options.tau,
+        "batch_size": SMALL_BATCH if replicates else BATCH,
+    }
+    return ResampledCritics(
+        config, algorithm, dataset, counts, knobs, updates=options.updates, seed=seed
     )
-    critics.fit(on_update)
-    solved = []
-    for i, (agent, own) in enumerate(zip(critics.agents, counts, strict=True)):
-        draw = options.seed + i if i >= FIXED else None
-        solved.append(solved_critic(agent, dataset, own, options, draw))
-    return FittedQ(solved, counts, half)
 
 
 def _counts(
