@@ -43,9 +43,7 @@ def _parts(
     counts = np.ones((1, episodes), np.int64)
     if critics > 1:
         counts = rng.multinomial(episodes, np.full(episodes, 1.0 / episodes), size=critics)
-    made = untrained_critics(
-        agent.config, agent.algorithm, dataset, counts, options, replicates=critics > 1
-    )
+    made = untrained_critics(agent.config, agent.algorithm, dataset, counts, options)
     made.engine.run(min(WARM_UP, spec["updates"]))
     update = solve = np.inf
     for _ in range(ROUNDS):

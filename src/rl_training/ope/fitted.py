@@ -24,10 +24,6 @@ from rl_training.runtime.statistics import Interval
 
 FIXED = 3
 """Critics before the replicates: of all episodes, and of two halves."""
-BATCH, SMALL_BATCH = 256, 64
-"""Rows per update of these critics and of the replicates. Updates only make features, and the
-last layer is solved over all rows; small batches make them a little noisier, at a quarter of the
-cost on a processor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,24 +88,14 @@ def fit_critics(
     options: Options,
     on_update: OnUpdate | None,
 ) -> FittedQ:
-    """Critics of all episodes and of halves in one batched update, and those of resampled ones in
-    another."""
+    """Critics of all episodes, of halves and of resampled ones, in one batched update."""
     counts, half = _counts(dataset, options)
-    solved: list[SolvedCritic] = []
-    for part in (counts[:FIXED], counts[FIXED:]):
-        done = len(solved)
-
-        def shown(update: int, updates: int, before: int = done) -> None:
-            if on_update is not None:
-                on_update(update + (updates if before else 0), 2 * updates)
-
-        critics = untrained_critics(
-            config, algorithm, dataset, part, options, replicates=done > 0, seed=options.seed + done
-        )
-        critics.fit(shown)
-        for i, (agent, own) in enumerate(zip(critics.agents, part, strict=True), done):
-            draw = options.seed + i if done else None
-            solved.append(solved_critic(agent, dataset, own, options, draw))
+    critics = untrained_critics(config, algorithm, dataset, counts, options)
+    critics.fit(on_update)
+    solved = []
+    for i, (agent, own) in enumerate(zip(critics.agents, counts, strict=True)):
+        draw = options.seed + i if i >= FIXED else None
+        solved.append(solved_critic(agent, dataset, own, options, draw))
     return FittedQ(solved, counts, half)
 
 
@@ -119,9 +105,6 @@ def untrained_critics(
     dataset: TransitionDataset,
     counts: NDArray[np.int64],
     options: Options,
-    *,
-    replicates: bool,
-    seed: int = 0,
 ) -> ResampledCritics:
     """One for each row of the (critics, episodes) counts."""
     gamma = options.gamma
@@ -134,10 +117,9 @@ def untrained_critics(
         "hidden_sizes": list(options.hidden_sizes),
         "critic_lr": options.critic_lr,
         "tau": options.tau,
-        "batch_size": SMALL_BATCH if replicates else BATCH,
     }
     return ResampledCritics(
-        config, algorithm, dataset, counts, knobs, updates=options.updates, seed=seed
+        config, algorithm, dataset, counts, knobs, updates=options.updates, seed=options.seed
     )
 
 
