@@ -283,6 +283,8 @@ PYTHON_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"temperature": -1.0}, r"^algo_kwargs\.temperature: "),
     ({"algo_kwargs": {"bta": 1}}, r"^algo_kwargs\.bta: unknown key"),
     ({"algo_kwargs": 3}, r"^algo_kwargs: expected a section"),
+    ({"networks": "nets"}, r"^algo_kwargs\.networks: expected a function, or its name as package"),
+    ({"networks": 3}, r"^algo_kwargs\.networks: expected a function, or its name .*, got 3$"),
     ({"lr_schedule": {"kindd": "x"}}, r"^lr_schedule\.kindd: unknown key"),
     ({"early_stopping": {"patienc": 2}}, r"^early_stopping\.patienc: unknown key"),
     ({"total_updates": "many"}, r"^total_updates: "),

@@ -209,7 +209,14 @@ def test_finds_the_distribution_of_a_skewed_reward():
 
 @each(
     ("key", "value"),
-    [*VALUE_BAD_KNOBS, ("num_atoms", 1), ("value_range", [1.0, 1.0]), ("noise_scale", 0.0)],
+    [
+        *VALUE_BAD_KNOBS,
+        ("num_atoms", 1),
+        ("value_range", [1.0, 1.0]),
+        ("value_range", [1.0]),
+        ("value_range", [0.0, 1.0, 2.0]),
+        ("noise_scale", 0.0),
+    ],
 )
 def test_bad_knobs(key, value):
     assert_rejects("c51", key, value)

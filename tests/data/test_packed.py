@@ -125,7 +125,7 @@ def test_tables_in_pieces_keep_categories_order_and_files(tmp_path: Path) -> Non
     scattered = [lines[0], *lines[1:5], *lines[9:17], *lines[5:9], *lines[1:3]]
     (tmp_path / "scattered.csv").write_text("\n".join(scattered))
     bad = {**source, "path": str(tmp_path / "scattered.csv")}
-    with pytest.raises(DataError, match="episode 0 do not lie together"):
+    with pytest.raises(DataError, match="episode 0 are not consecutive"):
         pack_source(bad, tmp_path / "other")
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["packed"]
 
@@ -251,7 +251,7 @@ def test_bad_tables_leave_nothing_behind(tmp_path: Path) -> None:
     gap = [None if n == 41 else 1.0 for n in range(60)]
     refused(write(rewards=gap), "column 'rewards' has no value in row 41", tmp_path)
     refused(write(rewards=[b"x"] * 60), "holds binary, expected numbers", tmp_path)
-    refused(write(episode=np.arange(60) % 7), "do not lie together|are not together", tmp_path)
+    refused(write(episode=np.arange(60) % 7), "are not consecutive", tmp_path)
     source = write()
     twice = pa.table([columns["actions"]] * 2, names=["actions", "actions"])
     parquet.write_table(twice, tmp_path / "log.parquet")

@@ -149,8 +149,8 @@ def hints(dataset: TransitionDataset, noise: ActionNoise | None) -> tuple[str, .
         )
     if noise and noise.share <= DETERMINISTIC:
         found.append(
-            "the log is nearly deterministic, so like states offer hardly another action to "
-            "compare with: begin with cloning, plain and weighted by whole returns"
+            "the log is nearly deterministic, so similar states rarely show a second "
+            "action to compare: begin with behaviour cloning, plain and weighted by returns"
         )
     return tuple(found)
 
