@@ -14,7 +14,7 @@ import rl_training
 from rl_training.algorithms.fqe import FQEAlgorithm
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
-from rl_training.ope import last_layer
+from rl_training.ope import last_layer, pooling
 from rl_training.ope.options import Options
 from rl_training.runtime.fitted_critics import ResampledCritics
 
@@ -41,6 +41,7 @@ def by_numpy(
     options: Options,
     steps: int,
     wrong: str = "",
+    draw: int | None = None,
 ) -> Floats:
     """(heads, features) after so many steps from values of 0."""
     net: Any = agent.critics.net
@@ -75,11 +76,23 @@ def by_numpy(
         following.append(features(dataset.next_observations[i], chosen))
         chances.append(chosen if discrete else np.ones(1))
     used = [i for i in range(len(dataset)) if rows[i]]
+    actions, width = first.shape
     ridge = last_layer.RIDGE * np.mean([logged[i] ** 2 for i in used])
+    pull, often = ridge * np.eye(width), np.zeros(actions)
+    for i in used:
+        often[int(inner[i]) if discrete else 0] += rows[i]
+    if discrete and wrong != "pooling":
+        for i in used:
+            part = pooling.VISITS * width / sum(rows[j] for j in used)
+            pull = pull + part * rows[i] * np.outer(logged[i], logged[i])
+    middle = often @ first / often.sum()
+    noise = 0.0 * first
+    if draw is not None and discrete:
+        noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(draw)).numpy()
     heads, value = first * 0.0, np.zeros(len(dataset))
     for _ in range(steps):
-        grams = np.stack([ridge * np.eye(first.shape[1])] * len(first))
-        right = ridge * (first if wrong != "prior" else 0.0 * first)
+        wanted = []
+        grams, right = np.zeros((actions, width, width)), np.zeros((actions, width))
         for i in used:
             ends = bool(dataset.terminations[i]) and wrong != "ends"
             target = dataset.rewards[i] + options.gamma * (0.0 if ends else value[i])
@@ -88,11 +101,55 @@ def by_numpy(
             k = int(inner[i]) if discrete else 0
             grams[k] += rows[i] * np.outer(logged[i], logged[i])
             right[k] += rows[i] * target * logged[i]
-        heads = np.stack([np.linalg.solve(a, b) for a, b in zip(grams, right, strict=True)])
+            wanted.append((k, i, target))
+        heads = pooled(grams, right, pull, ridge, middle, wrong, 0.0 * noise)
+        if draw is not None:
+            missed = [rows[i] * (t - heads[k] @ logged[i]) ** 2 for k, i, t in wanted]
+            scatter = 1.0 if wrong == "scatter" else np.sqrt(sum(missed) / often.sum())
+            heads = pooled(grams, right, pull, ridge, middle, wrong, scatter * noise)
         value = np.array([c @ (heads @ f) for c, f in zip(chances, following, strict=True)])
         if wrong == "logged action":
             value = np.array([heads[int(a)] @ f for a, f in zip(inner, following, strict=True)])
     return heads
+
+
+def pooled(
+    grams: Floats,
+    right: Floats,
+    pull: Floats,
+    ridge: float,
+    middle: Floats,
+    wrong: str,
+    noise: Floats,
+) -> Floats:
+    """All heads and the common one, as one least-squares problem; `noise` are the targets of the
+    further rows, whose size is that of independent logged ones."""
+    heads, width = right.shape
+    if heads == 1:
+        middle = 0.0 * middle if wrong == "prior" else middle
+        return np.linalg.solve(grams[0] + pull, right[0] + pull @ middle)[None]
+    root = np.linalg.cholesky(pull).T  # |root (w - c)|^2 is the pull
+    equations, wanted = [], []
+    for a in range(heads):
+        spectrum, axes = np.linalg.eigh(grams[a])
+        kept = spectrum > 1e-9 * max(1e-300, spectrum.max())
+        own = np.sqrt(spectrum[kept])[:, None] * axes[:, kept].T  # own' own is the gram
+        fit = np.zeros((len(own), (heads + 1) * width))
+        fit[:, a * width : (a + 1) * width] = own
+        equations.append(fit)
+        wanted.append((axes[:, kept].T @ right[a]) / np.sqrt(spectrum[kept]))
+        drawn = np.zeros((width, (heads + 1) * width))
+        drawn[:, a * width : (a + 1) * width] = root
+        if wrong != "drawn to zero":
+            drawn[:, heads * width :] = -root
+        equations.append(drawn)
+        wanted.append(noise[a])
+    start = np.zeros((width, (heads + 1) * width))
+    start[:, heads * width :] = np.sqrt(ridge) * np.eye(width)
+    equations.append(start)
+    wanted.append(np.sqrt(ridge) * (0.0 * middle if wrong == "prior" else middle))
+    found = np.linalg.lstsq(np.concatenate(equations), np.concatenate(wanted), rcond=None)[0]
+    return np.asarray(found[: heads * width].reshape(heads, width))
 
 
 def box_chain(episodes: int) -> dict[str, Any]:
@@ -132,20 +189,40 @@ def test_steps_and_the_end_are_those_of_least_squares_row_by_row(
             if horizon == 1:
                 continue
             mistakes = ["counts", "prior", "ends"] if value_range is None else ["clipping"]
-            mistakes += ["logged action"] if dataset.spaces.is_discrete else []
+            if dataset.spaces.is_discrete:
+                mistakes += ["logged action", "pooling", "drawn to zero"]
             for wrong in mistakes:
                 other = by_numpy(*given, steps=horizon, wrong=wrong)
                 assert np.abs(np.asarray(found.heads[-1]) - other).max() > 5e-3, wrong
+            drawn = last_layer.solved_critic(*given, draw=7).heads[-1]
+            np.testing.assert_allclose(drawn, by_numpy(*given, horizon, draw=7), atol=1e-4)
+            if dataset.spaces.is_discrete:
+                for seed, wrong in ((7, "scatter"), (8, ""), (None, "")):
+                    other = by_numpy(*given, horizon, wrong=wrong, draw=seed)
+                    assert np.abs(np.asarray(drawn) - other).max() > 5e-3, (seed, wrong)
             after = found.state_values(dataset.observations, np.zeros(len(dataset), np.int64))
             np.testing.assert_array_equal(after, 0.0)
         endless = Options(gamma=0.9, **shared)
-        at_once = last_layer.solved_critic(agent, dataset, counts, endless)
-        with monkeypatch.context() as patch:
-            patch.setattr(last_layer, "MOST_UNKNOWNS", 0)
-            by_steps = last_layer.solved_critic(agent, dataset, counts, endless)
-        for one in (at_once, by_steps):
-            wanted = by_numpy(agent, dataset, counts, endless, steps=150)
-            np.testing.assert_allclose(one.heads[-1], wanted, atol=1e-3)
+        ends: dict[int | None, Floats] = {}
+        for draw in (None, 3):
+            at_once = last_layer.solved_critic(agent, dataset, counts, endless, draw)
+            with monkeypatch.context() as patch:
+                patch.setattr(last_layer, "MOST_UNKNOWNS", 0)
+                by_steps = last_layer.solved_critic(agent, dataset, counts, endless, draw)
+            wanted = by_numpy(agent, dataset, counts, endless, steps=150, draw=draw)
+            np.testing.assert_allclose(by_steps.heads[-1], wanted, atol=1e-3)
+            ends[draw] = np.asarray(at_once.heads[-1].double())
+            if draw is None:
+                np.testing.assert_allclose(ends[draw], wanted, atol=1e-3)
+        if dataset.spaces.is_discrete:  # the end has the scatter around values without noise
+            one, none = (
+                by_numpy(agent, dataset, counts, endless, 150, "scatter", draw)
+                for draw in (3, None)
+            )
+            added, unit = ends[3] - ends[None], one - none
+            scatter = (added * unit).sum() / (unit**2).sum()
+            assert 1e-3 < scatter < 1.0
+            np.testing.assert_allclose(added, scatter * unit, atol=1e-3)
 
 
 def test_sums_over_many_rows_are_exact_beside_the_ridge() -> None:

@@ -16,6 +16,7 @@ from rl_training.runtime.build import flushes_denormals, run_scope
 from rl_training.runtime.compiling import separate
 from rl_training.runtime.engine import (
     COMPILE_FROM_UPDATES,
+    COMPILE_PIECES_FROM_UPDATES,
     RECORD_FROM_UPDATES,
     Engine,
     choose_mode,
@@ -102,6 +103,13 @@ def test_the_choice_and_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert "so many operations" in reason
     assert choose_mode("compile", CPU, 1, slow_to_compile=True)[0] == "compile"
     assert algorithm_class("dreamer").slow_to_compile
+    few, many = COMPILE_PIECES_FROM_UPDATES - 1, COMPILE_PIECES_FROM_UPDATES
+    for device, updates, expected in (
+        (CUDA, few, "graph"),
+        (CUDA, many, "compiled_graph"),
+        (CPU, 10**9, "eager"),
+    ):
+        assert choose_mode("auto", device, updates, True, in_pieces=True)[0] == expected
 
 
 def test_every_agent_has_compiled_pieces_of_its_own() -> None:

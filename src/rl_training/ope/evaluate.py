@@ -16,6 +16,7 @@ from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.models import CategoricalPolicy
 from rl_training.ope import estimators as weighted
 from rl_training.ope.behaviour import Behaviour, OnUpdate, estimated_behaviour
+from rl_training.ope.counted_model import states_repeat
 from rl_training.ope.coverage import caution_about
 from rl_training.ope.episodes import Floats, WeightedEpisodes
 from rl_training.ope.fitted import fit_critics
@@ -25,6 +26,7 @@ from rl_training.ope.model_based import model_based_value
 from rl_training.ope.options import RATIOS, Options
 from rl_training.ope.steps import (
     CountedSteps,
+    action_chances,
     discounted_returns,
     log_probabilities,
     network_inputs,
@@ -113,6 +115,11 @@ def evaluate(
     if "mb" in wanted:
         shown = None if progress is None else progress("model")
         found["mb"] = model_based_value(config, algorithm, dataset, options, shown)
+        if not dataset.spaces.is_discrete and states_repeat(dataset):
+            notes.append(
+                "states of this log repeat, and mb with Box actions fits normal distributions, "
+                "which suit continuous states; read fqe"
+            )
     size = bound = None
     if target is not None:
         episodes = WeightedEpisodes.of(
@@ -247,8 +254,7 @@ def unusual_share(algorithm: Algorithm, log: Log, stochastic: bool) -> float:
     seen = dataset.observations[rows]
     policy, shares = algorithm.acting_policy, []
     if stochastic and isinstance(policy, CategoricalPolicy):
-        parts = [policy(obs).exp() for obs in network_inputs(algorithm, seen)]
-        probs = torch.cat(parts).cpu().numpy()
+        probs = action_chances(algorithm, seen, stochastic)
         for action in range(dataset.spaces.action_dim):
             inner = np.full(len(rows), action)
             shares.append(probs[:, action] * (log.support.quantile(seen, inner) < UNUSUAL))

@@ -22,6 +22,9 @@ from rl_training.ope.steps import CountedSteps
 from rl_training.runtime.fitted_critics import ResampledCritics
 from rl_training.runtime.statistics import Interval
 
+FIXED = 3
+"""Critics before the replicates: of all episodes, and of two halves."""
+
 
 @dataclass(frozen=True, eq=False)
 class FittedQ:
@@ -38,7 +41,7 @@ class FittedQ:
         first = dataset.observations[dataset.episode_starts]
         values = np.stack([critic.state_values(first) for critic in self.critics])
         means = (self.counts * values).sum(1) / self.counts.sum(1)
-        spread = float(means[3:].std(ddof=1)) * normal_quantile(options.confidence)
+        spread = float(means[FIXED:].std(ddof=1)) * normal_quantile(options.confidence)
         return Interval(float(means[0]), float(means[0] - spread), float(means[0] + spread))
 
     def drift(self, dataset: TransitionDataset, options: Options) -> float:
@@ -87,28 +90,37 @@ def fit_critics(
 ) -> FittedQ:
     """Critics of all episodes, of halves and of resampled ones, in one batched update."""
     counts, half = _counts(dataset, options)
+    critics = untrained_critics(config, algorithm, dataset, counts, options)
+    critics.fit(on_update)
+    solved = []
+    for i, (agent, own) in enumerate(zip(critics.agents, counts, strict=True)):
+        draw = options.seed + i if i >= FIXED else None
+        solved.append(solved_critic(agent, dataset, own, options, draw))
+    return FittedQ(solved, counts, half)
+
+
+def untrained_critics(
+    config: TrainConfig,
+    algorithm: Algorithm,
+    dataset: TransitionDataset,
+    counts: NDArray[np.int64],
+    options: Options,
+) -> ResampledCritics:
+    """One for each row of the (critics, episodes) counts."""
     gamma = options.gamma
     if options.horizon is not None:  # features need no count of steps; the last layer counts them
         gamma = min(gamma, 1.0 - 1.0 / max(2, options.horizon))
-    critics = ResampledCritics(
-        config,
-        algorithm,
-        dataset,
-        counts,
-        {
-            "gamma": gamma,
-            "stochastic": options.stochastic,
-            "value_range": options.value_range,
-            "hidden_sizes": list(options.hidden_sizes),
-            "critic_lr": options.critic_lr,
-            "tau": options.tau,
-        },
-        updates=options.updates,
-        seed=options.seed,
+    knobs = {
+        "gamma": gamma,
+        "stochastic": options.stochastic,
+        "value_range": options.value_range,
+        "hidden_sizes": list(options.hidden_sizes),
+        "critic_lr": options.critic_lr,
+        "tau": options.tau,
+    }
+    return ResampledCritics(
+        config, algorithm, dataset, counts, knobs, updates=options.updates, seed=options.seed
     )
-    critics.fit(on_update)
-    agents = zip(critics.agents, counts, strict=True)
-    return FittedQ([solved_critic(one, dataset, own, options) for one, own in agents], counts, half)
 
 
 def _counts(

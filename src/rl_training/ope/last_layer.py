@@ -24,12 +24,14 @@ from rl_training.data.dataset import TransitionDataset
 from rl_training.models.mlp import EnsembleMLP
 from rl_training.ope.episodes import Floats
 from rl_training.ope.options import Options
+from rl_training.ope.pooling import PooledHeads
 from rl_training.ope.steps import ROWS_AT_ONCE, network_inputs
 
 MOST_ROWS = 100_000
 """Rows that are solved over; of a larger log a random part is taken."""
 RIDGE = 0.5
-"""Rows of the size of the mean one that speak for the weights of the trained network."""
+"""Rows of the size of the mean one that speak for the weights of the trained network: of a single
+head for itself, of several for their mean."""
 STILL = 1e-5
 """Share of the spread of values below which a change of them is none."""
 MOST_UNKNOWNS = 3_000
@@ -90,9 +92,14 @@ def expected(features: Tensor, chances: Tensor, heads: Tensor) -> Tensor:
 
 @torch.no_grad()
 def solved_critic(
-    agent: FQEAlgorithm, dataset: TransitionDataset, counts: NDArray[np.int64], options: Options
+    agent: FQEAlgorithm,
+    dataset: TransitionDataset,
+    counts: NDArray[np.int64],
+    options: Options,
+    draw: int | None = None,
 ) -> SolvedCritic:
-    """From a trained critic; `counts` are (episodes,), how often each one counts."""
+    """From a trained critic; `counts` are (episodes,), how often each one counts. With `draw`, a
+    seed, what rare actions lean on is drawn as well."""
     net = agent.critics.net
     assert isinstance(net, EnsembleMLP)
     body, first = _body(net), torch.cat([net.weights[-1], net.biases[-1]], 1)[0].T.detach()
@@ -113,14 +120,12 @@ def solved_critic(
     weighted = features * often[:, None]
     parts = np.append(0, torch.bincount(head, minlength=len(first)).cumsum(0).cpu().numpy())
     segments = [slice(low, high) for low, high in itertools.pairwise(parts)]
-    ridge = RIDGE * float((features**2).mean())
-    eye = ridge * torch.eye(features.shape[1], dtype=torch.float64, device=device)
-    grams = torch.stack([_gram(weighted[own], features[own]) + eye for own in segments])
-    factors = torch.linalg.cholesky(grams)
-    prior = ridge * first.double()
+    grams = torch.stack([_gram(weighted[own], features[own]) for own in segments])
+    counted = torch.stack([often[own].sum() for own in segments])
+    heads_of = PooledHeads(grams, counted, RIDGE * float((features**2).mean()), first, draw)
     if options.horizon is None and first.numel() <= MOST_UNKNOWNS:
         ahead = (options.gamma * goes_on)[:, None] * following
-        solved = _fixed_point(grams, prior, segments, weighted, paid, ahead, chances)
+        solved = _fixed_point(heads_of, segments, weighted, often, paid, ahead, chances)
         target = paid + expected(ahead, chances, solved)
         low, high = _reachable(agent, options, 1)
         if float(((target < low) | (target > high)).float().mean()) <= FEW:
@@ -133,8 +138,12 @@ def solved_critic(
     for step in range(1, steps + 1):
         low, high = _reachable(agent, options, step)
         target = (paid + options.gamma * goes_on * value).clamp(low, high)
-        right = torch.stack([weighted[own].T @ target[own] for own in segments]).double() + prior
-        solved = torch.cholesky_solve(right[..., None], factors)[..., 0].float()
+        right = torch.stack([weighted[own].T @ target[own] for own in segments]).double()
+        found = heads_of.solve(right)
+        if heads_of.noise is not None:
+            squares = float((often * target**2).sum())
+            found = found + heads_of.scatter(found, right, squares) * heads_of.noise
+        solved = found.float()
         before, value = value, expected(following, chances, solved)
         heads = [*heads, solved] if options.horizon else [solved]
         if float((value - before).abs().mean()) <= STILL * float(value.std()):
@@ -154,25 +163,29 @@ def _gram(weighted: Tensor, features: Tensor) -> Tensor:
 
 
 def _fixed_point(
-    grams: Tensor,
-    prior: Tensor,
+    heads_of: PooledHeads,
     segments: Sequence[slice],
     weighted: Tensor,
+    often: Tensor,
     paid: Tensor,
     ahead: Tensor,
     chances: Tensor,
 ) -> Tensor:
     """(heads, features) that fit their own targets: where the steps, unclipped, would end."""
-    heads, width = prior.shape
-    system = grams.new_zeros(heads * width, heads * width)
-    right = torch.stack([weighted[own].T @ paid[own] for own in segments]).double() + prior
+    heads, width = len(segments), weighted.shape[1]
+    right = torch.stack([weighted[own].T @ paid[own] for own in segments]).double()
+    cross = right.new_zeros(heads * width, heads * width)
     for i, own in enumerate(segments):
         for j in range(heads):
-            cross = weighted[own].T @ (chances[own, j : j + 1] * ahead[own])
             place = slice(i * width, (i + 1) * width), slice(j * width, (j + 1) * width)
-            system[place] = (grams[i] if i == j else 0.0) - cross.double()
-    solved: Tensor = torch.linalg.solve(system, right.flatten())
-    return solved.reshape(heads, width).float()
+            cross[place] = (weighted[own].T @ (chances[own, j : j + 1] * ahead[own])).double()
+    found, noise = heads_of.solve_at_once(right, cross)
+    if noise is not None:
+        target = paid + expected(ahead, chances, found.float())
+        sums = right + (cross @ found.flatten()).view_as(right)
+        squares = float((often * target**2).sum())
+        found = found + heads_of.scatter(found, sums, squares) * noise
+    return found.float()
 
 
 def _body(net: EnsembleMLP) -> EnsembleMLP:

@@ -33,6 +33,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.models import MLPMOPOEnsembleModel
 from rl_training.ope.behaviour import OnUpdate
+from rl_training.ope.counted_model import counted_value, states_repeat
 from rl_training.ope.intervals import normal_quantile
 from rl_training.ope.options import Options
 from rl_training.replay.batch import Batch
@@ -55,7 +56,12 @@ def model_based_value(
     options: Options,
     on_update: OnUpdate | None = None,
 ) -> Interval:
-    """The mean discounted return in the model, with the spread of its members and of the starts."""
+    """The mean discounted return in the model, with the spread of its members and of the starts.
+
+    Where states repeat and actions are Discrete, transitions are counted (`counted_model`).
+    """
+    if dataset.spaces.is_discrete and states_repeat(dataset):
+        return counted_value(algorithm, dataset, options)
     with untouched_randomness():
         torch.manual_seed(options.seed)
         model, ends = _fitted(config, algorithm, dataset, options, on_update)

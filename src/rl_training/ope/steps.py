@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.dataset import TransitionDataset
+from rl_training.models import CategoricalPolicy
 from rl_training.ope.episodes import Floats
 
 ROWS_AT_ONCE = 8_192
@@ -81,3 +83,17 @@ def log_probabilities(
         else:
             return None
     return np.concatenate(found)
+
+
+@torch.no_grad()
+def action_chances(
+    algorithm: Algorithm, observations: NDArray[np.float32], stochastic: bool
+) -> Floats:
+    """(N, actions) probabilities of Discrete actions; 0 and 1 where the likeliest one is taken."""
+    policy, found = algorithm.acting_policy, []
+    for obs in network_inputs(algorithm, observations):
+        if stochastic and isinstance(policy, CategoricalPolicy):
+            found.append(policy(obs).exp())
+        else:
+            found.append(F.one_hot(policy.mode(obs), algorithm.spaces.action_dim))
+    return np.asarray(torch.cat(found).double().cpu().numpy())
