@@ -162,7 +162,7 @@ CONTRACTS: list[tuple[Callable[[Any], None], str]] = [
     (changed("inputs", 0, "low", to=[1, 2]), "should hold 3 numbers"),
     (changed("outputs", 0, "name", to="other"), "'outputs.action' should be"),
     (changed("outputs", 0, "dtype", to="int64"), "does not fit policy.onnx"),
-    (changed("task", to=None), "'task.spaces' should say"),
+    (changed("task", to=None), "'task.spaces' should describe"),
     (changed("task", "env_kwargs", to=3), "'task.env_kwargs' should be"),
     (changed("task", "eval_max_steps", to=0), "'task.eval_max_steps' should be"),
 ]
