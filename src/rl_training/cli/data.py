@@ -159,7 +159,7 @@ def collect(
     """Collect a data set with a trained policy in its environment.
 
     With --shard it is collected in parallel, the same bytes whatever the number of workers, and
-    the same command goes on where it was stopped.
+    the same command continues where it stopped.
 
     Example: rl-training data collect runs/sac-... --episodes 100 --epsilon 0.3 --out mixed.npz
 
@@ -275,8 +275,8 @@ def pack(
 ) -> None:
     """Pack data that are larger than memory into a folder to train from.
 
-    The source is read once, in pieces, and checked as every source is; of the folder nothing is
-    read but the rows that are used.
+    The source is read once, in pieces, and checked like any other; training reads only the rows
+    that it uses.
 
     Example: rl-training data pack log.parquet episode=stay order=hour --out log.packed
     """

@@ -125,7 +125,7 @@ def off_policy_evaluation(
     asked: Estimation,
     trust: TrustOption = False,
 ) -> None:
-    """Say what a policy is worth on a log, without a simulator.
+    """Estimate the value of a policy from a log, without a simulator.
 
     Example: rl-training ope runs/iql-... --data test.npz --gamma 1 --horizon 200
     """
@@ -177,7 +177,7 @@ def selection(
     ],
     asked: Estimation,
 ) -> None:
-    """Rank runs or checkpoints by what their policies are worth on a log.
+    """Rank runs or checkpoints by the value of their policies, estimated from a log.
 
     Example: rl-training select runs/iql-* --data test.npz
     """

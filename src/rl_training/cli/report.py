@@ -52,9 +52,9 @@ def report(
     ] = False,
     trust: TrustOption = False,
 ) -> None:
-    """Write a page about runs that stands alone: curves, numbers, settings, how to reproduce them.
+    """Write one page about runs that needs no other file: curves, numbers, settings, commands.
 
-    Several runs of one task are compared. The page of a run that goes on loads itself again.
+    Several runs of one task are compared. The page of a run that still trains reloads itself.
 
     Example: rl-training report runs/awr-... --out report.html
 
@@ -172,7 +172,7 @@ def watch(
 ) -> None:
     """Follow a run of another process until it ends: curves, rate, time left.
 
-    Ctrl-C ends the watching and leaves the run alone.
+    Ctrl-C stops watching; the run continues.
     """
     from rich.live import Live
 

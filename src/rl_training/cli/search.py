@@ -55,7 +55,7 @@ def sweep(
     """Train every combination of values, in parallel, and compare them.
 
     A value with commas is a list: every combination of all lists is trained, for every seed. The
-    same command goes on where it was stopped, and joins in from a second terminal.
+    same command continues where it stopped, and joins in from a second terminal.
 
     Example: rl-training sweep awr/pendulum algo_kwargs.temperature=0.5,1,2 --seeds 3
 
@@ -141,10 +141,10 @@ def tune(
     *,
     wanted: Wanted,
 ) -> None:
-    """Search for better knobs, and test what was found on seeds of its own.
+    """Search for better knobs, and test the winner on other seeds.
 
     Keys that have a value on the command line are not searched. A trial's score is the lower end
-    of the interval over its seeds. The same command goes on where it was stopped, takes over the
+    of the interval over its seeds. The same command continues where it stopped, takes over the
     trials of processes that died, and joins in from a second terminal.
 
     Example: rl-training tune awr/pendulum --trials 24 --seeds 3 --test-seeds 5

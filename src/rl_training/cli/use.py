@@ -96,7 +96,7 @@ def evaluate(
     """Run whole episodes with a trained policy and report their returns.
 
     Several policies are evaluated in parallel from the same start states. Their results do not
-    depend on the number of workers, and the same command goes on where it was stopped.
+    depend on the number of workers, and the same command continues where it stopped.
 
     Example: rl-training eval runs/sac-... --episodes 50 --video swing-up.mp4
 
