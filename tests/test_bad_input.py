@@ -18,7 +18,7 @@ import torch
 
 from rl_training import AWR, BC, DQN, RLPD, TrainConfig, load
 from rl_training.experiment.errors import CheckpointError, ConfigError, DataError, RLTrainingError
-from tests.conftest import QUICK, Command, Outcome
+from tests.conftest import QUICK, Command, Outcome, small_files
 from tests.envs.probe import PROBE_ID
 
 from .each import each
@@ -854,19 +854,10 @@ def test_unwritable_output_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_run_folder_that_cannot_be_filled_is_removed(
-    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rl_training.api import training
-
-    def make_with_something_in_the_way(config: TrainConfig) -> Path:
-        folder = tmp_path / "runs" / "new"
-        (folder / training.CONFIG_FILE).mkdir(parents=True)
-        return folder
-
-    monkeypatch.setattr(training, "create_run_folder", make_with_something_in_the_way)
-    outcome = cli("train", "bc/pendulum", *QUICK)
-    assert_refused(outcome, "output_dir:", "cannot be filled", "Is a directory")
+def test_a_run_folder_that_cannot_be_filled_is_removed(cli: Command, tmp_path: Path) -> None:
+    with small_files(0):
+        outcome = cli("train", "bc/pendulum", *QUICK, f"output_dir={tmp_path / 'runs'}")
+    assert_refused(outcome, "output_dir:", "cannot be filled", "File too large")
     assert not list((tmp_path / "runs").iterdir())
 
 

@@ -263,13 +263,10 @@ def test_train_eval_predict(cli: Command, tmp_path: Path) -> None:
         assert written["actions"].shape == (4, 1)
 
 
-def test_an_observation_from_stdin(
-    cli: Command, bc_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import io
-
-    monkeypatch.setattr(sys, "stdin", io.StringIO("[1, 0, 0]\n"))
-    assert cli("predict", bc_run, "-").out == cli("predict", bc_run, "[1, 0, 0]").out
+def test_an_observation_from_stdin(cli: Command, bc_run: Path) -> None:
+    command = [sys.executable, "-m", "rl_training", "predict", bc_run, "-"]
+    done = subprocess.run(command, input="[1, 0, 0]\n", capture_output=True, text=True, check=True)
+    assert done.stdout == cli("predict", bc_run, "[1, 0, 0]").out
 
 
 def test_numbers_are_read_as_numbers(cli: Command) -> None:
