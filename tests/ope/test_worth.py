@@ -445,6 +445,18 @@ def test_a_verdict_counts_the_errors_of_both_values() -> None:
         verdict, supported = verdict_of(found, own, 0.05, None, Options(), settled=True)
         assert verdict.startswith(said), (value, verdict)
         assert supported
+    for value, margin, beyond in (
+        (0.7, 0.05, "less"), (0.7, 0.2, ""), (0.62, 0.01, ""), (0.1, 0.05, "more"), (0.5, 0.1, "")
+    ):  # fmt: skip
+        found = {"fqe": Interval(value, value - margin, value + margin)}
+        for uncounted in (0.0, 0.5):  # nothing is said where logged episodes were cut early
+            verdict, supported = verdict_of(
+                found, own, 0.05, None, Options(), True, uncounted, (0.2, 0.6)
+            )
+            assert (f"every logged episode returned {beyond}" in verdict) == (
+                bool(beyond) and not uncounted
+            ), (value, verdict)
+            assert supported == (not beyond or bool(uncounted))
 
 
 def test_cut_episodes_are_not_compared_with_values_that_count_on() -> None:

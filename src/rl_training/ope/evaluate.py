@@ -152,7 +152,10 @@ def evaluate(
     found = {name: found[name] for name in wanted}
     notes += [said for name in wanted if (said := caution_about(name)) is not None]
     uncounted = float(np.where(steps.ended, 0.0, options.gamma**steps.lengths).mean())
-    verdict, supported = verdict_of(found, behaviour, unusual, size, options, settled, uncounted)
+    logged = float(own.min()), float(own.max())
+    verdict, supported = verdict_of(
+        found, behaviour, unusual, size, options, settled, uncounted, logged
+    )
     return Evaluation(
         policy=fingerprint_of(algorithm),
         data=dataset.fingerprint(),
