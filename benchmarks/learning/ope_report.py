@@ -177,10 +177,14 @@ def _intervals(records: Records, share: float) -> dict[str, list[tuple[float, fl
             if one["share"] != share:
                 continue
             ends = {name: (x["low"], x["high"]) for name, x in one["estimates"].items()}
+            ends.pop("mb", None)  # it has replications of its own
             if one.get("lower_bound") is not None:
                 ends[BOUND] = (one["lower_bound"], np.inf)
             for name, (low, high) in ends.items():
                 found.setdefault(name, []).append((one["truth"], low, high))
+    for record in records.of(f"counted-{share:g}"):
+        logs = record.result["logs"]
+        found["mb"] = [(record.result["truth"], one["low"], one["high"]) for one in logs]
     return found
 
 

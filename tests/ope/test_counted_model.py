@@ -113,6 +113,19 @@ def test_values_are_those_of_loops() -> None:
     found = counted_value(agent.algorithm, dataset, options)
     assert found.low < found.value < found.high
     assert found.value == pytest.approx(wanted[0])
+    # replicates draw where further visits led: right on the mean, from rows of the state that count
+    one_step = Options(gamma=0.9, horizon=1, stochastic=True)
+    short = CountedModel.of(agent.algorithm, dataset, one_step)
+    for own in counts:
+        drawn = short.values(np.repeat(own[None], 4_000, 0), np.random.default_rng(3))
+        error = drawn.std(ddof=1) / np.sqrt(len(drawn))
+        assert error > 0.0
+        assert drawn.mean() == pytest.approx(by_loops(agent, dataset, own, one_step), abs=4 * error)
+        often = np.repeat(own, dataset.episode_lengths())
+        mass = np.bincount(short.state, often, len(short.chances))
+        rows = short._drawn_rows(often, mass, np.random.default_rng(0))[mass > 0.0]
+        assert (often[rows] > 0.0).all()
+        assert (short.state[rows] == np.flatnonzero(mass > 0.0)[:, None]).all()
     endless = Options(gamma=0.9, stochastic=True)
     at_the_end = CountedModel.of(agent.algorithm, dataset, endless).values(counts)
     far = Options(gamma=0.9, horizon=120, stochastic=True)
