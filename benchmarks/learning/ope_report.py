@@ -157,12 +157,15 @@ def _coverage(records: Records) -> Section:
     if not rows:
         return Section("", ())
     heads = ["share", "estimator", "replications", "covered", "mean width", ""]
-    spec = records.of("coverage")[0].spec
-    widths = " and ".join(map(str, spec["hidden_sizes"]))
-    text = (
-        f"Nominal 95 % intervals at {spec['episodes']:,} episodes (critics of {widths} units, "
-        f"{spec['updates']:,} updates, {spec['replicates']} replicates):\n\n"
-    )
+    text = "Nominal 95 % intervals at 1,000 episodes; *mb* with policies as tables:\n\n"
+    if fitted := records.of("coverage"):
+        spec = fitted[0].spec
+        widths = " and ".join(map(str, spec["hidden_sizes"]))
+        text = (
+            f"Nominal 95 % intervals at {spec['episodes']:,} episodes (critics of {widths} units, "
+            f"{spec['updates']:,} updates, {spec['replicates']} replicates; *mb* with policies as "
+            "tables):\n\n"
+        )
     return Section(text + table(heads, rows), ())
 
 
