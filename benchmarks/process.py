@@ -99,7 +99,10 @@ class Companion:
     ) -> None:
         """`package` is the project whose `rl_training` is imported, if it is not this one."""
         self.module = module
-        paths = {} if package is None else {"PYTHONPATH": str(package / "src")}
+        paths = {}
+        if package is not None:  # before what is on the path already
+            first = (str(package / "src"), os.environ.get("PYTHONPATH", ""))
+            paths = {"PYTHONPATH": os.pathsep.join(x for x in first if x)}
         self._process: subprocess.Popen[str] = subprocess.Popen(
             [str(python), "-m", module],
             cwd=ROOT,

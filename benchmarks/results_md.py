@@ -19,8 +19,13 @@ from benchmarks.suites import SUITES, Section, Suite, load_suite
 
 HEAD = """# Results
 
-Made by `python -m benchmarks.run` from the JSON files under `benchmarks/results/`; do not edit.
-A gate holds for the mean over seeds; seeds that lie outside on their own are counted beside it."""
+How fast this package is and how well its algorithms learn. Other libraries are measured beside it,
+on the same machine and data. In short:"""
+
+FOOT = """A gate is a bound that results should reach. It holds for the mean over seeds; seeds
+that lie outside on their own are counted beside it. Each section ends with its command, machines,
+versions and commits. This page is written by `python -m benchmarks.run` from the files under
+`benchmarks/results/`; do not edit it."""
 
 
 def render(store: ResultStore, path: Path) -> dict[str, tuple[Verdict, ...]]:
@@ -108,6 +113,7 @@ def _summary(
             f"{total[None]} were not run. {current[True]} of {current.total()} jobs ran with the "
             "code as it is now: no module that they imported has changed since, apart from "
             "comments. The others show what an earlier commit did.",
+            FOOT,
             table(("suite", "gates that hold", "jobs of this code", "missed"), rows),
         )
     )

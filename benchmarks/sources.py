@@ -35,9 +35,9 @@ class Sources:
     def digest(self) -> str:
         return _short(json.dumps(sorted(self.modules.items())))
 
-    def changed(self) -> list[str]:
+    def changed(self, package: Path = PACKAGE) -> list[str]:
         """Its modules that are no longer what they were."""
-        now = digests(self.modules)
+        now = digests(self.modules, package)
         return sorted(name for name, digest in self.modules.items() if now.get(name) != digest)
 
 
@@ -77,42 +77,43 @@ def _is_text(node: ast.AST) -> bool:
     )
 
 
-def digests(names: Iterable[str]) -> dict[str, str]:
+def digests(names: Iterable[str], package: Path = PACKAGE) -> dict[str, str]:
     """Of the named modules as they are now; those that are gone have none."""
-    found = ((name, _digest_of(name)) for name in names)
-    return {name: digest for name, digest in found if digest is not None}
+    found = {}
+    for name in names:
+        path = package.joinpath(*name.split(".")[1:])
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.is_file():
+                found[name] = _digest_of(file, file.stat().st_mtime_ns)
+                break
+    return found
 
 
 @cache
-def _digest_of(name: str) -> str | None:
-    _, *parts = name.split(".")
-    path = PACKAGE.joinpath(*parts)
-    for candidate in (path / "__init__.py", path.with_suffix(".py")):
-        if candidate.is_file():
-            return substance(candidate.read_text(encoding="utf-8"))
-    return None
+def _digest_of(file: Path, changed_at: int) -> str:
+    return substance(file.read_text(encoding="utf-8"))
 
 
 @cache
-def commit() -> str | None:
+def commit(package: Path = PACKAGE) -> str | None:
     """The commit whose package this is; None where it was changed since, or without git."""
     try:
-        changes = _git("status", "--porcelain", "--", str(PACKAGE))
-        return None if changes else _git("rev-parse", "HEAD")[:DIGITS]
+        changes = _git(package, "status", "--porcelain", "--", ".")
+        return None if changes else _git(package, "rev-parse", "HEAD")[:DIGITS]
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class SourceBook:
     """The states of all stored results."""
 
-    def __init__(self, root: Path) -> None:
-        self.path = root / "sources.json"
+    def __init__(self, root: Path, package: Path = PACKAGE) -> None:
+        self.path, self.package = root / "sources.json", package
         self._lock = threading.Lock()  # jobs end in threads
 
     def read(self) -> dict[str, Sources]:
@@ -124,7 +125,7 @@ class SourceBook:
 
     def note(self, imported: Iterable[str]) -> str:
         """Keep the present state of these modules; its digest, for a record."""
-        sources = Sources(commit(), digests(imported))
+        sources = Sources(commit(self.package), digests(imported, self.package))
         with self._lock:
             self.write({sources.digest: sources, **self.read()})
         return sources.digest

@@ -24,7 +24,8 @@ from latex2mathml.converter import convert
 from rl_training.algorithms import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
+BUILD = ROOT / "build"
+"""Of the site: its source in `docs`, and `site` itself."""
 
 NAMED = {
     "README.md": "index.md",
@@ -115,13 +116,14 @@ def address(path: str) -> str:
 class Staging:
     """Writes pages into the source of the site, and what they link to."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Path) -> None:
+        self.source = source
         self.results = result_anchors((ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8"))
         self.linked: set[str] = set()
         self.failures: list[str] = []
 
     def write(self, place: str, text: str) -> None:
-        path = SOURCE / place
+        path = self.source / place
         path.parent.mkdir(parents=True, exist_ok=True)
         if place.startswith(NOT_SEARCHED):
             text = f"---\nsearch:\n  exclude: true\n---\n\n{text}"
@@ -166,15 +168,15 @@ class Staging:
         """What pages link to and is no page: figures and reports as they are, code as a page."""
         for path in sorted(self.linked):
             place, file = address(path), ROOT / path
-            if (SOURCE / place).exists() or file.is_dir():
+            if (self.source / place).exists() or file.is_dir():
                 continue
             if place.startswith("source/"):
                 code = file.read_text(encoding="utf-8").rstrip()
                 language = CODE.get(file.suffix, "text")
                 self.write(place, f"# {path}\n\n````{language}\n{code}\n````\n")
             else:
-                (SOURCE / place).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, SOURCE / place)
+                (self.source / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, self.source / place)
 
     def results_pages(self) -> list[dict[str, str]]:
         """RESULTS.md with a page of its own for every suite; their titles and places."""
@@ -277,8 +279,8 @@ def settings(results: list[dict[str, str]]) -> dict[str, object]:
     ]
     return {
         "site_name": "rl-training",
-        "docs_dir": SOURCE.name,
-        "site_dir": SITE.name,
+        "docs_dir": "docs",
+        "site_dir": "site",
         "use_directory_urls": False,
         "theme": {
             "name": "material",
@@ -293,11 +295,11 @@ def settings(results: list[dict[str, str]]) -> dict[str, object]:
     }
 
 
-def stage() -> None:
+def stage(build: Path) -> None:
     """Write the source of the site anew."""
-    shutil.rmtree(SOURCE, ignore_errors=True)
-    shutil.rmtree(SITE, ignore_errors=True)
-    staging = Staging()
+    for name in ("docs", "site"):
+        shutil.rmtree(build / name, ignore_errors=True)
+    staging = Staging(build / "docs")
     for path in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"):
         staging.page(path)
     for file in sorted((ROOT / "docs").rglob("*.md")):
@@ -311,36 +313,38 @@ def stage() -> None:
         raise SystemExit("\n".join(staging.failures))
     staging.write(STYLE_FILE, STYLE)
     config = yaml.safe_dump(settings(results), sort_keys=False)
-    (SOURCE.parent / "mkdocs.yml").write_text(config, encoding="utf-8")
+    (build / "mkdocs.yml").write_text(config, encoding="utf-8")
 
 
-def write_search_for_files() -> None:
+def write_search_for_files(site: Path) -> None:
     """Make the search work for a reader who opens the pages from a disk.
 
     Browsers then refuse to fetch the index and to start a worker, but they load programs: the index
     becomes one, and a hidden frame takes the place of the worker.
     """
-    index = (SITE / "search.json").read_text(encoding="utf-8")
-    (SITE / "search.js").write_text(f"var __index = {index};\n", encoding="utf-8")
-    for page in SITE.rglob("*.html"):
+    index = (site / "search.json").read_text(encoding="utf-8")
+    (site / "search.js").write_text(f"var __index = {index};\n", encoding="utf-8")
+    for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         if "</head>" in text and "assets/javascripts/bundle" in text:
             text = text.replace("</head>", f"<script>{WORKER}</script></head>", 1)
             page.write_text(text, encoding="utf-8")
 
 
-def main() -> None:
-    stage()
+def main(build: Path = BUILD) -> None:
+    """Build the site in a folder and follow all its links."""
+    stage(build)
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
-    done = subprocess.run([*command, "--config-file", SOURCE.parent / "mkdocs.yml"], check=False)
+    done = subprocess.run([*command, "--config-file", build / "mkdocs.yml"], check=False)
     if done.returncode:
         raise SystemExit("zensical could not build the site: the reasons stand above")
-    write_search_for_files()
-    pages, found = problems(SITE)
+    site = build / "site"
+    write_search_for_files(site)
+    pages, found = problems(site)
     if found:
         raise SystemExit("\n".join([*found, f"{len(found)} problems in {pages} pages"]))
-    print(f"{pages} pages in {SITE}, every link and anchor leads somewhere")
-    print(f"Look at it with: {sys.executable} -m http.server --directory {SITE}")
+    print(f"{pages} pages in {site}, every link and anchor leads somewhere")
+    print(f"Look at it with: {sys.executable} -m http.server --directory {site}")
 
 
 if __name__ == "__main__":

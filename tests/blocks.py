@@ -105,7 +105,7 @@ def blocks(page: Path) -> list[Block]:
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, cli: Command) -> None:
     """Run a page's blocks and compare what they print."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.syspath_prepend(str(folder))
     shown, last, shortened = "", None, False
     for block in blocks(page):
         if PRINTS.fullmatch(block.mark):

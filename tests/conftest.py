@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import resource
+import runpy
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
-@pytest.fixture
-def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def without_branches() -> Iterator[None]:
     """Updates on the CPU as they are executed on other devices."""
     asking = [
         module
@@ -50,8 +54,119 @@ def no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("rl_training.") and "can_branch_on" in vars(module)
     ]
     assert len(asking) > 3
-    for module in asking:
-        monkeypatch.setattr(module, "can_branch_on", lambda tensor: False)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in asking:
+            patch.setattr(module, "can_branch_on", lambda tensor: False)
+        yield
+
+
+@pytest.fixture
+def no_branches() -> Iterator[None]:
+    with without_branches():
+        yield
+
+
+@pytest.fixture
+def free_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """`free_memory(10**9)`: as many bytes are free on every device, or nobody knows how many."""
+    from rl_training.experiment import memory
+
+    def set_free(amount: int | None) -> None:
+        monkeypatch.setattr(memory, "available_memory", lambda device: amount)
+
+    return set_free
+
+
+@pytest.fixture
+def stacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """`stacking()`: from here on networks are stacked as on a GPU."""
+    from rl_training.models import stacked
+
+    return lambda: monkeypatch.setattr(stacked, "stacking_pays", lambda x: True)
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of random numbers that end within a short run."""
+    from rl_training.runtime import randomness
+
+    monkeypatch.setattr(randomness, "BLOCK", 10)
+
+
+@pytest.fixture
+def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is printed at every step, where it is not shown by a bar."""
+    from rl_training.experiment.console import ProgressConsole
+
+    monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
+
+
+@contextmanager
+def failing_saves(
+    error: Exception, when: Callable[[Path, int], bool] = lambda folder, tick: True
+) -> Iterator[list[int]]:
+    """Saving raises `error` where `when(folder, tick)` holds; yields the ticks of the others."""
+    from rl_training.experiment.checkpoint_store import CheckpointStore
+
+    save, saved = CheckpointStore.save, []
+
+    def failing(store: CheckpointStore, tick: int, *rest: Any) -> Any:
+        if when(store.folder, tick):
+            raise error
+        saved.append(tick)
+        return save(store, tick, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointStore, "save", failing)
+        yield saved
+
+
+@contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """No file of this process can grow beyond `limit` bytes, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on file systems where two folders cannot change their names in one step."""
+    from rl_training.experiment import files
+
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)
+
+
+@pytest.fixture
+def own_names() -> Iterator[None]:
+    """Algorithms and loops that a test registers are forgotten after it."""
+    from rl_training.algorithms.loops import LOOPS
+    from rl_training.experiment.registry import TARGETS
+
+    algorithms, loops = dict(TARGETS), dict(LOOPS)
+    yield
+    TARGETS.clear()
+    TARGETS.update(algorithms)
+    LOOPS.clear()
+    LOOPS.update(loops)
+
+
+@pytest.fixture
+def run_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """`run_script(path, "--seed", 0)`: a program in this process; returns what it prints."""
+
+    def run(path: Path, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+        capsys.readouterr()
+        runpy.run_path(str(path), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,15 +210,14 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def cli(capsys: pytest.CaptureFixture[str]) -> Command:
     """`cli("train", "bc/pendulum", ...)`: the installed command, in this process."""
     from rl_training.cli import main
 
     def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["rl-training", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            main()
+            main([*map(str, arguments)])
         captured = capsys.readouterr()
         return Outcome(int(end.value.code or 0), captured.out, captured.err)
 

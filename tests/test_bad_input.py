@@ -271,7 +271,7 @@ def test_cuda_where_there_is_none(refuses_training: Callable[..., None]) -> None
 def test_compile_without_a_compiler(
     refuses_training: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     refuses_training("awr/pendulum", ["engine=compile"], ("engine:", "C++ compiler"))
 
 
@@ -283,6 +283,8 @@ PYTHON_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"temperature": -1.0}, r"^algo_kwargs\.temperature: "),
     ({"algo_kwargs": {"bta": 1}}, r"^algo_kwargs\.bta: unknown key"),
     ({"algo_kwargs": 3}, r"^algo_kwargs: expected a section"),
+    ({"networks": "nets"}, r"^algo_kwargs\.networks: expected a function, or its name as package"),
+    ({"networks": 3}, r"^algo_kwargs\.networks: expected a function, or its name .*, got 3$"),
     ({"lr_schedule": {"kindd": "x"}}, r"^lr_schedule\.kindd: unknown key"),
     ({"early_stopping": {"patienc": 2}}, r"^early_stopping\.patienc: unknown key"),
     ({"total_updates": "many"}, r"^total_updates: "),
@@ -877,12 +879,12 @@ def newest(run: Path) -> Path:
 
 def rewrite_manifest(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a manifest as an attacker would: with every checksum made right again."""
-    from rl_training.experiment.checkpoint import MANIFEST, _manifest_checksum
+    from rl_training.experiment.checkpoint import MANIFEST, manifest_checksum
 
     path = checkpoint / MANIFEST
     manifest = json.loads(path.read_text(encoding="utf-8"))
     change(manifest)
-    manifest["checksum"] = _manifest_checksum(manifest)
+    manifest["checksum"] = manifest_checksum(manifest)
     path.write_text(json.dumps(manifest), encoding="utf-8")
 
 

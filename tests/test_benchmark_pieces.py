@@ -58,6 +58,19 @@ def test_every_area_names_suites_and_long_runs_say_what_is_asked(tmp_path: Path)
         assert all(verdict.passed is None for verdict in report.verdicts)
 
 
+def test_quick_long_runs_are_short_enough_and_draw_a_curve(tmp_path: Path) -> None:
+    options = Options((0,), True, tmp_path)
+    suites = [load_suite(name) for name in SUITES if name.startswith("field_")]
+    jobs = [job for suite in suites for job in suite.jobs(options) if job.peer is None]
+    assert {job.gpu for job in jobs} == {True, False}
+    for job in jobs:
+        config = job.spec["config"]
+        assert job.gpu == (config["device"] == "cuda")
+        assert 0 < config["eval_interval"] <= config["total_timesteps"]
+        steps = config["algo_kwargs"].get("rollout_length", 1) * config.get("num_envs", 1)
+        assert steps <= config["total_timesteps"]
+
+
 def test_results_of_another_folder_are_taken_over_where_they_are_newer(tmp_path: Path) -> None:
     here, there = (ResultStore(tmp_path / name) for name in ("here", "there"))
     jobs = [Job("suite", name, 0, "module", {}) for name in ("both", "older", "new")]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
-import pytest
-from benchmarks import sources
 from benchmarks.jobs import Records, ResultStore
 from benchmarks.process import ROOT
-from benchmarks.sources import SourceBook, Sources, substance
+from benchmarks.sources import SourceBook, Sources, commit, substance
 
 CODE = '''"""A module."""
 import math  # of numbers
@@ -43,26 +42,27 @@ def test_digests_are_the_same_in_every_python() -> None:
     assert substance(code) == "6fcc02c8cb", "other versions of Python would call every result stale"
 
 
-def test_a_state_names_what_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_names_what_changed_since(tmp_path: Path) -> None:
     package = tmp_path / "rl_training"
     package.mkdir()
     for name in ("__init__", "used", "gone", "foreign"):
         (package / f"{name}.py").write_text(CODE)
-    monkeypatch.setattr(sources, "PACKAGE", package)
-    monkeypatch.setattr(sources, "commit", lambda: "0123456789")
-    sources._digest_of.cache_clear()
-    book = SourceBook(tmp_path / "results")
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a commit -qm first"):
+        subprocess.run(["git", "-C", tmp_path, *command.split()], check=True)
+    book = SourceBook(tmp_path / "results", package)
     code = book.note(["rl_training", "rl_training.used", "rl_training.gone"])
     assert book.note(["rl_training", "rl_training.used", "rl_training.gone"]) == code
     (state,) = book.read().values()
-    assert (state.commit, state.digest, state.changed()) == ("0123456789", code, [])
+    assert re.fullmatch("[0-9a-f]{10}", state.commit or "")
+    assert (state.digest, state.changed(package)) == (code, [])
 
     (package / "used.py").write_text(CODE.replace("3", "4"))
     (package / "foreign.py").write_text("")
     (package / "gone.py").unlink()
-    sources._digest_of.cache_clear()
-    assert state.changed() == ["rl_training.gone", "rl_training.used"]
-    sources._digest_of.cache_clear()  # of the package that is there
+    assert state.changed(package) == ["rl_training.gone", "rl_training.used"]
+    assert commit(package) == state.commit, "asked for once"
+    commit.cache_clear()
+    assert commit(package) is None
 
 
 def test_stored_results_are_read_and_their_states_are_known_by_commit() -> None:

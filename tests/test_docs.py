@@ -261,11 +261,11 @@ def test_the_guides_have_examples_that_run() -> None:
     assert {p.name for p in RUNNING} >= guides | tutorials
 
 
+@pytest.mark.usefixtures("own_names")
 @pytest.mark.parametrize("page", RUNNING, ids=label)
 def test_the_examples_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Command
 ) -> None:
-    monkeypatch.setattr(registry, "_TARGETS", dict(registry._TARGETS))
     run_page(page, tmp_path, monkeypatch, cli)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,7 +69,7 @@ def test_example_runs(
     tmp_path: Path,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_script: Callable[..., str],
 ) -> None:
     options, printed = SHORT[name]
     command = [str(EXAMPLES / name), *options, "--seed", "0"]
@@ -82,9 +82,7 @@ def test_example_runs(
         assert done.returncode == 0, done.stderr
         shown = done.stdout
     else:
-        monkeypatch.setattr(sys, "argv", command)
-        runpy.run_path(command[0], run_name="__main__")
-        shown = capsys.readouterr().out
+        shown = run_script(*command)
     assert list((tmp_path / "runs").glob("*/result.json"))
     for words in printed:
         assert words in shown

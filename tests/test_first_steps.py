@@ -331,7 +331,7 @@ def test_a_module_of_the_current_folder(
     assert (done.returncode, done.stderr) == (0, "")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.syspath_prepend(str(tmp_path / "none"))  # the path is as before after the test
     outcome = cli("train", "mine.yaml", "env_id=nowhere:Reach-v0")
     assert outcome.code == 2
     assert "the module 'nowhere' of 'nowhere:Reach-v0' is not found" in outcome.err

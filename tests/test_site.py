@@ -15,13 +15,9 @@ from rl_training import ManagedAlgorithm
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_site_is_built_with_every_page_a_reference_and_a_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_site_is_built_with_every_page_a_reference_and_a_search(tmp_path: Path) -> None:
     """One test, because it takes seconds: the build fails where a link leads nowhere."""
-    monkeypatch.setattr(build_site, "SOURCE", tmp_path / "docs")
-    monkeypatch.setattr(build_site, "SITE", tmp_path / "site")
-    build_site.main()
+    build_site.main(tmp_path)
     site = tmp_path / "site"
     pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     wanted = {build_site.address(p.relative_to(ROOT).as_posix()) for p in ROOT.glob("docs/**/*.md")}
@@ -92,9 +88,8 @@ def test_broken_links_anchors_and_requests_are_found(tmp_path: Path) -> None:
         assert any(words in line and line.startswith("b.html") for line in found), words
 
 
-def test_a_link_to_nothing_in_a_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    staging = build_site.Staging()
-    monkeypatch.setattr(staging, "write", lambda place, text: None)
+def test_a_link_to_nothing_in_a_page_is_refused(tmp_path: Path) -> None:
+    staging = build_site.Staging(tmp_path)
     staging.page("docs/data.md", text="[a](gone.md) [b](../benchmarks/RESULTS.md#nothing) [c](x:y)")
     assert len(staging.failures) == 2
 

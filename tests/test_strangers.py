@@ -15,7 +15,7 @@ import yaml
 
 from rl_training import BC, MBPO, ManagedAlgorithm, load, load_transition_dataset
 from rl_training.data.convert import save_dataset
-from rl_training.experiment.checkpoint import MANIFEST, _manifest_checksum
+from rl_training.experiment.checkpoint import MANIFEST, manifest_checksum
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.tracking import resume_command
 from rl_training.experiment.trust import modules_named, refuse_unknown_modules
@@ -46,7 +46,7 @@ def rename_environment(run: Path, env_id: str) -> None:
     for path in run.glob(f"checkpoints/*/{MANIFEST}"):
         manifest = json.loads(path.read_text())
         manifest["config"]["env_id"] = env_id
-        manifest["checksum"] = _manifest_checksum(manifest)
+        manifest["checksum"] = manifest_checksum(manifest)
         path.write_text(json.dumps(manifest))
     config = yaml.safe_load((run / "config.yaml").read_text())
     # scripted data belong to one environment id, so the renamed run gets some of its own

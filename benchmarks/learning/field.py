@@ -98,7 +98,7 @@ class Field:
         config = {key: job.spec["config"][key] for key in keys if key in job.spec["config"]}
         if "game" in config.get("env_kwargs", {}):
             config["algo_kwargs"] = job.spec["config"]["algo_kwargs"]
-        starts = peer_inputs(options, 10)
+        starts = peer_inputs(options, job.spec["config"]["eval_episodes"])
         starts["reset_seeds"] = starts["reset_seeds"][: self.episodes]
         return replace(
             job,
@@ -110,8 +110,9 @@ class Field:
         )
 
     def _job(self, options: Options, run: Run, seed: int) -> Job:
-        steps = {"total_timesteps": 300, "eval_interval": 0, "eval_episodes": 1}
-        quick_knobs = {"learning_starts": 200} if run.config.split("/")[0] != "ppo" else {}
+        steps = {"total_timesteps": 300, "eval_interval": 150, "eval_episodes": 1}
+        on_policy = run.config.startswith("ppo/")
+        quick_knobs = {"rollout_length": 8} if on_policy else {"learning_starts": 200}
         config = on_gpu(run.config, options, run.changes, steps, None)
         config["algo_kwargs"] |= {**run.knobs, **(quick_knobs if options.quick else {})}
         config |= {"checkpoint_minutes": 10.0}
@@ -122,7 +123,8 @@ class Field:
             spec["prior"] = dict(run.prior)
         if run.sabotage is not None:
             spec["sabotage"] = run.sabotage
-        job = Job(self.name, run.job, seed, TRAIN, spec, cost=3600, timeout=10 * 3600.0, gpu=True)
+        gpu = config["device"] != "cpu"
+        job = Job(self.name, run.job, seed, TRAIN, spec, cost=3600, timeout=10 * 3600.0, gpu=gpu)
         root = options.scratch if options.quick else UNFINISHED
         folder = root / self.name / f"{job.key}-{job.config_hash}"
         return replace(job, inputs={"folder": str(folder), "minutes": options.minutes})

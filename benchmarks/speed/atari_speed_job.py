@@ -146,6 +146,7 @@ def sb3_model(config: TrainConfig, seed: int = 0) -> Any:
         gradient_steps=max(1, round(ratio * config.num_envs)),
         target_update_interval=round(own["target_update_interval"] / ratio),
         exploration_final_eps=own["epsilon_end"],
+        n_steps=own["n_step"],
         **shared,
     )
 

@@ -9,12 +9,15 @@ from typing import Any
 from benchmarks import gates
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, Records
-from benchmarks.learning.shared import EVAL_SEED
+from benchmarks.learning.shared import EVAL_SEED, peer_inputs
 from benchmarks.markdown import number, table
+from benchmarks.peers.environment import CONTRIB
 from benchmarks.speed.ratios import only
 from benchmarks.suites import Options, Section, Suite
 
 NAME, MODULE = "device_envs", "benchmarks.speed.device_envs_job"
+PEER = "benchmarks.peers.sb3_minutes_job"
+EPISODES = 20
 
 
 @dataclass(frozen=True)
@@ -22,17 +25,17 @@ class Rate:
     """A throughput: whole training included, and the least environment steps per second."""
 
     config: str
-    steps: int
     least: float | None = None
 
 
 RATES = {
-    "ppo-cartpole": Rate("ppo/cartpole_torch", 40_000_000),
-    "ppo-hopper": Rate("ppo/hopper_warp", 8_000_000, 300_000),
-    "ppo-halfcheetah": Rate("ppo/halfcheetah_warp", 16_000_000, 700_000),
-    "ppo-ant": Rate("ppo/ant_warp", 4_000_000),
-    "sac-halfcheetah": Rate("sac/halfcheetah_warp", 500_000),
+    "ppo-hopper": Rate("ppo/hopper_warp", 300_000),
+    "ppo-halfcheetah": Rate("ppo/halfcheetah_warp", 700_000),
+    "ppo-ant": Rate("ppo/ant_warp"),
+    "sac-halfcheetah": Rate("sac/halfcheetah_warp"),
+    "ppo-cartpole": Rate("ppo/cartpole_torch"),
 }
+MEASURED_SECONDS, TURN_SECONDS = 15.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,16 @@ GOALS = {
 
 @dataclass(frozen=True)
 class Together:
-    """Seeds of one config at once: worlds of each, and environment steps of each."""
+    """Seeds of one config at once, and worlds of each."""
 
     config: str
     num_envs: int
-    steps: int
 
 
 SEEDS, MOST_TIMES = 16, 4.0
 TOGETHER = {
-    "ppo-cartpole": Together("ppo/cartpole_torch", 256, 2_000_000),
-    "ppo-halfcheetah": Together("ppo/halfcheetah_warp", 512, 500_000),
+    "ppo-cartpole": Together("ppo/cartpole_torch", 256),
+    "ppo-halfcheetah": Together("ppo/halfcheetah_warp", 512),
 }
 RESUMED = ("ppo/hopper_warp", "ppo/ant_warp", "sac/halfcheetah_warp", "ppo/cartpole_torch")
 MODELS = ("InvertedPendulum", "Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")
@@ -73,10 +75,10 @@ MOST_DIFFERENCE = 1e-4
 def device_envs_jobs(options: Options) -> list[Job]:
     quick, jobs = options.quick, []
     for name, rate in RATES.items():
-        spec = {"what": "rate", "config": rate.config, "steps": rate.steps, "quick": quick}
+        spec = {"what": "rate", "config": rate.config, "seconds": MEASURED_SECONDS, "quick": quick}
         jobs.append(Job(NAME, f"rate-{name}", 0, MODULE, spec, cost=60, gpu=True))
     for name, together in TOGETHER.items():
-        sizes = {"num_envs": together.num_envs, "steps": together.steps, "seeds": SEEDS}
+        sizes = {"num_envs": together.num_envs, "seconds": TURN_SECONDS, "seeds": SEEDS}
         spec = {"what": "seeds", "config": together.config, "quick": quick, **sizes}
         jobs.append(Job(NAME, f"seeds-{name}", 0, MODULE, spec, cost=60, gpu=True))
     for name, goal in GOALS.items():
@@ -85,12 +87,13 @@ def device_envs_jobs(options: Options) -> list[Job]:
                 "what": "goal",
                 "config": goal.config,
                 "minutes": 0.1 if quick else goal.minutes,
-                "episodes": 2 if quick else 20,
+                "episodes": 2 if quick else EPISODES,
                 "eval_seed": EVAL_SEED,
                 "quick": quick,
             }
             cost = 60 * goal.minutes + 60
             jobs.append(Job(NAME, f"goal-{name}", seed, MODULE, spec, cost=cost, gpu=True))
+            jobs.append(_peer_job(options, name, goal, seed))
     for config in RESUMED:
         spec = {"what": "resume", "config": config, "quick": quick}
         name = config.replace("/", "-")
@@ -98,6 +101,18 @@ def device_envs_jobs(options: Options) -> list[Job]:
     spec = {"what": "models", "models": list(MODELS), "worlds": 16, "steps": 10}
     jobs.append(Job(NAME, "models", 0, MODULE, spec, cost=120, gpu=True))
     return jobs
+
+
+def _peer_job(options: Options, name: str, goal: Goal, seed: int) -> Job:
+    """Stable-Baselines3 on the CPU for the same time, which needs no GPU."""
+    algo, _, task = name.partition("-")
+    env_id = {"halfcheetah": "HalfCheetah-v5", "ant": "Ant-v5"}[task]
+    minutes = 0.1 if options.quick else goal.minutes
+    spec = {"algo": algo, "env_id": env_id, "minutes": minutes, "eval_seed": EVAL_SEED}
+    starts = peer_inputs(options, 5)
+    starts["reset_seeds"] = starts["reset_seeds"][:EPISODES]
+    cost = 60 * goal.minutes + 60
+    return Job(NAME, f"peer-{name}", seed, PEER, spec, inputs=starts, peer=CONTRIB, cost=cost)
 
 
 def device_envs_report(records: Records, _: Path) -> Section:
@@ -134,7 +149,9 @@ def device_envs_report(records: Records, _: Path) -> Section:
         values = [result["return_mean"]] if result else []
         verdict = gates.at_least(title, values, goal.least)
         verdicts.append(verdict)
-        cells = [number(result.get("return_mean")), number(result.get("env_steps"))]
+        peer = found(f"peer-{name}")
+        both = (result, peer)
+        cells = [number(r.get(key)) for r in both for key in ("return_mean", "env_steps")]
         goals.append([title, *cells, number(goal.least), verdict.text])
     resumed = []
     for config in RESUMED:
@@ -165,8 +182,10 @@ def device_envs_report(records: Records, _: Path) -> Section:
             table(("config", "worlds", "env steps/s", "simulation alone", "gate", ""), rates),
             "Seeds that are trained at once, beside one of them in a run of its own:",
             table(("run", "times the time of one", "gate", ""), together),
-            "Mean return of the last policy over 20 episodes in Gymnasium's CPU environment:",
-            table(("run", "return", "env steps", "gate", ""), goals),
+            f"Mean return of the last policy over {EPISODES} episodes in Gymnasium's CPU "
+            "environment. Beside it Stable-Baselines3 with its defaults on the CPU of the same "
+            "machine for the same time, PPO with eight environments in processes:",
+            table(("run", "return", "env steps", "its return", "its steps", "gate", ""), goals),
             "A run that is killed half-way and resumed beside one that is not:",
             table(("config", "equal parameters", ""), resumed),
             "Largest difference from CPU MuJoCo, relative where numbers are above 1, over 10 steps "

@@ -26,6 +26,9 @@ from rl_training.runtime.callbacks import StepEvent
 
 QUICK = {"num_envs": 64, "engine": "eager"}
 """On any device: does it run?"""
+BUDGET, CHUNK = 10**10, 20
+"""Environment steps that no measurement reaches, and steps of each world between two looks at the
+clock."""
 
 
 def config_of(request: Request, **changes: Any) -> TrainConfig:
@@ -46,28 +49,33 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def measured(clock: Any, loop: Any, steps: int) -> tuple[int, float]:
-    """Environment steps of `loop`, about `steps`, and the seconds that `clock` takes for them,
-    after it has captured and compiled."""
+def measured(clock: Any, loop: Any, worlds: int, seconds: float) -> tuple[int, float]:
+    """Environment steps of `loop`, of so many worlds, in about so many seconds that `clock` moves,
+    and the seconds, after it has captured and compiled."""
     while loop.progress.updates == 0:
         clock.advance(1)
-    clock.advance(steps // 10)
+    _moved(clock, loop, worlds, seconds / 10)
+    return _moved(clock, loop, worlds, seconds)
+
+
+def _moved(clock: Any, loop: Any, worlds: int, seconds: float) -> tuple[int, float]:
     wait()
     began, before = time.monotonic(), loop.progress.env_steps
-    clock.advance(steps)
-    wait()
+    while time.monotonic() - began < seconds:
+        clock.advance(CHUNK * worlds)
+        wait()
     return loop.progress.env_steps - before, time.monotonic() - began
 
 
 def rate(request: Request) -> dict[str, Any]:
     """Environment steps per second, of training and of the simulation alone."""
-    steps = 2_000 if request.spec["quick"] else request.spec["steps"]
-    config = config_of(request, total_timesteps=100 * steps)
+    seconds = 0.5 if request.spec["quick"] else request.spec["seconds"]
+    config = config_of(request, total_timesteps=BUDGET)
     spaces = task_spaces(config)
     algorithm = build_algorithm(config, spaces)
     with run_scope(config, spaces):
         loop: Any = build_loop(config, algorithm)
-        taken, seconds = measured(loop, loop, steps)
+        taken, seconds = measured(loop, loop, config.num_envs, seconds)
         alone = simulation_rate(loop.experience.collector)
         notes = list(loop.link.notes)
         loop.close()
@@ -83,11 +91,10 @@ def rate(request: Request) -> dict[str, Any]:
 
 
 def seeds(request: Request) -> dict[str, Any]:
-    """Seconds of equally many steps of one seed and of several at once."""
+    """Seconds per step of one seed and of several at once."""
     spec, quick = request.spec, request.spec["quick"]
-    count, steps = (3, 512) if quick else (spec["seeds"], spec["steps"])
-    budget = (4 if quick else 100) * steps
-    config = config_of(request, total_timesteps=budget)
+    count, turn = (3, 0.5) if quick else (spec["seeds"], spec["seconds"])
+    config = config_of(request, total_timesteps=BUDGET)
     config = config.replace(num_envs=16 if quick else spec["num_envs"])
     spaces, together = task_spaces(config), config.replace(seeds=list(range(count)))
     with run_scope(config, spaces):
@@ -98,7 +105,7 @@ def seeds(request: Request) -> dict[str, Any]:
         best = [float("inf")] * 2
         for _ in range(1 if quick else 3):  # by turns, because others may use the card
             for i, (moved, counted) in enumerate(((loop, loop), (clock, first))):
-                taken, spent = measured(moved, counted, steps // 3)
+                taken, spent = measured(moved, counted, config.num_envs, turn)
                 best[i] = min(best[i], spent / taken)
         loop.close()
         first.close()

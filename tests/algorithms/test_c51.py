@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.c51 import c51_loss, c51_projection
+from rl_training.algorithms.c51 import C51Algorithm, c51_loss, c51_projection
 from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.registry import register
 from rl_training.models.architecture import Architecture
 from rl_training.models.noisy import NoisyMLP
 
@@ -134,25 +135,30 @@ def noisy(net, x, noise):
     return mlp_forward(layers, x)
 
 
+class NotedNoise(C51Algorithm):
+    """Keeps the numbers that its noisy networks take."""
+
+    drawn = []
+
+    def normal(self, *shape):
+        self.drawn.append(super().normal(*shape).double())
+        return self.drawn[-1]
+
+
+@pytest.mark.usefixtures("own_names")
 @each("double", [False, True])
 @each("dueling", [False, True])
 @each("weighted", [False, True])
 @each("is_noisy", [False, True])
-def test_update_equals_the_papers_steps(double, dueling, weighted, is_noisy, monkeypatch):
+def test_update_equals_the_papers_steps(double, dueling, weighted, is_noisy):
+    register("noted_c51", NotedNoise)
     knobs = {"num_atoms": 5, "value_range": (-2.0, 3.0), "lr": 1e-2, "target_update_interval": 3}
-    learner = learner_for("c51", double=double, dueling=dueling, noisy=is_noisy, **knobs).double()
+    knobs |= {"double": double, "dueling": dueling, "noisy": is_noisy}
+    learner = learner_for("noted_c51", **knobs).double()
     disagree(learner)
     online, target = copy.deepcopy(learner.network), copy.deepcopy(learner.target_network)
     optimizer = torch.optim.Adam(online.parameters(), lr=1e-2)
-    drawn = []
-    if is_noisy:
-        rng = np.random.default_rng(5)
-
-        def normal(*shape):
-            drawn.append(rng.normal(size=shape))
-            return torch.from_numpy(drawn[-1])
-
-        monkeypatch.setattr(learner, "normal", normal)
+    drawn = learner.drawn
     atoms, rows = np.linspace(-2.0, 3.0, 5), np.arange(16)
     for step in range(1, 8):
         drawn.clear()
@@ -161,7 +167,7 @@ def test_update_equals_the_papers_steps(double, dueling, weighted, is_noisy, mon
         metrics = learner.step(batch)
         # one for the target network, one for the online network's choice, one for the loss
         assert len(drawn) == (2 + double) * is_noisy
-        noise = [*drawn] if is_noisy else [None] * 3
+        noise = [x.numpy() for x in drawn] if is_noisy else [None] * 3
         logits = logits_of(target, batch.next_obs, noise[0])
         judge = logits_of(before, batch.next_obs, noise[1]) if double else logits
         q = (softmax(np.swapaxes(judge, 1, 2)) * atoms).sum(-1)
@@ -203,7 +209,14 @@ def test_finds_the_distribution_of_a_skewed_reward():
 
 @each(
     ("key", "value"),
-    [*VALUE_BAD_KNOBS, ("num_atoms", 1), ("value_range", [1.0, 1.0]), ("noise_scale", 0.0)],
+    [
+        *VALUE_BAD_KNOBS,
+        ("num_atoms", 1),
+        ("value_range", [1.0, 1.0]),
+        ("value_range", [1.0]),
+        ("value_range", [0.0, 1.0, 2.0]),
+        ("noise_scale", 0.0),
+    ],
 )
 def test_bad_knobs(key, value):
     assert_rejects("c51", key, value)

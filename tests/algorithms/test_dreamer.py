@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -41,10 +41,17 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(networks.SIZES, "tiny", SMALL)
 
 
-def learner(spaces: Spaces, **knobs: Any) -> DreamerAlgorithm:
+Learner = TypeVar("Learner", bound=DreamerAlgorithm)
+
+
+def learner(
+    spaces: Spaces,
+    kind: type[Learner] = DreamerAlgorithm,
+    **knobs: Any,  # type: ignore[assignment]
+) -> Learner:
     torch.manual_seed(0)
     given = {"size": "tiny", "rollout_length": 3, "lr": 1e-3, "lr_warmup": 1, **knobs}
-    return DreamerAlgorithm(spaces, DreamerParams(**given))
+    return kind(spaces, DreamerParams(**given))
 
 
 def sequences(spaces: Spaces, rows: int = 3, steps: int = 6, seed: int = 0) -> SequenceBatch:
@@ -82,25 +89,28 @@ def test_every_term_has_one_weight_and_moves_the_weights(spaces: Spaces) -> None
     assert algorithm.last_stoch.shape == (3, 6, SMALL.latents)
 
 
-def test_a_weight_is_that_of_its_knob(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The total is the weighted sum of the terms, and nothing else."""
-    algorithm = learner(BOX, dynamics_scale=0.7, representation_scale=0.2, replay_value_scale=0.4)
-    knobs = {"dynamics_loss": 0.7, "representation_loss": 0.2, "replay_value_loss": 0.4}
-    totals = []
-    minimize = algorithm.minimize
+class NotedTotal(DreamerAlgorithm):
+    """Keeps what it minimises."""
 
-    def noted(loss: Any, *names: str) -> Any:
+    total: torch.Tensor
+
+    def minimize(self, loss: Any, *names: str, **options: Any) -> Any:
         def kept() -> Any:
             found = loss()
-            totals.append(found.total.detach())
+            self.total = found.total.detach()
             return found
 
-        return minimize(kept, *names)
+        return super().minimize(kept, *names, **options)
 
-    monkeypatch.setattr(algorithm, "minimize", noted)
+
+def test_a_weight_is_that_of_its_knob() -> None:
+    """The total is the weighted sum of the terms, and nothing else."""
+    scales = {"dynamics_scale": 0.7, "representation_scale": 0.2, "replay_value_scale": 0.4}
+    algorithm = learner(BOX, NotedTotal, **scales)
+    knobs = {"dynamics_loss": 0.7, "representation_loss": 0.2, "replay_value_loss": 0.4}
     metrics = algorithm.step(sequences(BOX))
     expected = sum(knobs.get(name, 1.0) * float(metrics[name]) for name in TERMS)
-    assert float(totals[0]) == pytest.approx(expected, rel=1e-5)
+    assert float(algorithm.total) == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_is_expected_without_sight() -> None:
@@ -166,9 +176,12 @@ def test_the_divergences_move_their_own_side() -> None:
 
 
 @torch.enable_grad()
-def familiar(spaces: Spaces) -> DreamerAlgorithm:
+def familiar(
+    spaces: Spaces,
+    kind: type[Learner] = DreamerAlgorithm,  # type: ignore[assignment]
+) -> Learner:
     """After some updates, so that no head is at zero and the slow critic lags behind."""
-    algorithm = learner(spaces, free_nats=0.2, horizon=10.0)
+    algorithm = learner(spaces, kind, free_nats=0.2, horizon=10.0)
     for seed in range(4):
         algorithm.step(sequences(spaces, seed=seed))
     return algorithm
@@ -293,41 +306,40 @@ def test_the_value_on_real_sequences_by_hand() -> None:
             assert float(found[row, t]) == pytest.approx(error, rel=1e-4)
 
 
-def test_returns_set_their_scale_and_the_replay_s_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = familiar(BOX)
-    inside, trusted = [], []
-    own, on_replay = algorithm._inside, algorithm._replay_value_loss
+class NotedParts(DreamerAlgorithm):
+    """Keeps what was learned inside, and the values that the replay's returns trust."""
 
-    def noted(dreamt: Imagination) -> Any:
-        inside.append(own(dreamt))
-        return inside[-1]
+    inside: Any
+    trusted: torch.Tensor
 
-    def noted_too(features: Any, batch: Any, goes_on: Any, imagined: torch.Tensor) -> Any:
-        trusted.append(imagined)
-        return on_replay(features, batch, goes_on, imagined)
+    def _inside(self, dreamt: Imagination) -> Any:
+        self.inside = super()._inside(dreamt)
+        return self.inside
 
-    monkeypatch.setattr(algorithm, "_inside", noted)
-    monkeypatch.setattr(algorithm, "_replay_value_loss", noted_too)
+    def _replay_value_loss(self, *given: Any) -> Any:
+        self.trusted = given[-1]
+        return super()._replay_value_loss(*given)
+
+
+def test_returns_set_their_scale_and_the_replay_s_value() -> None:
+    algorithm = familiar(BOX, NotedParts)
     before = float(algorithm.return_range)
     algorithm.step(sequences(BOX, seed=9))
-    loss, returns = inside[0]
+    loss, returns = algorithm.inside
     assert torch.equal(algorithm.return_range, loss.metrics["return_range"])
     assert float(algorithm.return_range) != before
-    assert torch.equal(trusted[0], returns[0].view(3, 6))
+    assert torch.equal(algorithm.trusted, returns[0].view(3, 6))
 
 
+@pytest.mark.usefixtures("no_branches")
 def test_an_update_asks_nothing() -> None:
     algorithm = learner(CATCH)
     logs = []
-    with pytest.MonkeyPatch.context() as patch:
-        from rl_training.algorithms import base
-
-        patch.setattr(base, "can_branch_on", lambda tensor: False)
-        algorithm.step(sequences(CATCH))
-        for seed in (1, 2):
-            with OperationLog() as log:
-                algorithm.step(sequences(CATCH, seed=seed))
-            logs.append(log.operations)
+    algorithm.step(sequences(CATCH))
+    for seed in (1, 2):
+        with OperationLog() as log:
+            algorithm.step(sequences(CATCH, seed=seed))
+        logs.append(log.operations)
     # the first operations make the batch
     assert not [op for op, _ in logs[0] if op in HOST_SYNCS]
     assert logs[0] == logs[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -41,30 +40,29 @@ def test_outputs_and_gradients(rows: int, trained: int) -> None:
     np.testing.assert_allclose(to_bias, g.sum(1, keepdims=True), rtol=1e-4, atol=1e-4)
 
 
-def test_many_rows_are_taken_in_pieces_also_of_several_agents(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bmm, shapes = torch.bmm, []
+class Products(TorchDispatchMode):  # type: ignore[misc]
+    """Notes the shape of the first factor of every batched product."""
 
-    def noted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        shapes.append(tuple(a.shape))
-        return bmm(a, b)
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: list[tuple[int, ...]] = []
 
-    monkeypatch.setattr(torch, "bmm", noted)
+    def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "bmm" in str(op):
+            self.shapes.append(tuple(args[0].shape))
+        return op(*args, **(kwargs or {}))
+
+
+def test_many_rows_are_taken_in_pieces_also_of_several_agents() -> None:
     x, y = torch.randn(4, 2, 2 * TALL, 3), torch.randn(4, 2, 2 * TALL, 5)
-    found = torch.vmap(product_over_rows)(x, y)
-    assert shapes == [(2 * 2 * TALL // PIECE, 3, PIECE)]
+    with Products() as products:
+        found = torch.vmap(product_over_rows)(x, y)
+    # one product of the pieces of all agents
+    assert products.shapes == [(4 * 2 * 2 * TALL // PIECE, 3, PIECE)]
     torch.testing.assert_close(found, x.transpose(2, 3) @ y, rtol=1e-4, atol=1e-3)
 
 
 def test_a_single_output_is_no_matrix_product_on_a_cpu() -> None:
-    class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        seen = 0
-
-        def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.seen += "bmm" in str(op)
-            return op(*args, **(kwargs or {}))
-
     generator = torch.Generator().manual_seed(0)
     for width, expected in ((1, 0), (2, 3)):  # forward, and two in the backward pass
         x, weight, bias = (
@@ -72,10 +70,10 @@ def test_a_single_output_is_no_matrix_product_on_a_cpu() -> None:
             for shape in ((3, 5, 4), (3, 4, width), (3, 1, width))
         )
         upstream = torch.randn(3, 5, width, dtype=torch.float64, generator=generator)
-        with Products() as products:  # type: ignore[no-untyped-call]
+        with Products() as products:
             out = member_linear(x, weight, bias)
             found = torch.autograd.grad(out, (x, weight, bias), upstream)
-        assert products.seen == expected
+        assert len(products.shapes) == expected
         plain = torch.einsum("mbi,mio->mbo", x, weight) + bias
         torch.testing.assert_close(out, plain)
         for own, other in zip(

@@ -412,7 +412,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         lambda: SAC("Pendulum-v1", architecture="simba", hidden_sizes=[8, 4]),
     )
     refused(
-        "simbav2 has critics of Box actions alone",
+        "simbav2 has critics only for Box actions",
         lambda: SAC("CartPole-v1", architecture="simbav2"),
     )
     refused(

@@ -6,13 +6,12 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import rl_training
 from rl_training import ManagedAlgorithm, learn_seeds
-from rl_training.algorithms import base, optim
 from rl_training.experiment.registry import algorithm_class, algorithm_names
+from tests.conftest import without_branches
 
 from ..contract.small_runs import small_config
 from .helpers import BOX, make_learner, random_batch, weights_of
@@ -35,9 +34,7 @@ def test_offline_algorithms_with_a_policy_have_it() -> None:
     )
 
 
-def test_the_average_acts_and_the_policy_learns_as_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_average_acts_and_the_policy_learns_as_without_it() -> None:
     """Its first weights are a plain mean; planted: those of a fixed rate from the start differ."""
     for algo in AVERAGING:
         plain, learner = (make_learner(algo, policy_average=rate) for rate in (0.0, RATE))
@@ -48,9 +45,7 @@ def test_the_average_acts_and_the_policy_learns_as_without_it(
             for one in (plain, learner):
                 torch.manual_seed(t)
                 one.step(batch)
-            with monkeypatch.context() as patch:  # as in a graph, where nothing may be asked
-                for module in (base, optim):
-                    patch.setattr(module, "can_branch_on", lambda _: False)
+            with without_branches():  # as in a graph, where nothing may be asked
                 torch.manual_seed(t)
                 captured.step(batch)
             now = weights_of(learner.policy)

@@ -252,6 +252,14 @@ def test_densities_are_those_of_the_actions_as_drawn() -> None:
     assert bool((algorithm.actor.sample(obs).abs() <= 1.0).all())
 
 
+def test_the_first_actions_have_the_initial_standard_deviation() -> None:
+    policy = make_learner("ppo", BOX, initial_std=0.25).actor
+    obs = torch.zeros(20_000, BOX.obs_dim)
+    torch.manual_seed(0)
+    drawn = policy.draw(obs)[0] - policy.mean(obs)
+    assert drawn.std(0).detach().numpy() == pytest.approx(0.25, rel=0.03)
+
+
 def test_the_rollout_holds_what_was_drawn_and_the_environment_gets_it_clipped() -> None:
     config = small_config("ppo", "box", total_timesteps=64)
     algorithm = build_algorithm(config, env_spaces(config.env_id))

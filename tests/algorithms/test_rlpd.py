@@ -96,7 +96,7 @@ def test_a_round_is_many_critic_updates_and_one_policy_step(slices, backup_entro
 
 def test_members_are_drawn_evenly_without_repetition():
     learner = make_learner("rlpd", num_critics=5, num_min_critics=2)
-    drawn = learner._drawn_members(4000)
+    drawn = learner.drawn_members(4000)
     assert drawn.shape == (4000, 2)
     pairs = Counter(tuple(sorted(row)) for row in drawn.tolist())
     assert set(pairs) == set(itertools.combinations(range(5), 2))
@@ -113,7 +113,7 @@ def test_the_target_asks_the_drawn_members_and_no_other():
         torch.manual_seed(3)
         if spoil:
             copied.normal(16, BOX.action_dim)
-            drawn = copied._drawn_members(1)[0].tolist()
+            drawn = copied.drawn_members(1)[0].tolist()
             others = [i for i in range(6) if i not in drawn]
             for member in others:
                 copied.target_critics.net.biases[-1].data[member] = -1e6

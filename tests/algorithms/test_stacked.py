@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.execution import batching
 from rl_training.models import (
@@ -14,29 +16,28 @@ from rl_training.models import (
     TanhGaussianPolicy,
     ValueNetwork,
     frozen_copy,
-    stacked,
     stacked_forward,
 )
 
 HIDDEN = (16, 16)
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many networks each stack held; stacking as on a GPU."""
-    monkeypatch.setattr(stacked, "_stacking_pays", lambda x: True)
-    stack, sizes = stacked._stacked_outputs, []
+class Products(TorchDispatchMode):  # type: ignore[misc]
+    """Notes how many networks every batched product takes."""
 
-    def counted(some: Any) -> Any:
-        sizes.append(len(some))
-        return stack(some)
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: list[int] = []
 
-    monkeypatch.setattr(stacked, "_stacked_outputs", counted)
-    return sizes
+    def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "bmm" in str(op):
+            self.sizes.append(args[-1].shape[0])
+        return op(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("several_agents", [False, True])
-def test_results_and_gradients(asked: list[int], several_agents: bool) -> None:
+def test_results_and_gradients(stacking: Callable[[], None], several_agents: bool) -> None:
+    stacking()
     torch.manual_seed(0)
     policy = TanhGaussianPolicy(5, 2, HIDDEN, state_dependent_std=False)
     value, critics = ValueNetwork(5, HIDDEN), EnsembleCritic(3, 5, 2, HIDDEN)
@@ -61,13 +62,14 @@ def test_results_and_gradients(asked: list[int], several_agents: bool) -> None:
         return torch.autograd.grad(total, trained)
 
     alone = tuple(call.compute() for call in calls())
-    if several_agents:
-        with batching(2):
+    with Products() as products:
+        if several_agents:
+            with batching(2):
+                results = stacked_forward(*calls())
+        else:
             results = stacked_forward(*calls())
-        assert asked == [3, 2]
-    else:
-        results = stacked_forward(*calls())
-        assert asked == [5]
+    # policy, value and three critics; three target critics and the value of the next states
+    assert products.sizes == ([5] * 3 + [4] * 3 if several_agents else [9] * 3)
     assert not results[3].requires_grad
     assert not results[4].requires_grad
     for one, other in zip(alone[1:], results[1:], strict=True):
@@ -77,17 +79,20 @@ def test_results_and_gradients(asked: list[int], several_agents: bool) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_other_widths_are_answered_one_by_one(asked: list[int]) -> None:
+def test_other_widths_are_answered_one_by_one(stacking: Callable[[], None]) -> None:
+    stacking()
     policy, value = CategoricalPolicy(4, 3, (8, 8)), ValueNetwork(4, (8,))
     obs = torch.randn(6, 4)
-    log_probs, values = stacked_forward(policy.deferred(obs), value.deferred(obs))
-    assert not asked
+    with Products() as products:
+        log_probs, values = stacked_forward(policy.deferred(obs), value.deferred(obs))
+    assert not products.sizes
     torch.testing.assert_close(log_probs, policy(obs))
     torch.testing.assert_close(values, value(obs))
 
 
-def test_on_the_cpu_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacked, "_stacked_outputs", lambda some: pytest.fail("stacked"))
+def test_on_the_cpu_nothing_is_copied() -> None:
     policy, value = CategoricalPolicy(4, 3, (8,)), ValueNetwork(4, (8,))
     obs = torch.randn(6, 4)
-    stacked_forward(policy.deferred(obs), value.deferred(obs))
+    with Products() as products:
+        stacked_forward(policy.deferred(obs), value.deferred(obs))
+    assert not products.sizes

@@ -7,7 +7,6 @@ import pickle
 import re
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +102,8 @@ def test_a_name_is_written_once_outside_its_own_files() -> None:
     assert mentions == {name: ["algorithms/__init__.py"] for name in algorithms.BUILT_IN}
 
 
-@pytest.fixture
-def forgotten() -> Iterator[None]:
-    """Names that a test enters are gone after it."""
-    before = dict(registry._TARGETS)
-    yield
-    registry._TARGETS.clear()
-    registry._TARGETS.update(before)
-
-
 def test_third_parties_can_register(
-    forgotten: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    own_names: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     registry.register("bc_twin", "rl_training.algorithms.bc:BCAlgorithm")
     assert registry.algorithm_class("bc_twin").name() == "BC"

@@ -18,7 +18,6 @@ from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment import files
 from rl_training.experiment.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
@@ -194,11 +193,14 @@ def _killed_while_saving(data: TransitionDataset, target: str, operations: int) 
 
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_kill_never_costs_a_minari_data_set(
-    exchanges: bool, arrays: dict[str, Any], box_spaces: Spaces, monkeypatch: pytest.MonkeyPatch
+    exchanges: bool,
+    arrays: dict[str, Any],
+    box_spaces: Spaces,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Killed at any file operation of an overwrite: the old data or the new ones are there."""
     if not exchanges:
-        monkeypatch.setattr(files, "exchange", lambda one, other: False)
+        request.getfixturevalue("no_exchange")
     old = load_transition_dataset(arrays, spaces=box_spaces)
     new = dataclasses.replace(old, rewards=old.rewards * np.float32(2.0))
     save_dataset(old, "minari:toy/b-v0")

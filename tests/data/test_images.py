@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path) -> None:
         (plain, CATCH, r"uint8 of the shape \(9, 11, 3\) per row, but the task has images \(16"),
         (with_("next_observations", plain["observations"][:, :8]), None, r"shape \(8, 11, 3\) per"),
         (with_("observations", plain["observations"] / 255.0), None, r"reshape it"),
-        (with_("action_mask", np.ones((40, 3), bool)), None, "masks are for vectors alone"),
+        (with_("action_mask", np.ones((40, 3), bool)), None, "masks need vector observations"),
         ({**named, "observations": two}, None, "there are 2 images, camera and left"),
         (
             {**named, "observations": {"camera": seen["camera"]}},

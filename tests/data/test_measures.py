@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.data import measures
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.measures import (
     ActionNoise,
@@ -73,17 +72,25 @@ def test_noise_of_discrete_actions() -> None:
     assert action_noise(log_of(lambda o, g: np.ones(len(o)), width=1)) is None  # one action alone
 
 
-def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+class Watched(np.ndarray[Any, Any]):
+    """Notes how many rows were chosen."""
+
+    chosen: list[int] = []
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, np.ndarray):
+            self.chosen.append(len(key))
+        return np.asarray(self)[key]
+
+
+def test_the_work_is_bounded() -> None:
     """Among fewer rows neighbours are further away, but the answer stays."""
-    monkeypatch.setattr(measures, "MOST_NUMBERS", 3 * 1_500)
-    monkeypatch.setattr(measures, "QUERIES", 200)
-    seen = []
-    scale = measures._standardised
-    monkeypatch.setattr(
-        measures, "_standardised", lambda rows: (seen.append(len(rows)), scale(rows))[1]
-    )
-    assert noise_of(smooth).share < 0.1
-    assert seen == [1_500]
+    log = log_of(smooth)
+    watched = dataclasses.replace(log, observations=log.observations.view(Watched))
+    found = action_noise(watched, queries=200, most_numbers=3 * 1_500)
+    assert found is not None
+    assert found.share < 0.1
+    assert Watched.chosen == [1_500]
 
 
 def test_edges_and_scales() -> None:

@@ -6,12 +6,12 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from rl_training.experiment import memory
 from rl_training.experiment.cores import usable_cores
 from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.experiment.memory import Claim, host_memory, require_data_memory, require_memory
@@ -148,8 +148,8 @@ def test_a_real_limit_is_seen() -> None:
     assert 0 < int(done.stdout) < limit - 10**8  # importing torch takes more than that
 
 
-def test_claims_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda device: 10 * GB)
+def test_claims_are_checked_together(free_memory: Callable[[int], None]) -> None:
+    free_memory(10 * GB)
     replay = Claim("a replay", 10**6, 6 * GB)
     fit = Claim("a fit", 10**6, 2 * GB)
     other = Claim("rollouts", 1_000, 3 * GB, "algo_kwargs.rollout_batch_size")
@@ -167,8 +167,8 @@ def test_claims_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
         require_memory(CPU, replay._replace(needed=10 * GB), much)
 
 
-def test_data_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda device: GB)
+def test_data_that_do_not_fit_are_refused(free_memory: Callable[[int], None]) -> None:
+    free_memory(GB)
     require_data_memory("npz file 'x'", GB)
     with pytest.raises(DataError, match=r"^npz file 'x': the arrays would take 2\.0 GB, but 1\.0"):
         require_data_memory("npz file 'x'", 2 * GB)

@@ -74,12 +74,12 @@ def test_all_rows_are_drawn_alike() -> None:
 def test_the_memory_stays_where_it_is() -> None:
     replay = replay_of(20)
     replay.set_limit(5)
-    where = replay.rows.data_ptr(), replay._device_size.data_ptr()
+    where = replay.rows.data_ptr(), replay.size.data_ptr()
     replay.extend(numbered(0, 5))
     replay.set_limit(20)
     replay.extend(numbered(5, 18))
-    assert (replay.rows.data_ptr(), replay._device_size.data_ptr()) == where
-    assert float(replay._device_size[0]) == 20
+    assert (replay.rows.data_ptr(), replay.size.data_ptr()) == where
+    assert float(replay.size[0]) == 20
 
 
 @pytest.mark.parametrize("limit", [6, 13])

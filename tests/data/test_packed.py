@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from rl_training.data import dataset as dataset_module
-from rl_training.data import disk_rows, homes, pack_writer, pieces, statistics
+from rl_training.data import homes, pack_writer, pieces, statistics
 from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import ARRAY_NAMES, WIDE, TransitionDataset
 from rl_training.data.disk_rows import DiskRows, mapped
@@ -21,6 +19,7 @@ from rl_training.data.packed import MANIFEST, TRANSITIONS
 from rl_training.data.sources import load_transition_dataset, pack_source
 from rl_training.data.summary import summarize
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
+from tests.conftest import small_files
 
 GIB = 1 << 30
 
@@ -69,8 +68,8 @@ def assert_equal(packed: TransitionDataset, known: TransitionDataset) -> None:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of few rows, so that episodes are cut by them and carried over."""
-    monkeypatch.setattr(pieces, "AT_ONCE", 9)
-    monkeypatch.setattr(dataset_module, "AT_ONCE", 9)
+    for module in (pieces, dataset_module):
+        monkeypatch.setattr(module, "AT_ONCE", 9)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -126,7 +125,7 @@ def test_tables_in_pieces_keep_categories_order_and_files(tmp_path: Path) -> Non
     scattered = [lines[0], *lines[1:5], *lines[9:17], *lines[5:9], *lines[1:3]]
     (tmp_path / "scattered.csv").write_text("\n".join(scattered))
     bad = {**source, "path": str(tmp_path / "scattered.csv")}
-    with pytest.raises(DataError, match="episode 0 do not lie together"):
+    with pytest.raises(DataError, match="episode 0 are not consecutive"):
         pack_source(bad, tmp_path / "other")
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["packed"]
 
@@ -149,8 +148,7 @@ def test_rows_on_disk_index_as_arrays_do(tmp_path: Path, monkeypatch: pytest.Mon
         rows, array = rows.chosen(mask), array[mask]
         assert rows.shape == array.shape
     rows.expect_random_access()
-    monkeypatch.setattr(disk_rows, "RELEASE_FROM", 1)
-    rows.release_pages()
+    rows.release_pages(from_bytes=1)
     np.testing.assert_array_equal(np.asarray(rows), array)  # read again
     np.testing.assert_array_equal(rows.chosen(slice(2, 9))[:], array[2:9])
 
@@ -253,7 +251,7 @@ def test_bad_tables_leave_nothing_behind(tmp_path: Path) -> None:
     gap = [None if n == 41 else 1.0 for n in range(60)]
     refused(write(rewards=gap), "column 'rewards' has no value in row 41", tmp_path)
     refused(write(rewards=[b"x"] * 60), "holds binary, expected numbers", tmp_path)
-    refused(write(episode=np.arange(60) % 7), "do not lie together|are not together", tmp_path)
+    refused(write(episode=np.arange(60) % 7), "are not consecutive", tmp_path)
     source = write()
     twice = pa.table([columns["actions"]] * 2, names=["actions", "actions"])
     parquet.write_table(twice, tmp_path / "log.parquet")
@@ -273,16 +271,10 @@ def test_bad_tables_leave_nothing_behind(tmp_path: Path) -> None:
     refused(mixed, "is damaged, or mixes types in a column", tmp_path)
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_grow_leave_nothing_behind(tmp_path: Path) -> None:
     np.savez(tmp_path / "log.npz", **log())
-    append = pack_writer.PackWriter.append
-
-    def full(self: Any, data: TransitionDataset) -> None:
-        append(self, data)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pack_writer.PackWriter, "append", full)
-    refused(str(tmp_path / "log.npz"), r"cannot be written \(No space left on device\)", tmp_path)
+    with small_files(500):
+        refused(str(tmp_path / "log.npz"), r"cannot be written \(File too large\)", tmp_path)
 
 
 def test_changed_and_damaged_folders_are_refused(tmp_path: Path) -> None:
@@ -355,6 +347,9 @@ def test_large_files_are_packed_once_and_anew_where_they_changed(
     np.savez(source, **log())
     known = load_transition_dataset(str(source))
     assert not known.on_disk
+    other = tmp_path / "other.npz"
+    np.savez(other, **log(50))
+    assert load_transition_dataset({"kind": "npz", "path": str(other), "home": "disk"}).on_disk
     monkeypatch.setattr(homes, "PACK_FROM_BYTES", 100)
     for said in ("was packed into", "is read from its packed copy in"):
         large = load_transition_dataset(str(source))
@@ -364,9 +359,7 @@ def test_large_files_are_packed_once_and_anew_where_they_changed(
         assert large.fingerprint() == known.fingerprint()
     np.savez(source, **log(70))
     assert len(load_transition_dataset(str(source))) == 70
-    assert len(list((tmp_path / "cache" / "packed").iterdir())) == 2
-    monkeypatch.setattr(homes, "PACK_FROM_BYTES", 1 << 40)
-    assert load_transition_dataset({"kind": "npz", "path": str(source), "home": "disk"}).on_disk
+    assert len(list((tmp_path / "cache" / "packed").iterdir())) == 3
 
 
 def test_the_home_is_a_function_of_sizes() -> None:
@@ -401,15 +394,15 @@ def test_data_in_memory_have_no_home_on_disk() -> None:
         chosen_home("disk", dataset.name, 1, MemoryHome(1, "cpu"), MemoryHome(1, "cpu"), False)
 
 
-def test_large_statistics_are_those_of_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_statistics_are_those_of_small_ones() -> None:
     dataset = load_transition_dataset(log(400))
     whole = statistics.mean_and_std(dataset)
-    monkeypatch.setattr(statistics, "AT_ONCE", 64)
-    for ours, theirs in zip(statistics.mean_and_std(replace(dataset)), whole, strict=True):
+    for ours, theirs in zip(statistics.mean_and_std(dataset, at_once=64), whole, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert set(WIDE) < set(ARRAY_NAMES)
 
 
+@pytest.mark.usefixtures("small_pieces")
 def test_huge_data_are_summed_up_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,7 +410,6 @@ def test_huge_data_are_summed_up_in_one_pass(
     np.savez(tmp_path / "log.npz", **log(400))
     whole = pack_source(str(tmp_path / "log.npz"), tmp_path / "whole").dataset
     monkeypatch.setattr(pack_writer, "AS_IN_MEMORY_UP_TO", 100)
-    monkeypatch.setattr(dataset_module, "AT_ONCE", 64)
     huge = pack_source(str(tmp_path / "log.npz"), tmp_path / "huge").dataset
     assert huge.statistics is not None
     assert whole.statistics is not None

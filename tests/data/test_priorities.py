@@ -29,7 +29,7 @@ def with_priorities(values: list[float] | np.ndarray) -> Priorities:
 
 def assert_sums(priorities: Priorities) -> None:
     """Every inner node is the sum of its children, and the padding is empty."""
-    levels = [level.numpy() for level in priorities._levels]
+    levels = [level.numpy() for level in priorities.levels]
     assert sum(map(len, levels)) == len(priorities.tree)
     for parents, children in itertools.pairwise(levels):
         sums = children.reshape(-1, FAN_OUT).sum(1)
@@ -66,9 +66,7 @@ def test_tree_follows_a_list_through_random_changes(capacity: int) -> None:
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_descent_finds_what_a_cumulative_sum_finds(
-    monkeypatch: pytest.MonkeyPatch, capacity: int
-) -> None:
+def test_descent_finds_what_a_cumulative_sum_finds(capacity: int) -> None:
     """Whole numbers, so that no sum rounds; many zeros; draws at and between the edges."""
     rng = np.random.default_rng(capacity)
     values = rng.integers(0, 4, capacity).astype(np.float64)
@@ -77,15 +75,14 @@ def test_descent_finds_what_a_cumulative_sum_finds(
     total, size = values.sum(), int(values.sum()) * 4
     offset = torch.zeros(size, dtype=torch.float64)
     for shift in (0.0, 0.25, 0.999):
-        monkeypatch.setattr(torch, "rand", lambda *a, shift=shift, **k: offset + shift)
-        index, _ = priorities.draw(size)
+        index, _ = priorities.draw_at(offset + shift)
         targets = (np.arange(size) + shift) * (total / size)
         expected = np.searchsorted(np.cumsum(values), targets, side="right")
         np.testing.assert_array_equal(index.numpy(), expected)
 
 
-def test_rows_without_priority_are_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where sums round badly and the draw falls on the very end of its stretch."""
+def test_rows_without_priority_are_never_drawn() -> None:
+    """Not even where sums round badly and the draw falls on the very end of its segment."""
     rng = np.random.default_rng(0)
     edges = [0.0, 1.0 - 2.0**-53]
     for trial in range(40):
@@ -94,30 +91,24 @@ def test_rows_without_priority_are_never_drawn(monkeypatch: pytest.MonkeyPatch) 
         values[-500:] = 0.0
         priorities = with_priorities(values)
         if trial % 4 == 0:  # parents that disagree with their children
-            for level in priorities._levels[:-1]:
+            for level in priorities.levels[:-1]:
                 level.mul_(1 + 1e-12)
         for edge in edges:
-            monkeypatch.setattr(
-                torch, "rand", lambda n, edge=edge, **k: torch.full((n,), edge, dtype=torch.float64)
-            )
             for size in (1, 7, 256):
-                index, weight = priorities.draw(size)
+                index, weight = priorities.draw_at(torch.full((size,), edge, dtype=torch.float64))
                 assert (priorities.leaves[index] > 0).all()
                 assert torch.isfinite(weight).all()
 
 
-def test_rounding_on_the_edge_between_two_nodes_finds_no_empty_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rounding_on_the_edge_between_two_nodes_finds_no_empty_row() -> None:
     """1 + p rounds up to p + 2, so a draw just after the first node lies before the second."""
     values = np.zeros(2 * FAN_OUT)
     values[0], values[FAN_OUT + 1] = 1.0, 2.0**53 + 2
     priorities = with_priorities(values)
-    total = float(priorities._levels[0].sum())
+    total = float(priorities.levels[0].sum())
     for where in (1.0, 1.5, 2.0):
         u = torch.tensor([where / total], dtype=torch.float64)
-        monkeypatch.setattr(torch, "rand", lambda *a, u=u, **k: u)
-        assert priorities.draw(1)[0].tolist() == [FAN_OUT + 1]
+        assert priorities.draw_at(u)[0].tolist() == [FAN_OUT + 1]
 
 
 def test_frequencies_follow_priorities() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -335,15 +336,14 @@ def test_too_small_a_capacity_is_refused(capacity: int, num_envs: int, n_step: i
 
 @pytest.mark.parametrize("prioritised", [False, True])
 def test_what_does_not_fit_is_refused_with_what_would(
-    monkeypatch: pytest.MonkeyPatch, prioritised: bool
+    free_memory: Callable[[int | None], None], prioritised: bool
 ) -> None:
     capacity = 1_000_000
     priorities = Priorities(capacity, CPU) if prioritised else None
     needed = ReplayBuffer.memory_needed(capacity, BOX, prioritised=prioritised)
     held = 0 if priorities is None else priorities.tree.nbytes
     assert needed == capacity * 4 * (3 + 3 + 2 + 1 + 1) + held
-    free = needed - held - 1
-    monkeypatch.setattr(memory, "available_memory", lambda device: free)
+    free_memory(needed - held - 1)
     message = (
         r"^algo_kwargs\.buffer_capacity: a replay of 1,000,000 transitions would take "
         r"0\.0 GB, but 0\.0 GB are free on cpu; ([\d,]+) would fit$"
@@ -353,7 +353,7 @@ def test_what_does_not_fit_is_refused_with_what_would(
     fits = int(re.match(message, str(error.value))[1].replace(",", ""))  # type: ignore[index]
     assert 0.75 * capacity < fits < 0.85 * capacity
     ReplayBuffer(fits, 1, BOX, CPU, gamma=GAMMA)
-    free += 1
+    free_memory(needed - held)
     ReplayBuffer(capacity, 1, BOX, CPU, gamma=GAMMA, priorities=priorities)
 
 
@@ -368,10 +368,10 @@ def test_real_memory_is_asked() -> None:
         Priorities(10**14, CPU)
 
 
-def test_unknown_memory_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda device: None)
-    make(1, 1)
+def test_unknown_memory_refuses_nothing(free_memory: Callable[[int | None], None]) -> None:
     assert memory.available_memory(torch.device("meta")) is None
+    free_memory(None)
+    make(1, 1)
 
 
 def test_too_few_priorities_are_a_mistake() -> None:

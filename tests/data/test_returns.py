@@ -6,10 +6,8 @@ import time
 from typing import Any
 
 import numpy as np
-import pytest
 
-from rl_training.data import returns
-from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go
+from rl_training.data.returns import bootstrap_discounts, final_rows, returns_to_go, spans
 
 from ..each import each
 
@@ -114,7 +112,7 @@ def test_a_million_steps_take_well_under_a_second(length: int) -> None:
     np.testing.assert_allclose(returns[tail], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_large_data_are_computed_episode_by_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_are_computed_episode_by_episode() -> None:
     rng = np.random.default_rng(5)
     rewards = rng.normal(size=300).astype(np.float32)
     terminations, truncations = rng.random(300) < 0.05, rng.random(300) < 0.05
@@ -122,11 +120,10 @@ def test_large_data_are_computed_episode_by_episode(monkeypatch: pytest.MonkeyPa
         returns_to_go(rewards, terminations, truncations, 0.9),
         bootstrap_discounts(terminations, truncations, 0.9),
     ]
-    monkeypatch.setattr(returns, "AT_ONCE", 40)
-    assert len(list(returns._spans(terminations, truncations))) > 4
+    assert len(list(spans(terminations, truncations, 40))) > 4
     parts = [
-        returns_to_go(rewards, terminations, truncations, 0.9),
-        bootstrap_discounts(terminations, truncations, 0.9),
+        returns_to_go(rewards, terminations, truncations, 0.9, 40),
+        bootstrap_discounts(terminations, truncations, 0.9, 40),
     ]
     for ours, theirs in zip(parts, whole, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)

@@ -175,7 +175,8 @@ def test_an_episode_that_was_given_up_is_cut() -> None:
     assert last[1].tolist() == [False, True, False, True] + [i % 7 == 6 for i in range(4, 12)]
     empty = replay(24, 2)
     empty.cut(np.array([True, True]))
-    assert not empty._flags.any()
+    state = empty.training_state()
+    assert not any(state[flag].any() for flag in ("first", "last", "terminal"))
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,6 @@ from minari.data_collector import EpisodeBuffer
 from rl_training.data.convert import save_dataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment import memory
 from rl_training.experiment.config import DatasetConfig
 from rl_training.experiment.errors import DataError, MissingExtraError
 
@@ -372,9 +373,9 @@ def test_hostile_headers(tmp_path: Path, arrays: dict[str, Any], box_spaces: Spa
 
 
 def test_declared_sizes_are_checked_before_reading(
-    tmp_path: Path, arrays: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arrays: dict[str, Any], free_memory: Callable[[int | None], None]
 ) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda device: 10**6)
+    free_memory(10**6)
     many = {name: np.repeat(array, 50_000, axis=0) for name, array in arrays.items()}
     for path in (_npz(tmp_path / "x.npz", many), _hdf5(tmp_path / "x.h5", many)):
         with pytest.raises(DataError, match=r"the arrays would take 0\.0 GB, but 0\.0 GB are free"):
@@ -494,14 +495,14 @@ def test_minari_episodes_that_do_not_fit_together(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_minari_sizes_are_checked_before_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, free_memory: Callable[[int | None], None]
 ) -> None:
     _record([3, 3])
     (stored,) = (tmp_path / "minari").rglob("*.hdf5")
-    with monkeypatch.context() as patch:
-        patch.setattr(memory, "available_memory", lambda device: 10)
-        with pytest.raises(DataError, match="the arrays would take"):
-            load_transition_dataset("minari:toy/steps-v0")
+    free_memory(10)
+    with pytest.raises(DataError, match="the arrays would take"):
+        load_transition_dataset("minari:toy/steps-v0")
+    free_memory(None)
     with h5py.File(stored, "a") as file:
         del file["episode_0/rewards"]
         file.create_dataset("episode_0/rewards", (1 << 28,), "f4", chunks=(1 << 20,))
@@ -592,10 +593,8 @@ def test_optional_packages_name_their_extra(
 ) -> None:
     path = _hdf5(tmp_path / "x.h5", arrays)
 
-    def absent(name: str) -> Any:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr("importlib.import_module", absent)
+    for name in ("h5py", "minari"):
+        monkeypatch.setitem(sys.modules, name, None)  # its import fails
     with pytest.raises(MissingExtraError, match=r"hdf5 file needs .*pip install .*h5py"):
         load_transition_dataset(path)
     with pytest.raises(MissingExtraError, match=r"Minari data set .*pip install .*minari"):

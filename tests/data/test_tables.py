@@ -304,7 +304,7 @@ def test_what_is_wrong_with_a_table_is_said_in_one_sentence(tmp_path: Path) -> N
         (gap, {}, "'age, pulse, ward' holds NaN at row 6|'age' has no value in row 6"),
         (void, {}, "column 'age' has no value in row 0"),
         (twice, {}, "two rows of episode 100 have the same 'hour', 1"),
-        (mixed, {"order": None}, "rows of episode .* are not together; .*dataset.order"),
+        (mixed, {"order": None}, "rows of episode .* are not consecutive; .*dataset.order"),
         (dated, {}, "column 'age' holds timestamp.*expected numbers"),
         (ragged, {}, "'age' holds 1 numbers in row 3 and 2 in row 0"),
         (frame, {"episode": "stays"}, "no column 'stays'.*'stay'.*dataset.episode"),

@@ -150,15 +150,10 @@ def test_keep_best(tmp_path: Path) -> None:
     assert best.tick == 6
 
 
-def cannot_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on file systems where two folders cannot change their names in one step."""
-    monkeypatch.setattr(files, "exchange", lambda one, other: False)
-
-
+@pytest.mark.usefixtures("no_exchange")
 def test_a_checkpoint_that_cannot_be_replaced_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cannot_exchange(monkeypatch)
     store = CheckpointStore(tmp_path, keep_last=1, keep_best=False)
     save(store, 1, score=3.0)
     (kept,) = tmp_path.iterdir()
@@ -182,11 +177,14 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("in_one_step", [True, False])
 def test_there_is_a_checkpoint_throughout_a_replacement(
-    in_one_step: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_one_step: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Killed before each of the operations on the file system that replace one."""
     if not in_one_step:
-        cannot_exchange(monkeypatch)
+        request.getfixturevalue("no_exchange")
     operations = {(Path, "rename"), (shutil, "rmtree"), (files, "exchange")}
     for last in range(12):
         store = CheckpointStore(tmp_path / str(last), keep_last=1, keep_best=False)
@@ -249,7 +247,7 @@ def test_formats_that_never_were(tmp_path: Path, version: Any) -> None:
 def rewrite(path: Path, changes: dict[str, Any]) -> None:
     """Change a manifest with its checksum made right again."""
     manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8")) | changes
-    manifest["checksum"] = checkpoint._manifest_checksum(manifest)
+    manifest["checksum"] = checkpoint.manifest_checksum(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
 

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from rl_training import ManagedAlgorithm, load
 from rl_training.data.sources import load_transition_dataset
@@ -45,29 +48,34 @@ def test_what_a_url_is() -> None:
         assert storage.url_of(text) == url
 
 
-def test_a_checkpoint_counts_from_its_manifest_on_and_old_ones_go_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Noted(MemoryFileSystem):
+    """A storage that notes in which order files are written and removed."""
+
+    protocol = "noted"
+    orders: ClassVar[list[str]] = []
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("noted://").strip("/")
+
+    def put_file(self, local: str, target: str, **options: Any) -> None:
+        self.orders.append("+" + target.removeprefix("/runs/mine/"))
+        super().put_file(local, target, **options)
+
+    def rm_file(self, target: str) -> None:
+        self.orders.append("-" + target.removeprefix("/runs/mine/"))
+        super().rm_file(target)
+
+
+def test_a_checkpoint_counts_from_its_manifest_on_and_old_ones_go_last() -> None:
     """Whenever it is killed, the storage has a newest whole checkpoint."""
-    remote = tmp_path / "remote"
-    run = storage.run_parent(f"file://{remote}") / "mine"
+    fsspec.register_implementation("noted", Noted)
+    remote, orders = "noted://runs", Noted.orders
+    run = storage.run_parent(remote) / "mine"
     run.mkdir(parents=True)
-    storage.begin_remote(f"file://{remote}", run)
-    orders: list[str] = []
-    system = type(storage._opened(f"file://{remote}")[0])
-    put, remove = system.put_file, system.rm_file
-
-    def note_put(self: object, local: str, target: str) -> None:
-        orders.append(f"+{Path(target).relative_to(remote / 'mine')}")
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        put(self, local, target)
-
-    def note_remove(self: object, target: str) -> None:
-        orders.append(f"-{Path(target).relative_to(remote / 'mine')}")
-        remove(self, target)
-
-    monkeypatch.setattr(system, "put_file", note_put)
-    monkeypatch.setattr(system, "rm_file", note_remove)
+    storage.begin_remote(remote, run)
 
     def checkpoint(tick: int) -> None:
         folder = run / "checkpoints" / f"{tick:012d}"
@@ -101,13 +109,14 @@ def test_a_checkpoint_counts_from_its_manifest_on_and_old_ones_go_last(
         f"-{first}/zeta.pt",
     ]
 
-    (remote / "mine" / second / "manifest.json").rename(remote / "kept")
+    system = Noted()
+    system.mv(f"/runs/mine/{second}/manifest.json", "/runs/kept")
     shutil.rmtree(run)
-    copy = storage.local_run(f"file://{remote}/mine")
+    copy = storage.local_run(f"{remote}/mine")
     assert copy == run
     assert not (copy / second).exists()  # a half
-    (remote / "kept").rename(remote / "mine" / second / "manifest.json")
-    assert (storage.local_run(f"file://{remote}/mine") / second / "zeta.pt").read_text() == "2"
+    system.mv("/runs/kept", f"/runs/mine/{second}/manifest.json")
+    assert (storage.local_run(f"{remote}/mine") / second / "zeta.pt").read_text() == "2"
 
 
 def test_data_are_copied_once_and_again_when_they_change(tmp_path: Path, cache: Path) -> None:
@@ -175,7 +184,7 @@ def test_a_killed_run_goes_on_from_its_bucket_bit_for_bit(
     from rl_training.data.convert import save_dataset
 
     save_dataset(dataset, tmp_path / "log.npz")
-    system, root = storage._opened(f"{bucket}/log.npz")
+    system, root = storage.file_system(f"{bucket}/log.npz")
     system.put_file(str(tmp_path / "log.npz"), root)
     keys = [key for key in KEYS if not key.startswith("dataset=")]
     keys += [

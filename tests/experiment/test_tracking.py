@@ -125,10 +125,10 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     assert events.Scalars("loss")[0].value == 0.5
 
 
+@pytest.mark.usefixtures("every_line")
 def test_the_console_says_plain_lines_where_there_is_no_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
     console = ProgressConsole()
     console.start("BC", 100, 10, "updates")
     console.advance(60, "return -3.0, length 20")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import runpy
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +119,7 @@ def test_parts_are_given_as_the_environment_has_them(parts_export: Path) -> None
 def test_categories_are_given_by_name_and_unknown_ones_refused(
     tmp_path: Path,
     cli: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_script: Callable[..., str],
 ) -> None:
     frame = stays(30)
     agent = AWR(dataset={"frame": frame, **KEYS}, output_dir=tmp_path, **SMALL)
@@ -155,10 +153,7 @@ def test_categories_are_given_by_name_and_unknown_ones_refused(
     refused = cli("predict", folder, json.dumps({**seen, "ward": "west"}))
     assert (refused.code, len(refused.error_lines)) == (2, 1)
     assert "unknown category 'west'" in refused.error_lines[0]
-    monkeypatch.setattr(sys, "argv", ["run_policy.py", json.dumps(seen)])
-    capsys.readouterr()
-    runpy.run_path(str(folder / "run_policy.py"), run_name="__main__")
-    assert json.loads(capsys.readouterr().out) == label
+    assert json.loads(run_script(folder / "run_policy.py", json.dumps(seen))) == label
     card = json.loads((folder / "card.json").read_text())
     assert card["support"]["states"] > 0
     assert card["by_group"]

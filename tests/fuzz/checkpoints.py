@@ -21,7 +21,7 @@ import yaml
 
 from rl_training import TrainConfig, learn_seeds
 from rl_training.api.managed import ManagedAlgorithm
-from rl_training.experiment.checkpoint import _manifest_checksum
+from rl_training.experiment.checkpoint import manifest_checksum
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from tests.contract.small_runs import small_config
 from tests.contract.test_updates import assert_same_state
@@ -132,7 +132,7 @@ def _sign(checkpoint: Path, manifest: dict[str, Any]) -> None:
     ):
         if isinstance(name, str) and (checkpoint / name).is_file():
             manifest["files"][name] = hashlib.sha256((checkpoint / name).read_bytes()).hexdigest()
-    manifest["checksum"] = _manifest_checksum(manifest)
+    manifest["checksum"] = manifest_checksum(manifest)
     (checkpoint / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 

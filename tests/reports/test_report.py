@@ -359,9 +359,7 @@ def test_a_record_is_read_on_from_where_it_was(tmp_path: Path) -> None:
     assert ticks() == [0, 1, 5]
 
 
-def test_a_record_is_the_same_in_blocks_of_any_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_is_the_same_in_blocks_of_any_size(tmp_path: Path) -> None:
     kinds = ["eval" if tick % 3 == 0 else "train" for tick in range(500)]
     events = [
         {"event": kind, "tick": tick, "best": tick in (30, 33), "x": "x" * (tick % 50)}
@@ -369,10 +367,8 @@ def test_a_record_is_the_same_in_blocks_of_any_size(
     ]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(event) + "\n" for event in events) + "[]\n\n{")
-    monkeypatch.setattr("rl_training.reports.events.MOST_POINTS", 20)
     for size in (7, 100, 1 << 17):
-        monkeypatch.setattr("rl_training.reports.events.BLOCK_BYTES", size)
-        reader = EventReader(path)
+        reader = EventReader(path, most_points=20, block_bytes=size)
         reader.update()
         assert parsed([reader.newest_best]) == [events[33]]
         # every 8th of 167, and the newest; every 16th of 333 and two lines that are no events

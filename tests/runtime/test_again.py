@@ -12,7 +12,6 @@ import pytest
 from rl_training import Callback, ManagedAlgorithm, RLTrainingError, TrainConfig
 from rl_training.api.seeds import learn_seeds, resume_seeds
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
-from rl_training.runtime import saving
 from rl_training.runtime.callbacks import EvalEvent, SaveEvent, StepEvent
 from rl_training.runtime.controls import EarlyStopping
 from rl_training.runtime.saving import Autosave
@@ -171,12 +170,9 @@ def test_a_larger_budget_moves_no_schedule(tmp_path: Path) -> None:
 # --- checkpoints by the clock ----------------------------------------------------------------
 
 
-def test_runs_save_by_the_clock_and_not_too_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_save_by_the_clock_and_not_too_often(tmp_path: Path) -> None:
     now = [0.0]
-    monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
-    autosave, never = Autosave(10.0), Autosave(0.0)
+    autosave, never = (Autosave(minutes, clock=lambda: now[0]) for minutes in (10.0, 0.0))
     now[0] = 599.0
     assert not autosave.due()
     now[0] = 601.0

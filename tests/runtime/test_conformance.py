@@ -318,7 +318,7 @@ class RolloutWatch:
         self.seen: list[tuple[RolloutBatch, oracle.Value]] = []
 
     def __call__(self, loop: Any) -> None:
-        improve = loop._improve
+        improve = loop.improve
 
         def noted(rollout: RolloutBatch) -> Any:
             network = copy.deepcopy(loop.algorithm.value)
@@ -330,7 +330,7 @@ class RolloutWatch:
             self.seen.append((rollout.map(torch.clone), value))
             return improve(rollout)
 
-        loop._improve = noted
+        loop.improve = noted
 
 
 def assert_rollouts(
@@ -437,13 +437,13 @@ def test_schedules_follow_the_share_of_the_budget() -> None:
     clips: list[float] = []
 
     def note(loop: Any) -> None:
-        improve = loop._improve
+        improve = loop.improve
 
         def noted(rollout: RolloutBatch) -> Any:
             clips.append(float(loop.algorithm.clip))
             return improve(rollout)
 
-        loop._improve = noted
+        loop.improve = noted
 
     run_rollouts(35, 1, also=note, clip=0.4, clip_schedule={"kind": "linear"})
     np.testing.assert_allclose(clips, [0.4, 0.2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,12 @@ import torch
 
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
-from rl_training.runtime import engine
 from rl_training.runtime.agents import SingleLearner, VmapLearner
 from rl_training.runtime.build import flushes_denormals, run_scope
 from rl_training.runtime.compiling import separate
 from rl_training.runtime.engine import (
     COMPILE_FROM_UPDATES,
+    COMPILE_PIECES_FROM_UPDATES,
     RECORD_FROM_UPDATES,
     Engine,
     choose_mode,
@@ -85,8 +86,9 @@ def test_the_batched_update_of_a_long_run_is_recorded_and_gives_the_same_bits() 
             assert torch.equal(one, other)
 
 
-def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.shutil, "which", lambda name: f"/usr/bin/{name}")
+def test_the_choice_and_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "g++").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert choose_mode("eager", CPU, 10**9) == ("eager", "asked for")
     assert choose_mode("compile", CPU, 1) == ("compile", "asked for")
     assert choose_mode("auto", CPU, COMPILE_FROM_UPDATES)[0] == "compile"
@@ -101,6 +103,13 @@ def test_the_choice_and_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "so many operations" in reason
     assert choose_mode("compile", CPU, 1, slow_to_compile=True)[0] == "compile"
     assert algorithm_class("dreamer").slow_to_compile
+    few, many = COMPILE_PIECES_FROM_UPDATES - 1, COMPILE_PIECES_FROM_UPDATES
+    for device, updates, expected in (
+        (CUDA, few, "graph"),
+        (CUDA, many, "compiled_graph"),
+        (CPU, 10**9, "eager"),
+    ):
+        assert choose_mode("auto", device, updates, True, in_pieces=True)[0] == expected
 
 
 def test_every_agent_has_compiled_pieces_of_its_own() -> None:
@@ -114,7 +123,7 @@ def test_every_agent_has_compiled_pieces_of_its_own() -> None:
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     for device, expected in ((CPU, "eager"), (CUDA, "graph")):
         mode, reason = choose_mode("auto", device, 10**9)
         assert mode == expected

@@ -26,7 +26,7 @@ from rl_training.experiment.errors import CheckpointError, EnvironmentFailure, T
 from rl_training.experiment.seeding import derive_seed, episode_seed
 from rl_training.runtime.callbacks import StepEvent
 from rl_training.runtime.signals import TerminatedRun
-from tests.conftest import Command
+from tests.conftest import Command, failing_saves
 from tests.contract.small_runs import LOOP_KNOBS, known_knobs
 from tests.contract.test_updates import assert_same_state
 from tests.envs.probe import PROBE_ID, ProbeEnv
@@ -221,15 +221,12 @@ def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path: Path)
     assert not list(agent.run_dir.glob("checkpoints/*"))
 
 
-def test_a_failure_that_cannot_be_saved_is_still_the_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise CheckpointError("the disk is full")
-
-    monkeypatch.setattr(CheckpointStore, "save", full)
+def test_a_failure_that_cannot_be_saved_is_still_the_failure(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
-    with pytest.raises(EnvironmentFailure, match=r"raised ValueError.*is lost: the disk is full"):
+    with (
+        failing_saves(CheckpointError("the disk is full")),
+        pytest.raises(EnvironmentFailure, match=r"raised ValueError.*is lost: the disk is full"),
+    ):
         ManagedAlgorithm(config_for("dqn", tmp_path, {"fail_at": 4})).learn(progress=False)
 
 

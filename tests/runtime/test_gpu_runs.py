@@ -44,7 +44,9 @@ class StopAt(Callback):
             event.request_stop("stopped by the test")
 
 
-def gpu_config(algo: str, env_id: str | None, folder: Path, engine: str = "auto") -> TrainConfig:
+def gpu_config(
+    algo: str, env_id: str | None, folder: Path, engine: str = "auto", **keys: Any
+) -> TrainConfig:
     changes: dict[str, Any] = {"device": "cuda", "output_dir": str(folder), "log_interval": 7}
     changes["engine"] = engine
     if env_id:
@@ -53,7 +55,7 @@ def gpu_config(algo: str, env_id: str | None, folder: Path, engine: str = "auto"
             changes["dataset"] = {"kind": "random", "steps": 60}
         else:
             changes["num_envs"] = 2
-    return small_config(algo, checkpoint_interval=0, final_eval=False, **changes)
+    return small_config(algo, checkpoint_interval=0, final_eval=False, **changes, **keys)
 
 
 @pytest.mark.parametrize(("algo", "env_id"), CASES)
@@ -68,12 +70,31 @@ def test_compiled_graphs_resume_exactly_too(algo: str, tmp_path: Path) -> None:
     stop_and_resume(algo, None, tmp_path, "compiled_graph")
 
 
-def stop_and_resume(algo: str, env_id: str | None, tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_worker_processes_beside_a_device_in_use_change_nothing(algo: str, tmp_path: Path) -> None:
+    found = []
+    for workers in (0, 2):
+        folder = tmp_path / str(workers)
+        agent = ManagedAlgorithm(gpu_config(algo, CATCH_ID, folder, env_workers=workers))
+        agent.evaluate(1)  # uses the device before the processes are started
+        agent.learn(progress=False)
+        found.append(final_state(only_run(folder)))
+    assert_same_state(*found)
+
+
+@pytest.mark.parametrize("engine", ["auto", "compiled_graph"])
+def test_updates_beside_steps_resume_exactly(engine: str, tmp_path: Path) -> None:
+    stop_and_resume("dqn", CATCH_ID, tmp_path, engine, env_workers=2, overlap_updates=True)
+
+
+def stop_and_resume(
+    algo: str, env_id: str | None, tmp_path: Path, engine: str, **keys: Any
+) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    agent = ManagedAlgorithm(gpu_config(algo, env_id, whole, engine))
+    agent = ManagedAlgorithm(gpu_config(algo, env_id, whole, engine, **keys))
     agent.learn(progress=False)
     assert np.isfinite(agent.evaluate(1).return_mean)
-    first = ManagedAlgorithm(gpu_config(algo, env_id, parts, engine))
+    first = ManagedAlgorithm(gpu_config(algo, env_id, parts, engine, **keys))
     first.learn(progress=False, callbacks=[StopAt(1)])
     ManagedAlgorithm.resume(only_run(parts), progress=False)
     assert_same_state(final_state(only_run(whole)), final_state(only_run(parts)))

@@ -170,7 +170,7 @@ def test_measures_agree_with_their_definitions(tmp_path: Path) -> None:
         held = loop.held_out
         seen = batch._replace(obs=algorithm.network_input(batch.obs))
         near = type("A", (), {"acting_policy": Copy(), "spaces": algorithm.spaces})
-        assert held._data_distance(near, seen) == 0.0
+        assert held.data_distance(near, seen) == 0.0
         assert np.isfinite(distance)
 
 

@@ -12,7 +12,7 @@ import torch
 from rl_training import ManagedAlgorithm
 from rl_training.algorithms.bc import BCAlgorithm
 from rl_training.execution import batching, is_batched, is_traced, tracing
-from rl_training.experiment.registry import algorithm_class
+from rl_training.experiment.registry import algorithm_class, register
 from rl_training.runtime import build
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.callbacks import Callback, StepEvent
@@ -108,16 +108,19 @@ def test_only_the_command_line_changes_the_allocator(
     assert calls
 
 
-def test_a_programming_error_is_not_a_bad_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, bc_run: Path
-) -> None:
-    def with_a_typo(self: Any, state: Any) -> None:
+class WithATypo(BCAlgorithm):
+    def load_training_state(self, state: Any) -> None:
         self.optimisers.load(state)
 
-    monkeypatch.setattr(BCAlgorithm, "load_training_state", with_a_typo)
+
+@pytest.mark.usefixtures("own_names")
+def test_a_programming_error_is_not_a_bad_checkpoint(tmp_path: Path) -> None:
+    register("with_a_typo", WithATypo)
+    agent = ManagedAlgorithm(small_config("with_a_typo", output_dir=str(tmp_path)))
+    run_dir = agent.learn(progress=False).run_dir
     for use in (ManagedAlgorithm.load, ManagedAlgorithm.resume):
         with pytest.raises(AttributeError, match="optimisers"):
-            use(bc_run)
+            use(run_dir)
 
 
 def test_debug_shows_the_traceback(

@@ -16,7 +16,7 @@ from rl_training.data.sources import load_transition_dataset, pack_source
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class, algorithm_names
-from rl_training.runtime import randomness, staging
+from rl_training.runtime import staging
 from tests.contract.small_runs import TASKS, data_section, default_kind, small_config
 
 HOMES = ("device", "host", "disk")
@@ -42,10 +42,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_spans(short_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spans and blocks that a short run crosses."""
     monkeypatch.setattr(staging, "SPANS", (5,))
-    monkeypatch.setattr(randomness, "BLOCK", 10)
 
 
 def run(
@@ -62,7 +61,7 @@ def weights(agent: ManagedAlgorithm) -> torch.Tensor:
     return torch.cat([p.detach().double().flatten() for p in agent.algorithm.state_tensors()])
 
 
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("short_spans")
 def test_every_offline_algorithm_learns_the_same_in_every_home(
     packed: dict[str, str], tmp_path: Path
 ) -> None:
@@ -83,7 +82,7 @@ def test_every_offline_algorithm_learns_the_same_in_every_home(
             assert torch.equal(found["device"], found[home]), (algo, home)
 
 
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.usefixtures("short_spans")
 def test_a_run_resumes_in_another_home(packed: dict[str, str], tmp_path: Path) -> None:
     config = small_config("iql", "box", total_updates=23, checkpoint_interval=8, final_eval=False)
     whole = run(config, tmp_path, packed["box"], "device")

@@ -95,7 +95,7 @@ def test_pairs_of_either_side_belong_together(knobs: dict[str, Any]) -> None:
         batch = loop.engine.learner.draw(loop.algorithm)
     else:
         own, batch = loop.judge.samples.pairs, loop.judge.draw()
-    demos = demonstrations_of(loop)._table
+    demos = demonstrations_of(loop).table
     theirs = demos.gather(torch.arange(len(demos)))
     for side, pairs in ((theirs, batch.expert), (own, batch.policy)):
         known = {tuple(row) for row in torch.cat([side.obs, side.action], 1).tolist()}
@@ -110,7 +110,7 @@ def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
     assert isinstance(loop, OnPolicyLoop)
     before = imitator_of(loop).discriminator.net.layers[0].weight.clone()
     taken, raw, rollouts, lasts = [], [], [], []
-    learn = loop._improve
+    learn = loop.improve
 
     def learning(rollout: Any) -> Any:
         taken.append(loop.rollout.taken())
@@ -119,7 +119,7 @@ def test_ppo_learns_from_rewards_of_the_discriminator_that_has_seen_the_rollout(
         lasts.append(loop.algorithm.value(torch.from_numpy(loop.experience.obs)).detach())
         return learn(rollout)
 
-    monkeypatch.setattr(loop, "_improve", learning)
+    monkeypatch.setattr(loop, "improve", learning)
     loop.advance(16)
     assert not torch.equal(before, imitator_of(loop).discriminator.net.layers[0].weight)
     (steps,), (seen,), (rollout,), (last,) = taken, raw, rollouts, lasts

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from rl_training import AWAC, BC, CQL, DQN, IQL, PPO, SAC, RLTrainingError
-from rl_training.algorithms import loops
+from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.bc import BCAlgorithm
 from rl_training.algorithms.dqn import DQNAlgorithm
 from rl_training.algorithms.loops import LOOPS, LoopFamily, register_loop
-from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.api.algorithms import managed_class
+from rl_training.api.managed import ManagedAlgorithm
+from rl_training.experiment.registry import algorithm_class, algorithm_names, register
 from rl_training.runtime.build import build_loop
 
 from ..each import each
@@ -126,12 +128,39 @@ def test_a_budget_chooses_between_two_ways_to_learn(tmp_path: Path) -> None:
             cls.resume(offline.run_dir, total_timesteps=40, total_updates=None, progress=False)
 
 
-def test_an_unknown_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BCAlgorithm, "loop", "ofline")
+class Misspelt(BCAlgorithm):
+    loop = "ofline"
+
+
+class RollingOut(BCAlgorithm):
+    loop = "on_policy"
+
+
+class Replaying(BCAlgorithm):
+    loop = "off_policy"
+
+
+class GreedyRollingOut(DQNAlgorithm):
+    loop = "on_policy"
+
+
+class Own(BCAlgorithm):
+    loop = "own"
+
+
+def class_for(algorithm: type[Algorithm]) -> type[ManagedAlgorithm]:
+    """The class of agents of an algorithm that is registered here."""
+    name = algorithm.__name__.lower()
+    register(name, algorithm)
+    return managed_class(name)
+
+
+@pytest.mark.usefixtures("own_names")
+def test_an_unknown_loop_is_refused() -> None:
     with pytest.raises(
         RLTrainingError, match=r"loop 'ofline' is not known \(did you mean 'offline'"
     ):
-        BC("Pendulum-v1")
+        class_for(Misspelt)("Pendulum-v1")
 
 
 def refusal(loop: LoopFamily, cls: Any) -> str:
@@ -142,9 +171,8 @@ def refusal(loop: LoopFamily, cls: Any) -> str:
     return ""
 
 
-def test_an_algorithm_that_does_not_fit_its_loop_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("own_names")
+def test_an_algorithm_that_does_not_fit_its_loop_is_refused_in_one_sentence() -> None:
     """Every algorithm in every loop that is not its own: fitting, or one sentence and no run."""
     refused = set()
     for name in algorithm_names():
@@ -161,16 +189,14 @@ def test_an_algorithm_that_does_not_fit_its_loop_is_refused_in_one_sentence(
     others = set(LOOPS) - {"offline", "off_policy", "offline_to_online"}
     assert {("bc", loop) for loop in others} <= refused
     assert ("ppo", "offline") in refused, "its batches are others"
-    for loop, message in (
-        ("on_policy", "no collect, follow_schedules; add what .*RolloutLearner"),
-        ("off_policy", "its Params have no buffer_capacity, "),
+    for unfit, message in (
+        (RollingOut, "no collect, follow_schedules; add what .*RolloutLearner"),
+        (Replaying, "its Params have no buffer_capacity, "),
     ):
-        monkeypatch.setattr(BCAlgorithm, "loop", loop)
         with pytest.raises(RLTrainingError, match=message):
-            BC("Pendulum-v1")
-    monkeypatch.setattr(DQNAlgorithm, "loop", "on_policy")
-    with pytest.raises(RLTrainingError, match="DQN asks for the loop 'on_policy'"):
-        DQN("CartPole-v1", total_timesteps=9)
+            class_for(unfit)("Pendulum-v1")
+    with pytest.raises(RLTrainingError, match="GreedyRollingOut asks for the loop 'on_policy'"):
+        class_for(GreedyRollingOut)("CartPole-v1", total_timesteps=9)
 
 
 def test_what_an_object_lacks_is_refused_when_its_loop_is_built() -> None:
@@ -189,8 +215,8 @@ def build_own(config: Any, algorithm: Any, dataset: Any) -> Any:
     return LOOPS["offline"].builder("rl_training.runtime.loops")(config, algorithm, dataset)
 
 
-def test_a_third_party_registers_a_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(loops, "LOOPS", dict(LOOPS))
+@pytest.mark.usefixtures("own_names")
+def test_a_third_party_registers_a_loop(tmp_path: Path) -> None:
     own = replace(LOOPS["offline"], name="own", build=f"{__name__}:build_own")
     with pytest.raises(RLTrainingError, match="a loop 'offline' is registered already"):
         register_loop(replace(own, name="offline"))
@@ -200,10 +226,10 @@ def test_a_third_party_registers_a_loop(monkeypatch: pytest.MonkeyPatch, tmp_pat
         register_loop(replace(own, unread=("envs",)))
     own = replace(own, unread=(*own.unread, "lr_schedule"))
     register_loop(own)
-    monkeypatch.setattr(BCAlgorithm, "loop", "own")
+    agent_class = class_for(Own)
     options: dict[str, Any] = {"dataset": "pendulum-mixed", "output_dir": str(tmp_path)}
     small = {"hidden_sizes": [8], "eval_episodes": 1, "tensorboard": False, "device": "cpu"}
-    with pytest.raises(RLTrainingError, match="lr_schedule: BC learns from data alone"):
-        BC("Pendulum-v1", lr_schedule={"kind": "cosine"}, **options)
-    result = BC("Pendulum-v1", **options, **small).learn(total_updates=3, progress=False)
-    assert (result.updates, BUILT) == (3, ["bc"])
+    with pytest.raises(RLTrainingError, match="lr_schedule: Own learns from data alone"):
+        agent_class("Pendulum-v1", lr_schedule={"kind": "cosine"}, **options)
+    result = agent_class("Pendulum-v1", **options, **small).learn(total_updates=3, progress=False)
+    assert (result.updates, BUILT) == (3, ["own"])

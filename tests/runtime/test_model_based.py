@@ -23,12 +23,11 @@ from rl_training import (
     load_transition_dataset,
 )
 from rl_training.algorithms.fitting import FitReport, Fitting
+from rl_training.algorithms.mbpo import MBPOAlgorithm
 from rl_training.envs.make import env_spaces
-from rl_training.experiment import memory
-from rl_training.experiment.console import ProgressConsole
+from rl_training.experiment.registry import register
 from rl_training.runtime.build import build_algorithm, build_loop
 from rl_training.runtime.callbacks import EvalEvent
-from rl_training.runtime.loops import imagination
 
 from ..contract.small_runs import small_config
 from ..each import each
@@ -81,10 +80,10 @@ class Notes:
 # --- when and how much -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("every_line")
 def test_fits_are_shown_in_the_progress_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ProgressConsole, "PLAIN_LINE_SECONDS", 0.0)
     config = small_config("mbpo", output_dir=str(tmp_path))
     ManagedAlgorithm(config).learn(progress=True)
     assert "fitting the model to 12 rows: epoch 1, error " in capsys.readouterr().err
@@ -187,21 +186,23 @@ def test_rollouts_begin_in_real_states_with_the_policys_own_draws(
     loop.close()
 
 
-def test_normalised_data_end_where_raw_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+ASKED: list[Tensor] = []
+
+
+def noting(next_obs: Tensor) -> Tensor:
+    """A termination function that keeps the states it is asked about."""
+    ASKED.append(next_obs)
+    return next_obs[:, 0] > 2.0
+
+
+def test_normalised_data_end_where_raw_ones_do() -> None:
     """The model lives in normalised states; the function of the task is asked about raw ones."""
-    config = small_config("mopo")
+    config = small_config("mopo", algo_kwargs={"termination": f"{__name__}:noting"})
     section = {**config.to_dict()["dataset"], "normalize_observations": True}
-    asked = []
-
-    def noting(next_obs: Tensor) -> Tensor:
-        asked.append(next_obs)
-        return next_obs[:, 0] > 2.0
-
-    monkeypatch.setattr(imagination, "termination_for", lambda *_: noting)
     loop = loop_of("mopo", config.replace(dataset=section))
     loop.extras[0].ends(loop.data.table.everything().next_obs)
     raw = load_transition_dataset(section, env_id="Pendulum-v1").next_observations
-    found = asked[-1].numpy()
+    found = ASKED[-1].numpy()
     inside = np.abs(raw[:, 2]) < 7.9  # the clip of far values cannot be undone
     np.testing.assert_allclose(found[inside], raw[inside], atol=1e-3)
 
@@ -360,12 +361,14 @@ def test_refused_before_a_folder_exists(
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_of_a_fit_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_fit_count_as_memory(
+    tmp_path: Path, free_memory: Callable[[int | None], None]
+) -> None:
     """A replay of Pendulum's rows takes 36 bytes each and the model's replay little; a fit to
     them 32 for inputs and targets, and as many for the orders of each of two members. Each would
     fit alone where the run is refused, because they are needed together."""
     free = 10**7
-    monkeypatch.setattr(memory, "available_memory", lambda device: free)
+    free_memory(free)
     knobs = {**MODEL, "num_members": 2, "num_elites": 1, "learning_starts": 40}
     rows = free // 135
     agent = MBPO("Pendulum-v1", output_dir=str(tmp_path), **knobs, buffer_capacity=rows)
@@ -397,22 +400,22 @@ def test_a_task_without_a_known_termination(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_diverges_ends_the_run_with_a_sentence(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rl_training.models import MLPMOPOEnsembleModel
+class SpoiltMBPO(MBPOAlgorithm):
+    """The second member of its model has diverged before it begins."""
 
-    made = MLPMOPOEnsembleModel.__init__
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.dynamics.net.weights[1].data[1] = float("inf")
 
-    def spoilt(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
-        self.net.weights[1].data[1] = float("inf")
 
-    monkeypatch.setattr(MLPMOPOEnsembleModel, "__init__", spoilt)
+@pytest.mark.usefixtures("own_names")
+def test_a_model_that_diverges_ends_the_run_with_a_sentence(cli: Any, tmp_path: Path) -> None:
+    register("spoilt_mbpo", SpoiltMBPO)
     knobs = [f"algo_kwargs.{key}={value}" for key, value in SHORT.items()]
     outcome = cli(
         "train",
         "mbpo/pendulum",
+        "algo=spoilt_mbpo",
         *knobs,
         "total_timesteps=60",
         "tensorboard=false",
@@ -539,8 +542,6 @@ def test_a_line_is_learned_in_860_steps(tmp_path: Path) -> None:
     assert solved == 4, f"not solved by {failed} of {solved + failed} seeds"
 
 
-def test_an_untrained_model_teaches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Fitting, "fit", lambda *_: FitReport(0, 1, {}))
-    assert max(line_curve(tmp_path, real_ratio=0.0).values()) < SOLVED
+def test_an_untrained_model_teaches_nothing(tmp_path: Path) -> None:
+    untrained = {"model_lr": 1e-12, "model_max_epochs": 1}
+    assert max(line_curve(tmp_path, real_ratio=0.0, **untrained).values()) < SOLVED

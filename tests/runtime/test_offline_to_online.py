@@ -6,14 +6,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 
-from rl_training import RLPD, RLTrainingError, TrainConfig, load_transition_dataset
+from rl_training import RLPD, RLTrainingError, TrainConfig, algorithms, load_transition_dataset
+from rl_training.algorithms.base import Act, Algorithm
 from rl_training.data.sources import load_transition_dataset as load
+from rl_training.experiment.registry import register
 from rl_training.models import TanhGaussianPolicy
 from rl_training.replay.batch import Batch, cut, interleaved
 from rl_training.runtime.build import build_algorithm, build_loop
@@ -45,6 +46,60 @@ def prior_rows(batch: Batch) -> int:
     return int((batch.reward == TAG).sum())
 
 
+class Noted(Algorithm):
+    """Keeps the batches of its updates, and whether its actions explored."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.batches: list[Batch] = []
+        self.explored: list[bool] = []
+
+    def update(self, batch: Batch) -> Any:
+        self.batches.append(batch)
+        return super().update(batch)
+
+    def act(self, obs: torch.Tensor, *, explore: bool, carry: Any = None) -> Act:
+        self.explored.append(explore)
+        return super().act(obs, explore=explore, carry=carry)
+
+    @property
+    def shares(self) -> list[tuple[int, int]]:
+        """Prior rows and all rows of every batch."""
+        return [(prior_rows(batch), len(batch.reward)) for batch in self.batches]
+
+
+class NotedRLPD(Noted, algorithms.RLPDAlgorithm):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.critic_batches: list[Batch] = []
+
+    def critic_step(self, batch: Batch, *rest: Any) -> Any:
+        self.critic_batches.append(batch)
+        return super().critic_step(batch, *rest)
+
+
+class NotedAWAC(Noted, algorithms.AWACAlgorithm): ...
+
+
+class NotedIQL(Noted, algorithms.IQLAlgorithm): ...
+
+
+class NotedCQL(Noted, algorithms.CQLAlgorithm): ...
+
+
+@pytest.fixture(autouse=True)
+def _noted(own_names: None) -> None:
+    """`noted_rlpd` and its relatives."""
+    for kind in (NotedRLPD, NotedAWAC, NotedIQL, NotedCQL):
+        register(f"noted_{kind.__name__[5:].lower()}", kind)
+
+
+def noted_loop(algo: str = "rlpd", tagged: bool = False, **knobs: Any) -> tuple[OffPolicyLoop, Any]:
+    config = small_config(f"noted_{algo}", loop="offline_to_online", algo_kwargs=knobs)
+    loop = loop_of(config, tagged)
+    return loop, loop.algorithm
+
+
 # --- minibatches -----------------------------------------------------------------------------
 
 
@@ -59,18 +114,11 @@ def test_every_slice_has_its_share_of_prior_rows(ratio: float, updates: int) -> 
     loop.close()
 
 
-def test_the_share_is_that_of_the_batch_the_algorithm_sees(monkeypatch: Any) -> None:
+def test_the_share_is_that_of_the_batch_the_algorithm_sees() -> None:
     """The cuts of the loop are those of the update, at every one of its critic steps."""
-    loop = loop_of(tagged=True, offline_batch_ratio=0.25, gradient_updates_per_step=4.0)
-    seen: list[tuple[int, int]] = []
-    original = loop.algorithm._critic_step
-
-    def looking(batch: Batch, *rest: Any) -> Any:
-        seen.append((prior_rows(batch), batch.reward.shape[0]))
-        return original(batch, *rest)
-
-    monkeypatch.setattr(loop.algorithm, "_critic_step", looking)
+    loop, noted = noted_loop(tagged=True, offline_batch_ratio=0.25, gradient_updates_per_step=4.0)
     loop.advance(15)
+    seen = [(prior_rows(batch), len(batch.reward)) for batch in noted.critic_batches]
     assert seen == [(5, 20)] * 4 * 3
     loop.close()
 
@@ -190,55 +238,33 @@ def test_one_clock_over_both_phases() -> None:
     loop.close()
 
 
-def drawn_into(batches: list[Batch], draw: Any) -> Any:
-    def drawing(rows: int) -> Batch:
-        batches.append(draw(rows))
-        return batches[-1]
-
-    return drawing
-
-
-def test_pretraining_takes_prior_rows_alone_and_no_environment_step(monkeypatch: Any) -> None:
-    loop = loop_of(tagged=True, offline_pretrain_updates=6)
-    batches: list[Batch] = []
-    monkeypatch.setattr(loop.extras[0], "draw", drawn_into(batches, loop.extras[0].draw))
+def test_pretraining_takes_prior_rows_alone_and_no_environment_step() -> None:
+    loop, noted = noted_loop(tagged=True, offline_pretrain_updates=6)
     loop.advance(6)
-    assert [(prior_rows(b), len(b.reward)) for b in batches] == [(20, 20)] * 6
+    assert noted.shares == [(20, 20)] * 6
     assert loop.progress.env_steps == 0
     assert len(loop.memory.replay) == 0
     loop.close()
 
 
-def test_what_has_learned_before_acts_from_the_first_step(monkeypatch: Any) -> None:
+def test_what_has_learned_before_acts_from_the_first_step() -> None:
     """Without pretraining the first steps are random; after it the policy takes them."""
     for pretraining, acts in ((0, 0), (3, 10)):
-        loop = loop_of(offline_pretrain_updates=pretraining)
-        monkeypatch.setattr(loop.algorithm, "act", MagicMock(wraps=loop.algorithm.act))
+        loop, noted = noted_loop(offline_pretrain_updates=pretraining)
         loop.advance(pretraining + 10)
-        assert loop.algorithm.act.call_count == acts
+        assert len(noted.explored) == acts
         loop.close()
 
 
 @pytest.mark.parametrize("algo", ["awac", "iql", "cql"])
-def test_offline_algorithms_go_on_in_the_environment(algo: str, monkeypatch: Any) -> None:
+def test_offline_algorithms_go_on_in_the_environment(algo: str) -> None:
     """Pretraining on the data, then actions drawn from the policy and one minibatch of both
     sources to an update."""
     knobs = {"offline_pretrain_updates": 4, "offline_batch_ratio": 0.25}
-    config = small_config(algo, loop="offline_to_online", algo_kwargs=knobs)
-    loop = loop_of(config, tagged=True)
-    monkeypatch.setattr(loop.algorithm, "act", MagicMock(wraps=loop.algorithm.act))
-    seen: list[tuple[int, int]] = []
-    update = loop.algorithm.update
-
-    def looking(batch: Batch) -> Any:
-        seen.append((prior_rows(batch), len(batch.reward)))
-        return update(batch)
-
-    monkeypatch.setattr(loop.algorithm, "update", looking)
+    loop, noted = noted_loop(algo, tagged=True, **knobs)
     loop.advance(4 + 15)
-    assert seen == [(20, 20)] * 4 + [(5, 20)] * 2 * 3
-    assert loop.algorithm.act.call_count == 15
-    assert all(call.kwargs["explore"] for call in loop.algorithm.act.call_args_list)
+    assert noted.shares == [(20, 20)] * 4 + [(5, 20)] * 2 * 3
+    assert noted.explored == [True] * 15
     assert loop.progress.updates == int(loop.algorithm.update_count) == 10
     loop.close()
 

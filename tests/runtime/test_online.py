@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rl_training import DQN, PPO, SAC, ManagedAlgorithm, RLTrainingError
-from rl_training.experiment import memory
 from rl_training.replay.replay import ReplayBuffer
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from tests.envs.probe import PROBE_ID
@@ -210,10 +211,9 @@ def test_what_a_sentence_offers_does_work(
 
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_a_replay_that_does_not_fit_says_what_would(
-    prioritized: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prioritized: bool, tmp_path: Path, free_memory: Callable[[int | None], None]
 ) -> None:
-    free = 10**6
-    monkeypatch.setattr(memory, "available_memory", lambda device: free)
+    free_memory(10**6)
     options = {"prioritized": prioritized, "buffer_capacity": 10**6}
     agent = probe_agent(DQN, tmp_path, **options)
     with pytest.raises(RLTrainingError, match=r"^algo_kwargs\.buffer_capacity: ") as caught:
@@ -254,15 +254,10 @@ def test_the_order_of_building_leaves_no_environment_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever else is refused is refused before environments and their processes are made."""
-    from rl_training.runtime import engine
-    from rl_training.runtime.loops import online
-
-    def unexpected(*_: Any) -> None:
-        raise AssertionError("an environment was made")
-
-    monkeypatch.setattr(engine.shutil, "which", lambda name: None)
-    monkeypatch.setattr(online, "Collector", unexpected)
+    monkeypatch.setenv("PATH", "")
     for cls in (DQN, PPO):
         agent = probe_agent(cls, tmp_path, engine="compile", vectorization="async")
+        before = multiprocessing.active_children()
         with pytest.raises(RLTrainingError, match="engine: 'compile' needs"):
             agent.learn(progress=False)
+        assert multiprocessing.active_children() == before

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from rl_training.algorithms.base import Act
+from rl_training.algorithms.sac import SACAlgorithm
 from rl_training.api.managed import ManagedAlgorithm
 from rl_training.envs.contract import close_env
 from rl_training.envs.make import make_env
 from rl_training.experiment.errors import ConfigError, DataError, TrainingDivergedError
-from rl_training.experiment.registry import algorithm_class, algorithm_names
+from rl_training.experiment.registry import algorithm_class, algorithm_names, register
 from rl_training.models.policies import DeterministicPolicy
 from rl_training.models.value_networks import GreedyPolicy
 from rl_training.runtime.evaluation import start_seed
@@ -81,15 +82,17 @@ def test_bounds_that_are_not_symmetric_and_images() -> None:
         assert return_by_predict(agent) == agent.evaluate(1, seed=SEED).returns[0], algo
 
 
-def test_an_algorithm_that_overrides_act_is_honoured_everywhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    agent = agent_of("sac")
+class Constant(SACAlgorithm):
+    """Always takes the same action."""
 
-    def act(obs: torch.Tensor, *, explore: bool, carry: Any = None) -> Act:
+    def act(self, obs: torch.Tensor, *, explore: bool, carry: Any = None) -> Act:
         return Act(torch.full((len(obs), 1), 0.25))
 
-    monkeypatch.setattr(agent.algorithm, "act", act)
+
+@pytest.mark.usefixtures("own_names")
+def test_an_algorithm_that_overrides_act_is_honoured_everywhere(tmp_path: Path) -> None:
+    register("constant", Constant)
+    agent = agent_of("constant")
     assert agent.predict([1.0, 0.0, 0.0])[0].tolist() == [0.5]
     assert set(agent.collect(1).actions.ravel().tolist()) == {0.5}
     constant = return_by_predict(agent)

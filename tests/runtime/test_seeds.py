@@ -8,23 +8,27 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
 
 import rl_training
 from rl_training import TrainConfig, learn_seeds, resume_seeds
-from rl_training.api import seeds as seeds_api
+from rl_training.algorithms.bc import BCAlgorithm
+from rl_training.data.convert import save_dataset
+from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.errors import CheckpointError, ConfigError, RLTrainingError
-from rl_training.experiment.registry import algorithm_class, algorithm_names
-from rl_training.models import stacked
+from rl_training.experiment.registry import algorithm_class, algorithm_names, register
+from rl_training.experiment.seeding import derive_seed
 from rl_training.runtime import randomness
-from rl_training.runtime.shared_evaluation import SharedEvaluations
 from rl_training.runtime.signals import TerminatedRun
 from rl_training.runtime.statistics import Summary, interquartile_mean
+from tests.conftest import failing_saves
 
 from ..conftest import QUICK, Command
 from ..contract.small_runs import small_config
@@ -55,13 +59,13 @@ def state(run_dir: Path) -> dict[str, torch.Tensor]:
     return rl_training.load(run_dir).algorithm.state_dict()
 
 
+@pytest.mark.usefixtures("short_blocks")
 @pytest.mark.parametrize("in_stacks", [False, True])
 @pytest.mark.parametrize("algo", OFFLINE)
 def test_each_agent_is_what_a_run_of_its_own_makes(
-    algo: str, in_stacks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algo: str, in_stacks: bool, tmp_path: Path, stacking: Callable[[], None]
 ) -> None:
     """Weights, optimisers, curves and evaluations, also where networks are stacked as on a GPU."""
-    monkeypatch.setattr(randomness, "BLOCK", 10)  # so that blocks end within the run
     knobs = {"grad_clip": 1.0}
     config = config_for(algo, tmp_path, algo_kwargs=knobs)
     alone = {}
@@ -69,7 +73,7 @@ def test_each_agent_is_what_a_run_of_its_own_makes(
         agent = rl_training.ManagedAlgorithm(config.replace(seed=seed))
         alone[seed] = agent.learn(progress=False).run_dir
     if in_stacks:
-        monkeypatch.setattr(stacked, "_stacking_pays", lambda x: True)
+        stacking()
     result = learn_seeds(config, SEEDS, progress=False)
     assert tuple(result.results) == SEEDS
     for seed, one in result.results.items():
@@ -102,24 +106,14 @@ class StopError(Exception):
 
 
 @pytest.mark.parametrize("algo", ["iql", "cql"])
-def test_a_stopped_run_goes_on_exactly(
-    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_goes_on_exactly(algo: str, tmp_path: Path) -> None:
     """Killed while the checkpoints of one tick were being written: some have it, some have not."""
     config = config_for(algo, tmp_path / "whole")
     whole = learn_seeds(config, SEEDS, progress=False)
-    save, saved = CheckpointStore.save, []
-
-    def dying(store: Any, tick: int, *rest: Any) -> Any:
-        if tick == 16 and "seed-11" in str(store.folder):
-            raise StopError
-        saved.append(tick)
-        return save(store, tick, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointStore, "save", dying)
-        with pytest.raises(StopError):
-            learn_seeds(config.replace(output_dir=str(tmp_path / "cut")), SEEDS, progress=False)
+    cut = config.replace(output_dir=str(tmp_path / "cut"))
+    last = lambda folder, tick: tick == 16 and "seed-11" in str(folder)  # noqa: E731
+    with failing_saves(StopError(), when=last) as saved, pytest.raises(StopError):
+        learn_seeds(cut, SEEDS, progress=False)
     assert 16 in saved
     (run_dir,) = (tmp_path / "cut").iterdir()
     resumed = resume_seeds(run_dir, progress=False)
@@ -132,29 +126,35 @@ def test_a_stopped_run_goes_on_exactly(
     assert events(run_dir) == events(whole.run_dir)
 
 
-def test_a_signal_does_not_wait_for_an_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Left undone for every seed, and made up for in the resumed run."""
-    config = config_for("bc", tmp_path / "whole")
-    whole = learn_seeds(config, SEEDS, progress=False)
-    act, calls = SharedEvaluations._act, []
+class Ending(PendulumEnv):
+    """Sends a signal to this process after a number of steps of all its episodes."""
 
-    def told_to_end(shared: SharedEvaluations, *rest: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
+    steps, signal_at = 0, 0
+
+    def step(self, action: Any) -> Any:
+        Ending.steps += 1
+        if Ending.steps == Ending.signal_at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return act(shared, *rest)
+        return super().step(action)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(SharedEvaluations, "_act", told_to_end)
-        config = config.replace(output_dir=str(tmp_path / "part"))
-        with pytest.raises(TerminatedRun) as ended:
-            learn_seeds(config, SEEDS, progress=False)
+
+def test_a_signal_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
+    """Left undone for every seed, and made up for in the resumed run."""
+    gym.register("tests/Ending-v0", Ending, max_episode_steps=200)
+    log = load_transition_dataset({"kind": "random", "steps": 400}, env_id="Pendulum-v1")
+    save_dataset(log, tmp_path / "log.npz")
+    data = {"kind": "npz", "path": str(tmp_path / "log.npz")}
+    config = config_for("bc", tmp_path / "whole", env_id="tests/Ending-v0", dataset=data)
+    whole = learn_seeds(config, SEEDS, progress=False)
+    per_step = len(SEEDS) * config.eval_episodes
+    Ending.signal_at = Ending.steps + 3 * per_step
+    last = Ending.signal_at + per_step  # after a step of all episodes at most
+    with pytest.raises(TerminatedRun) as ended:
+        learn_seeds(config.replace(output_dir=str(tmp_path / "part")), SEEDS, progress=False)
     assert ended.value.code == 143
     part = ended.value.result
     assert part.interrupted
-    assert len(calls) == 3
+    assert Ending.steps < last
     assert all(one.last_eval is None for one in part.results.values())
     resumed = resume_seeds(part.run_dir, progress=False)
     assert not resumed.interrupted
@@ -216,22 +216,13 @@ def test_seeds_without_a_whole_tick_in_common_are_refused(tmp_path: Path) -> Non
         assert sorted((run_dir / "seed-0").rglob("*")) == before, name
 
 
-def test_seeds_killed_at_their_first_save_begin_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_killed_at_their_first_save_begin_again(tmp_path: Path) -> None:
     config = config_for("bc", tmp_path / "whole")
     whole = learn_seeds(config, SEEDS, progress=False)
-    save = CheckpointStore.save
-
-    def dying(store: Any, *rest: Any) -> Any:
-        if "seed-11" in str(store.folder):
-            raise StopError
-        return save(store, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointStore, "save", dying)
-        with pytest.raises(StopError):
-            learn_seeds(config.replace(output_dir=str(tmp_path / "cut")), SEEDS, progress=False)
+    cut = config.replace(output_dir=str(tmp_path / "cut"))
+    of_last_seed = lambda folder, _: "seed-11" in str(folder)  # noqa: E731
+    with failing_saves(StopError(), when=of_last_seed), pytest.raises(StopError):
+        learn_seeds(cut, SEEDS, progress=False)
     (run_dir,) = (tmp_path / "cut").iterdir()
     assert resume_seeds(run_dir, progress=False).last == whole.last
 
@@ -246,21 +237,30 @@ def test_a_part_can_be_resumed_alone(tmp_path: Path) -> None:
     assert agent.result.updates == 30
 
 
-def test_a_diverging_agent_leaves_the_others_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = seeds_api.build_algorithm
+class Spoilt(BCAlgorithm):
+    """Its weights are NaN from the start for some seeds."""
 
-    def broken(config: TrainConfig, spaces: Any) -> Any:
-        algorithm = build(config, spaces)
-        if config.seed == 1:
-            next(iter(algorithm.parameters())).data.fill_(float("nan"))
-        return algorithm
+    seeds: ClassVar[tuple[int, ...]] = ()
 
-    config = config_for("bc", tmp_path)
-    healthy = learn_seeds(config, 3, progress=False)
-    monkeypatch.setattr(seeds_api, "build_algorithm", broken)
-    result = learn_seeds(config, 3, progress=False)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        if torch.initial_seed() in [derive_seed(seed, "init") for seed in self.seeds]:
+            next(iter(self.parameters())).data.fill_(float("nan"))
+
+
+class SecondSpoilt(Spoilt):
+    seeds = (1,)
+
+
+class AllSpoilt(Spoilt):
+    seeds = (0, 1)
+
+
+@pytest.mark.usefixtures("own_names")
+def test_a_diverging_agent_leaves_the_others_alone(tmp_path: Path) -> None:
+    register("second_spoilt", SecondSpoilt)
+    healthy = learn_seeds(config_for("bc", tmp_path), 3, progress=False)
+    result = learn_seeds(config_for("second_spoilt", tmp_path), 3, progress=False)
     assert set(result.results) == {0, 2}
     assert "became NaN or infinite at update 1" in result.failures[1]
     for seed in (0, 2):
@@ -274,17 +274,11 @@ def test_a_diverging_agent_leaves_the_others_alone(
     assert again.last == result.last
 
 
-def test_all_diverging_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = seeds_api.build_algorithm
-
-    def broken(config: TrainConfig, spaces: Any) -> Any:
-        algorithm = build(config, spaces)
-        next(iter(algorithm.parameters())).data.fill_(float("nan"))
-        return algorithm
-
-    monkeypatch.setattr(seeds_api, "build_algorithm", broken)
+@pytest.mark.usefixtures("own_names")
+def test_all_diverging_is_an_error(tmp_path: Path) -> None:
+    register("all_spoilt", AllSpoilt)
     with pytest.raises(RLTrainingError, match="became NaN or infinite at update 1"):
-        learn_seeds(config_for("bc", tmp_path), 2, progress=False)
+        learn_seeds(config_for("all_spoilt", tmp_path), 2, progress=False)
 
 
 def test_agents_stop_early_one_by_one(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,15 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("[0-9]*"))
 
 
+@contextmanager
+def saving_where(due: Callable[[Autosave], bool]) -> Iterator[None]:
+    """Strides of a single step, and checkpoints by the clock where `due` says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
+        patch.setattr(Autosave, "due", due)
+        yield
+
+
 class Looks:
     """Counts the looks at the pause, and sends a signal to this process at one of them."""
 
@@ -94,10 +104,8 @@ def test_a_run_may_end_anywhere_and_goes_on_exactly(
         whole = learn(small_config(algo, tmp_path / "whole"))
 
     # every step is left half done wherever it may be, some are saved there
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
-        asked = itertools.count()
-        patch.setattr(Autosave, "due", lambda _: next(asked) % 5 == 3)
+    asked = itertools.count()
+    with saving_where(lambda _: next(asked) % 5 == 3):
         often = learn(small_config(algo, tmp_path / "often"))
     same_run(often, whole)
     saved = checkpoints(often)
@@ -195,27 +203,19 @@ def test_a_hang_up_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     assert not result.interrupted
 
 
-def test_several_seeds_end_together_and_save_by_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_seeds_end_together_and_save_by_the_clock(tmp_path: Path) -> None:
     values = config_for("bc", tmp_path / "whole", checkpoint_interval=0, keep_last=1000)
     whole = learn_seeds(TrainConfig(**values), [1, 2], progress=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "STRIDE_SECONDS", 0.0)
-        patch.setattr(Autosave, "due", lambda autosave: autosave.seconds > 0.0)
-        values["output_dir"] = str(tmp_path / "part")
-        looked = Autosave.saved
-        calls: list[float] = []
+    values["output_dir"] = str(tmp_path / "part")
+    asked = itertools.count()
 
-        def saved(autosave: Autosave, took: float) -> None:
-            looked(autosave, took)
-            calls.append(took)
-            if len(calls) == 30:
-                os.kill(os.getpid(), signal.SIGINT)
+    def due(autosave: Autosave) -> bool:
+        if next(asked) == 30:
+            os.kill(os.getpid(), signal.SIGINT)
+        return autosave.seconds > 0.0
 
-        patch.setattr(Autosave, "saved", saved)
-        with pytest.raises(InterruptedRun) as ended:
-            learn_seeds(TrainConfig(**values), [1, 2], progress=False)
+    with saving_where(due), pytest.raises(InterruptedRun) as ended:
+        learn_seeds(TrainConfig(**values), [1, 2], progress=False)
     run_dir = ended.value.result.run_dir
     ticks = [[path.name for path in checkpoints(run_dir / f"seed-{seed}")] for seed in (1, 2)]
     assert ticks[0] == ticks[1]

@@ -13,7 +13,6 @@ import pytest
 from rl_training import PPO, SAC, Callback, LogEvent
 from rl_training.envs.collector import Collector
 from rl_training.envs.contract import success_in
-from rl_training.experiment.console import Console
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.loops.online import UNKNOWN, EpisodeStatistics, FinishedEpisode
 
@@ -71,20 +70,10 @@ def test_the_last_step_of_an_episode_says_whether_it_succeeded(vectorization: An
         assert silent or {episode.success for episode in episodes} == {True, False}
 
 
-class Watch(Console):
-    """Keeps what the progress bar would show."""
-
-    shown: list[str] = []
-
-    def advance(self, done: int, episodes: str = "") -> None:
-        self.shown.append(episodes)
-
-
+@pytest.mark.usefixtures("every_line")
 def test_return_length_and_success_are_shown_logged_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rl_training.api.training.ProgressConsole", Watch)
-    Watch.shown.clear()
     logged: list[LogEvent] = []
 
     class Keep(Callback):
@@ -114,7 +103,7 @@ def test_return_length_and_success_are_shown_logged_and_kept(
     assert first["rollout/return_mean"] == first["rollout/length_mean"] == 4.0
     assert first["rollout/success_rate"] in (0.0, 0.25, 0.5, 0.75, 1.0)
     assert first["time/env_steps_per_second"] > 0.0
-    assert Watch.shown[-1].startswith("return 4.0, length 4, success ")
+    assert "left, return 4.0, length 4, success " in capsys.readouterr().err
     stored = json.loads((result.run_dir / "result.json").read_text(encoding="utf-8"))
     assert stored["last_eval"]["eval/success_rate"] == rate
     assert "eval/success_rate" in stored["held_out"]["last"]

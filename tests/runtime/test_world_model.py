@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ def test_streams_hold_every_observation_once(actions: str, num_envs: int, mode: 
         loop.advance(num_envs)
         carries.append(loop.memory.stream.carry)
     loop.close()
-    state, written = loop.memory.replay.training_state(), loop.memory.replay._written
+    state = loop.memory.replay.training_state()
+    written = state["written"]
     kinds = set()
     for env in range(num_envs):
         moments = list(told(steps, env))
@@ -162,7 +163,8 @@ def test_a_step_is_stored_with_the_state_it_was_acted_on_in() -> None:
     loop.algorithm.act = noted
     loop.advance(50)
     loop.close()
-    state, written = loop.memory.replay.training_state(), loop.memory.replay._written
+    state = loop.memory.replay.training_state()
+    written = state["written"]
     for env in range(2):
         acted_on = ~state["last"][env, : written[env]]
         assert not acted_on.all()
@@ -190,7 +192,7 @@ def test_an_update_sees_the_newest_and_refreshes_what_it_saw() -> None:
         env = place // loop.memory.replay.length
         assert (
             place % loop.memory.replay.length
-            == (loop.memory.replay._written[env] - 1) % loop.memory.replay.length
+            == (loop.memory.replay.training_state()["written"][env] - 1) % loop.memory.replay.length
         )
         ends.add(env)
         seen = loop.algorithm.last_deter.half().flatten(0, 1)
@@ -324,14 +326,14 @@ def test_a_memory_knows_what_was_done_in_its_place(trained: Dreamer) -> None:
     )
     rng, obs, others = np.random.default_rng(0), np.zeros(4, np.float32), 0
     for _ in range(40):
-        own, _ = trained.predict(obs, behaving._state)
+        own, _ = trained.predict(obs, behaving.state)
         action = behaving(obs, rng)
-        assert int(behaving._state.action.argmax()) == action
+        assert int(behaving.state.action.argmax()) == action
         others += action != int(own)
         obs = rng.normal(size=4).astype(np.float32)
     assert others > 5
     behaving.begin_episode()
-    assert behaving._state is None
+    assert behaving.state is None
 
 
 def test_box_actions_in_its_place_are_inner_ones() -> None:
@@ -461,10 +463,8 @@ def test_bad_input(
     assert not runs.exists()
 
 
-def test_memory_is_estimated_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.experiment import memory
-
-    monkeypatch.setattr(memory, "available_memory", lambda device: 1_000_000)
+def test_memory_is_estimated_before_it_is_taken(free_memory: Callable[[int], None]) -> None:
+    free_memory(1_000_000)
     agent = agent_in(CATCH_ID, buffer_capacity=100_000, total_timesteps=100)
     with pytest.raises(RLTrainingError, match=r"buffer_capacity: a replay of 100,000 .* would fit"):
         agent.learn(progress=False)

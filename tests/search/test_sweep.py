@@ -161,14 +161,14 @@ def test_a_run_that_another_process_begins_is_left_to_it(tmp_path: Path) -> None
     assert lock is not None
     with SleepingRuns(Slots(1, 1)) as processes:
         runner = StudyRunner(study, processes, lambda line: None)
-        runner._start(waiting, outcome)
+        runner.start(waiting, outcome)
         assert processes.running == set()
         lock.close()
-        runner._start(waiting, outcome)
+        runner.start(waiting, outcome)
         assert processes.running == {"default"}
         assert other.held("default") is None
         processes.end("default")
-        assert runner._collect(outcome) == list(study.trials)  # killed: it goes on
+        assert runner.collect(outcome) == list(study.trials)  # killed: it goes on
         again = other.held("default")
         assert again is not None
         again.close()
@@ -234,14 +234,17 @@ def test_runs_get_a_gpu_each_unless_their_config_names_a_device(
         assert isinstance(made, LocalProcesses)
         return made.slots.workers, made.slots.gpus
 
+    def found(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
     cores = usable_cores()
     for visible, count, known in ((None, 2, ("0", "1")), ("3,5,7", 3, ("3", "5", "7"))):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        found(count)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
         assert gpus("auto") == (count, known)
         assert gpus("cpu", "cuda:1") == (cores, ())
         assert gpus("auto", named=known[1]) == (1, (known[1],))
         with pytest.raises(ConfigError, match="GPU 9 was not found, those there are"):
             gpus("auto", named="9")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    found(0)
     assert gpus("auto") == (cores, ())

@@ -236,7 +236,7 @@ def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others
     )
     tuner = Tuner(study, LocalProcesses(Slots(1, 1)), 9, lambda line: None)
     for number, value in enumerate((1.0, 2.0, 3.0, 4.0, 5.0)):
-        assert not tuner._hopeless(Interval(-9.0, -9.0, -9.0), 10)  # too few to compare with
+        assert not tuner.reason_to_prune(Interval(-9.0, -9.0, -9.0), 10)  # too few to compare with
         claim = study.claim(9)
         assert claim is not None
         assert claim.number == number
@@ -244,12 +244,12 @@ def test_pruning_needs_a_trial_whose_best_case_is_below_the_median_of_the_others
             study.report(claim, tick, Interval(value, value - 0.5, value + 0.5), [value - 99.0] * 3)
         study.tell(claim, "finished", value, [value] * 3)
     for rung in (10, 20):
-        assert "median" in tuner._hopeless(Interval(2.0, 1.0, 2.9), rung)
-        assert not tuner._hopeless(Interval(4.0, 3.0, 4.6), rung)  # noise: it may be the best
-        assert not tuner._hopeless(Interval(-9.0, -9.0, -9.0), 15)  # another tick
+        assert "median" in tuner.reason_to_prune(Interval(2.0, 1.0, 2.9), rung)
+        assert not tuner.reason_to_prune(Interval(4.0, 3.0, 4.6), rung)  # noise: it may be the best
+        assert not tuner.reason_to_prune(Interval(-9.0, -9.0, -9.0), 15)  # another tick
     # above the median, but below the whole interval of the best: that decides at the last rung
-    assert not tuner._hopeless(Interval(3.5, 3.0, 4.4), 10)
-    assert "another trial was better" in tuner._hopeless(Interval(3.5, 3.0, 4.4), 20)
+    assert not tuner.reason_to_prune(Interval(3.5, 3.0, 4.4), 10)
+    assert "another trial was better" in tuner.reason_to_prune(Interval(3.5, 3.0, 4.4), 20)
 
 
 @pytest.mark.parametrize("metric", [RETURN, "offline/data_distance"])
@@ -262,20 +262,22 @@ def test_pruning_takes_a_trial_that_lacks_more_than_any_seed_has_gained(
     tuner = Tuner(study, LocalProcesses(Slots(1, 1)), 9, lambda line: None)
     ends = {0: (90.0, 99.0, 95.0), 1: (10.0, 40.0, 30.0)}  # the seeds gain at most 30 from tick 10
     for number in range(3):
-        assert not tuner._hopeless(Interval(-99.0, -99.0, -99.0), 10)  # too few gains are known
+        assert not tuner.reason_to_prune(
+            Interval(-99.0, -99.0, -99.0), 10
+        )  # too few gains are known
         claim = study.claim(9)
         assert claim is not None
         final = ends[min(number, 1)]
         then = [score - gain for score, gain in zip(final, (30.0, 2.0, -5.0), strict=True)]
         study.report(claim, 10, Interval(then[1], min(then), max(then)), then)
         study.tell(claim, "finished", min(final), [plan.sign * score for score in final])
-    assert "as much as it lacks" in tuner._hopeless(Interval(50.0, 45.0, 59.0), 10)  # of 90
-    assert not tuner._hopeless(Interval(50.0, 45.0, 61.0), 10)
+    assert "as much as it lacks" in tuner.reason_to_prune(Interval(50.0, 45.0, 59.0), 10)  # of 90
+    assert not tuner.reason_to_prune(Interval(50.0, 45.0, 61.0), 10)
     before = study.claim(9)  # a trial of which the seeds at the rung are not known
     assert before is not None
     study.report(before, 10, Interval(20.0, 20.0, 20.0), [])
     study.tell(before, "finished", 20.0, [plan.sign * 20.0] * 3)
-    assert not tuner._hopeless(Interval(50.0, 45.0, 59.0), 10)
+    assert not tuner.reason_to_prune(Interval(50.0, 45.0, 59.0), 10)
 
 
 def test_a_trial_that_looks_bad_is_stopped_and_saved(

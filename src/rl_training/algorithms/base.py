@@ -119,7 +119,7 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
         if params.network_kind == "simbav2":
             if spaces.is_discrete:
                 raise ConfigError(
-                    "algo_kwargs.architecture: simbav2 has critics of Box actions alone, but the "
+                    "algo_kwargs.architecture: simbav2 has critics only for Box actions, but the "
                     f"task has {spaces.describe()}; use simba or crossq"
                 )
             self.register_buffer("reward_divisor", torch.ones(()))

@@ -32,6 +32,23 @@ def make_targets(algorithm: Algorithm, critics: Critics) -> Critics | None:
     return None if algorithm.params.network_kind == "crossq" else frozen_copy(critics)
 
 
+def add_soft_optimizers(
+    algorithm: Algorithm, policy: nn.Module, critics: nn.Module, start: float
+) -> nn.Parameter:
+    """Optimisers of policy and critics, and of the temperature unless it is fixed.
+
+    Returns the logarithm of the temperature, which is `start` where it is tuned.
+    """
+    p = algorithm.params
+    tuned = p.fixed_temperature is None
+    log_temperature = nn.Parameter(torch.tensor(p.fixed_temperature or start).log(), tuned)
+    algorithm.add_optimizer_of("policy", policy, p.policy_lr)
+    algorithm.add_optimizer_of("critics", critics, p.critic_lr)
+    if tuned:
+        algorithm.add_optimizer("temperature", [log_temperature], p.temperature_lr)
+    return log_temperature
+
+
 def critic_step(
     algorithm: Algorithm,
     critics: Critics,

@@ -7,7 +7,7 @@ Kept: categorical latents with 1% uniform, KL balance 1.0 / 0.1 with one free na
 symlog vectors, two-hot reward and value, a continuation head that includes the discount,
 imagination from every state of a batch, lambda-returns scaled by their range, REINFORCE for both
 kinds of actions, a slow critic as regulariser, a critic loss on real sequences, LaProp with
-adaptive gradient clipping, stored and refreshed latent contexts. Changed: float32 throughout, a
+adaptive gradient clipping, stored and refreshed latent contexts. Changed: float32 by default, a
 plain image decoder (nearest-neighbour upsampling and convolutions after one dense layer).
 """
 
@@ -149,7 +149,7 @@ class DreamerAlgorithm(WorldModelAgent[DreamerParams]):
     paper: ClassVar[str] = "Hafner et al. 2023"
     summary: ClassVar[str] = "learns a model of the world and practises in it"
     losses: ClassVar[tuple[str, ...]] = TERMS
-    slow_to_compile = True  # thousands of chained steps: compiling takes minutes, if it ends
+    slow_to_compile = True  # as a whole: thousands of chained steps
 
     return_range: Tensor
     last_deter: Tensor

@@ -92,8 +92,8 @@ class LoopFamily:
         if config.env_id is not None:
             if config.dataset is not None and config.dataset.spaces is not None:
                 raise ConfigError(
-                    "dataset.spaces: the environment says what the policy sees and does; remove "
-                    "this key, or env_id to learn from data alone"
+                    "dataset.spaces: the environment defines the spaces; remove this "
+                    "key, or remove env_id to learn from data alone"
                 )
             return
         if self.needs_env:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
@@ -28,6 +29,7 @@ from rl_training.experiment.config import (
     Rate,
     Section,
 )
+from rl_training.experiment.config_errors import shortened
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Log
 from rl_training.models import (
@@ -50,10 +52,14 @@ ValueRange = Annotated[tuple[Finite, Finite], Field(strict=False), AfterValidato
 """The smallest and the largest return."""
 
 
-def _factory_name(value: Any) -> Any:
-    """A function as package.module:function; anything else is left to be checked."""
-    if not callable(value):
+def _factory_name(value: Any) -> str:
+    """A function, or its name, as package.module:function."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", value):
         return value
+    if not callable(value):
+        raise ValueError(
+            f"expected a function, or its name as package.module:function, got {shortened(value)}"
+        )
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if not name or "<" in name:
         raise ValueError(
@@ -63,9 +69,7 @@ def _factory_name(value: Any) -> Any:
     return f"{module}:{name}"
 
 
-FactoryName = Annotated[
-    str, BeforeValidator(_factory_name), Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
-]
+FactoryName = Annotated[str, BeforeValidator(_factory_name)]
 
 LearningRate = Annotated[Positive, Log(1e-5, 1e-2)]
 Discount = Annotated[Fraction, Choices((0.9, 0.95, 0.98, 0.99, 0.995, 0.999))]

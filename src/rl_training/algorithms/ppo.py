@@ -90,6 +90,8 @@ class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     """Divide rewards by the running standard deviation of the discounted return."""
     squash_mean: bool = False
     """Bound the mean of Box actions by a tanh, as the policies trained on data do."""
+    initial_std: Annotated[Positive, Log(0.1, 1.0, by_default=False)] = 1.0
+    """Standard deviation of Box actions at the start; the action range is 2 wide."""
     lr: LearningRate = 3e-4
     """Learning rate of the policy; value_coef scales that of the value network."""
     adam_eps: Positive = 1e-8
@@ -177,7 +179,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         self.actor: ChoicePolicy | GaussianPolicy
         if spaces.is_box:
             shape = seen, spaces.action_dim, self.layers("policy")
-            self.actor = GaussianPolicy(*shape, params.squash_mean)
+            self.actor = GaussianPolicy(*shape, params.squash_mean, params.initial_std)
         else:
             self.actor = cast(ChoicePolicy, self.make_policy(observed=seen))
         self.value = self.make_value(None if self.memories is None else self.memories.for_value)

@@ -24,10 +24,15 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import ValidationInfo, field_validator, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Networks
-from rl_training.algorithms.critic_steps import critic_step, make_targets, policy_step
+from rl_training.algorithms.critic_steps import (
+    add_soft_optimizers,
+    critic_step,
+    make_targets,
+    policy_step,
+)
 from rl_training.algorithms.critics import (
     action_noise,
     entropy_target,
@@ -109,7 +114,7 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
     summary: ClassVar[str] = "from prior data to online improvement in few steps"
     losses: ClassVar[tuple[str, ...]] = ("critic_loss", "policy_loss", "temperature_loss")
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
-    pieces: ClassVar[tuple[str, ...]] = ("_critic_step", "_policy_step")
+    pieces: ClassVar[tuple[str, ...]] = ("critic_step", "_policy_step")
 
     def __init__(
         self, spaces: Spaces, params: RLPDParams, normalize_observations: bool = False
@@ -118,12 +123,9 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
         self.model = self.actor_and_critics(params.num_critics)
         self.target_critics = make_targets(self, self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -0.5, 0.3)
-        start = torch.tensor(params.fixed_temperature or 1.0).log()
-        self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
-        self.add_optimizer_of("policy", self.model.policy, params.policy_lr)
-        self.add_optimizer_of("critics", self.model.critics, params.critic_lr)
-        if params.fixed_temperature is None:
-            self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
+        self.log_temperature = add_soft_optimizers(
+            self, self.model.policy, self.model.critics, start=1.0
+        )
 
     @property
     def policy(self) -> Policy:
@@ -148,16 +150,16 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
                 self.model.policy, batch.next_obs, action_noise(self, rows)
             )
             next_entropy = -batch.discount * temperature * next_log_prob
-        members = self._drawn_members(slices)
+        members = self.drawn_members(slices)
         next_choices, next_entropies = next_choice.chunk(slices), next_entropy.chunk(slices)
         for i, part in enumerate(cut(batch, slices)):
             drawn = None if members is None else members[i]
-            metrics = self._critic_step(part, next_choices[i], next_entropies[i], drawn)
+            metrics = self.critic_step(part, next_choices[i], next_entropies[i], drawn)
         noise = action_noise(self, part.reward.shape[0])
         metrics |= self._policy_step(part.obs, noise, temperature)
         return metrics | {"temperature": temperature}
 
-    def _critic_step(
+    def critic_step(
         self, batch: Batch, next_choice: Tensor, next_entropy: Tensor, members: Tensor | None
     ) -> Metrics:
         p, critics = self.params, self.model.critics
@@ -187,7 +189,7 @@ class RLPDAlgorithm(Algorithm[RLPDParams, Batch]):
             )
         return metrics
 
-    def _drawn_members(self, slices: int) -> Tensor | None:
+    def drawn_members(self, slices: int) -> Tensor | None:
         """(slices, Z) numbers of critics, without repetition in a row; None means all."""
         p = self.params
         if p.num_min_critics == p.num_critics:

@@ -15,11 +15,15 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 import torch
-from torch import nn
 from typing_extensions import TypeVar
 
 from rl_training.algorithms.base import Algorithm, Networks
-from rl_training.algorithms.critic_steps import critic_step, make_targets, policy_step
+from rl_training.algorithms.critic_steps import (
+    add_soft_optimizers,
+    critic_step,
+    make_targets,
+    policy_step,
+)
 from rl_training.algorithms.critics import (
     action_noise,
     entropy_target,
@@ -82,12 +86,9 @@ class SACAlgorithm(Algorithm[S, Batch]):
         self.model = self.actor_and_critics()
         self.target_critics = make_targets(self, self.model.critics)
         self.target_entropy = entropy_target(spaces, params.target_entropy, -1.0, 0.3)
-        start = torch.tensor(params.fixed_temperature or params.initial_temperature).log()
-        self.log_temperature = nn.Parameter(start, params.fixed_temperature is None)
-        self.add_optimizer_of("policy", self.model.policy, params.policy_lr)
-        self.add_optimizer_of("critics", self.model.critics, params.critic_lr)
-        if params.fixed_temperature is None:
-            self.add_optimizer("temperature", [self.log_temperature], params.temperature_lr)
+        self.log_temperature = add_soft_optimizers(
+            self, self.model.policy, self.model.critics, params.initial_temperature
+        )
 
     @property
     def policy(self) -> Policy:

@@ -231,7 +231,9 @@ class Acting(Playable):
 
     def _known_support(self, asked: str) -> worth.Support:
         if self._support is None:
-            raise ConfigError(f"{asked}: first give fit_support(data) the log to compare with")
+            raise ConfigError(
+                f"{asked}: call fit_support(data) first, with the log to compare with"
+            )
         return self._support
 
     def abstaining(self, below: float = 0.05) -> AbstainingPolicy:

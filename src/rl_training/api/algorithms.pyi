@@ -2026,6 +2026,8 @@ class PPO(ManagedAlgorithm):
             Divide rewards by the running standard deviation of the discounted return.
         squash_mean = False
             Bound the mean of Box actions by a tanh, as the policies trained on data do.
+        initial_std = 1.0
+            Standard deviation of Box actions at the start; the action range is 2 wide.
         lr = 0.0003
             Learning rate of the policy; value_coef scales that of the value network.
         adam_eps = 1e-08
@@ -2065,6 +2067,7 @@ class PPO(ManagedAlgorithm):
         normalize_observations: bool = False,
         normalize_rewards: bool = False,
         squash_mean: bool = False,
+        initial_std: float = 1.0,
         lr: float = 0.0003,
         adam_eps: float = 1e-08,
         **run: Unpack[RunKeys],

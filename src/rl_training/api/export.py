@@ -40,7 +40,7 @@ def export_agent(
     chosen = ExportOptions(text=CardText(intended_use, limits), **options)
     origin = _origin(agent, compare)
     if agent.algorithm.update_count.device.type != "cpu":
-        agent = _on_cpu(agent)
+        agent = on_cpu(agent)
     trained = Trained(
         agent.config,
         agent.algorithm,
@@ -67,7 +67,7 @@ def _predict(agent: ManagedAlgorithm) -> Predict:
     return predict
 
 
-def _on_cpu(agent: ManagedAlgorithm) -> ManagedAlgorithm:
+def on_cpu(agent: ManagedAlgorithm) -> ManagedAlgorithm:
     """A copy whose algorithm is on the CPU."""
     copied = object.__new__(type(agent))
     copied.__setstate__({**agent.__getstate__(), "config": agent.config.replace(device="cpu")})

@@ -57,7 +57,10 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
             f"got {obs.shape}".replace("'n'", "n")
         )
     if not all_finite(obs):
-        raise DataError(f"{asked}: the observation holds NaN, infinity or a number beyond float32")
+        raise DataError(
+            f"{asked}: the observation holds NaN, infinity or a number beyond float32; give finite "
+            "numbers"
+        )
     alone = obs.shape == shape
     return (obs[None] if alone else obs), alone
 

@@ -383,6 +383,7 @@ def _agent_for(
         if info is None or (isinstance(error, RuntimeError) and "allocate" not in str(error)):
             raise
         raise CheckpointError(
-            f"checkpoint '{info.path}' describes networks that do not fit into memory"
+            f"checkpoint '{info.path}' describes networks that do not fit into memory; load it on "
+            "a machine with more"
         ) from None
     return agent

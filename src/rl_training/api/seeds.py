@@ -109,7 +109,9 @@ def resume_seeds(
         make_sinks(config)
         agents = [build_algorithm(seed_config(config, seed), spaces) for seed in stored.seeds]
         if "graph" in config.engine and agents[0].update_count.device.type != "cuda":
-            console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
+            console.say(
+                "warning: the run began on a GPU; on a CPU it continues, but not bit for bit"
+            )
             config = config.settled(engine="auto")
         clock = build_clock(config, agents)
         trainer = seeds_trainer(config, agents, clock, run_dir, console, live.callbacks())

@@ -138,9 +138,9 @@ def stored_config(info: CheckpointInfo, **here: Any) -> TrainConfig:
         by = f"rl-training {written}" if written else "another version"
         own = versions()["rl-training"]
         raise CheckpointError(
-            f"checkpoint '{info.path}' was written by {by}, and its config means nothing to this "
-            f"version, {own} ({str(error).splitlines()[0]}); use the version that wrote it, or a "
-            "later one"
+            f"checkpoint '{info.path}' was written by {by}, and this version, {own}, cannot read "
+            f"its config ({str(error).splitlines()[0]}); use the version that wrote it, or a later "
+            "one"
         ) from None
 
 

@@ -184,7 +184,9 @@ class Training(Acting):
         refuse_changes(stored, config)
         console = ProgressConsole() if progress else Console()
         if "graph" in config.engine and self.algorithm.update_count.device.type != "cuda":
-            console.say("warning: the run began on a GPU; without one it goes on, not bit for bit")
+            console.say(
+                "warning: the run began on a GPU; on a CPU it continues, but not bit for bit"
+            )
             config = config.settled(engine="auto")
         config = with_paths_found(config, run_dir)
         live = LiveReport(config, run_dir, console)

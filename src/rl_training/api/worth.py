@@ -82,8 +82,8 @@ def _known_behaviour(
         return recorded_behaviour(dataset, np.asarray(given))
     if not isinstance(data, (str, Path)) or Path(data).suffix.lower() != ".npz":
         raise ConfigError(
-            f"behaviour: the array '{given}' is looked for in an .npz file, and the data are "
-            "none; give the probabilities themselves"
+            f"behaviour: the array '{given}' is read from an .npz file, and the data "
+            "are not one; give the probabilities themselves"
         )
     with np.load(data, allow_pickle=False) as arrays:
         if given not in arrays:

@@ -21,7 +21,10 @@ app = typer.Typer()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders with runs in them.")],
     metric: Annotated[
-        str | None, typer.Option(help="Metric of evaluations; by default the one that chose best.")
+        str | None,
+        typer.Option(
+            help="Metric of evaluations; by default the one that chose the best checkpoint."
+        ),
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Also show the steps until evaluations reach this.")

@@ -49,7 +49,8 @@ _Launcher = Annotated[
 _Address = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="Of a Ray cluster; by default that of this machine, or a new one."
+        metavar="HOST:PORT",
+        help="Address of a Ray cluster; by default that of this machine, or a new one.",
     ),
 ]
 _GpusPerRun = Annotated[

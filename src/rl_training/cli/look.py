@@ -23,9 +23,11 @@ def list_all(
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs alone, as JSON.")] = False,
     status: Annotated[
         str | None,
-        typer.Option(help="Runs of this status: running, finished, interrupted, failed or dead."),
+        typer.Option(
+            help="Show only runs of this status: running, finished, interrupted, failed or dead."
+        ),
     ] = None,
-    algo: Annotated[str | None, typer.Option(help="Runs of this algorithm.")] = None,
+    algo: Annotated[str | None, typer.Option(help="Show only runs of this algorithm.")] = None,
     sort: Annotated[str, typer.Option(help="Order of the runs: name, score or progress.")] = "name",
 ) -> None:
     """Show algorithms, packaged configs, data sets and runs."""

@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
@@ -128,15 +128,16 @@ def _shown_traceback() -> Iterator[None]:
         raise
 
 
-def main() -> None:
-    """Entry point: user errors become one line each and exit code 2.
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command, by default that of the process; user errors become one line and exit code 2.
 
     With `--debug` anywhere among the arguments, or RL_TRAINING_DEBUG set, the traceback of an
     error is printed above its line.
     """
     warnings.formatwarning = _one_line
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1 or os.environ.get(DEBUG, "") not in ("", "0")
+    given = sys.argv[1:] if arguments is None else arguments
+    arguments = [argument for argument in given if argument != "--debug"]
+    debug = len(arguments) < len(given) or os.environ.get(DEBUG, "") not in ("", "0")
     try:
         with _shown_traceback() if debug else nullcontext():
             # typer's own reports of a wrong flag take many lines; in this mode it returns the exit

@@ -167,7 +167,7 @@ def _data(run: Run, trust: bool) -> dict[str, Any]:
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     seconds: Annotated[
-        float, typer.Option("--every", min=0.1, help="Seconds between two looks at the run.")
+        float, typer.Option("--every", min=0.1, help="Seconds between two readings of the run.")
     ] = 1.0,
 ) -> None:
     """Follow a run of another process until it ends: curves, rate, time left.

@@ -41,7 +41,9 @@ def sweep(
     overrides: OverridesArgument = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="How many seeds of each point, a range or a list: 5, 2..6 or 0,3,7."),
+        typer.Option(
+            help="Seeds of each point, as a number of them, a range or a list: 5, 2..6 or 0,3,7."
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the study; by default sweeps/CONFIG.")
@@ -105,7 +107,10 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="Trials, the defaults among them.")] = 24,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each trial.")] = 3,
     test_seeds: Annotated[
-        int, typer.Option(min=1, help="Further seeds, of the winner and the defaults.")
+        int,
+        typer.Option(
+            min=1, help="Number of test seeds, on which the winner is compared with the defaults."
+        ),
     ] = 5,
     search: Annotated[
         list[str] | None,
@@ -117,10 +122,16 @@ def tune(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="Metric of evaluations; by default the one that chooses the best."),
+        typer.Option(
+            help="Metric of evaluations; by default the one that chooses the best checkpoint."
+        ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option(help="Stop trials whose seeds all look bad, after a third at least.")
+        bool,
+        typer.Option(
+            help="Stop trials whose seeds all score poorly, at the earliest after a third "
+            "of the budget."
+        ),
     ] = True,
     sampler_seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     folder: Annotated[

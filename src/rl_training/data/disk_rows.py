@@ -76,12 +76,12 @@ class DiskRows:
                 with suppress(OSError):
                     pages.madvise(mmap.MADV_RANDOM)
 
-    def release_pages(self) -> None:
-        """Give pages of large files that were read back to the system, which keeps them cached
-        while it has room: the process does not grow to the size of its data."""
+    def release_pages(self, from_bytes: int = RELEASE_FROM) -> None:
+        """Give pages that were read back to the system, which keeps them cached while it has room:
+        the process does not grow to the size of its data. Smaller files keep theirs."""
         for array in self.arrays:
             pages = _pages(array)
-            if pages is not None and len(pages) >= RELEASE_FROM and hasattr(pages, "madvise"):
+            if pages is not None and len(pages) >= from_bytes and hasattr(pages, "madvise"):
                 with suppress(OSError):
                     pages.madvise(mmap.MADV_DONTNEED)
 

@@ -31,7 +31,7 @@ def with_masks(raw: RawTransitions) -> RawTransitions:
     check_lengths(raw)
     if raw.image_shape:
         raise DataError(
-            f"{raw.label}: array '{MASK}' stands beside images, and masks are for vectors alone; "
+            f"{raw.label}: array '{MASK}' comes with images, but masks need vector observations; "
             "remove it"
         )
     arrays: dict[str, NDArray[Any]] = dict(raw.arrays)

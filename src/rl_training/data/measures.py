@@ -91,22 +91,28 @@ def observation_spread(observations: NDArray[np.float32]) -> float:
     return float(changing.max() / changing.min()) if len(changing) else 1.0
 
 
-def action_noise(dataset: TransitionDataset) -> ActionNoise | None:
+def action_noise(
+    dataset: TransitionDataset, queries: int = QUERIES, most_numbers: int = MOST_NUMBERS
+) -> ActionNoise | None:
     """How random the log is; None if it has too few rows or only one action, or an image beside
-    other parts, between which there is no distance."""
+    other parts, between which there is no distance.
+
+    The nearest neighbours of at most `queries` rows are looked for, among rows that hold at most
+    `most_numbers` numbers.
+    """
     actions, variance = _actions(dataset)
     if len(dataset) < 10 or not variance > 0.0 or dataset.spaces.packing is not None:
         return None
     generator = np.random.default_rng(0)
     width = dataset.spaces.obs_dim
-    most = min(len(dataset), MOST_REFERENCES, max(MOST_NUMBERS // width, 10))
+    most = min(len(dataset), MOST_REFERENCES, max(most_numbers // width, 10))
     rows = np.sort(generator.permutation(len(dataset))[:most])
     scaled = _standardised(dataset.observations[rows].reshape(len(rows), -1))
     actions = actions[rows]
-    queries = generator.permutation(most)[:QUERIES]
+    chosen = generator.permutation(most)[:queries]
     squares = np.square(scaled).sum(1)
     differences = []
-    for part in np.array_split(queries, -(-len(queries) // 50)):
+    for part in np.array_split(chosen, -(-len(chosen) // 50)):
         distance = squares - 2.0 * (scaled[part] @ scaled.T)  # less a constant of the row
         distance[np.arange(len(part)), part] = np.inf
         nearest = actions[distance.argmin(1)]
@@ -143,8 +149,8 @@ def hints(dataset: TransitionDataset, noise: ActionNoise | None) -> tuple[str, .
         )
     if noise and noise.share <= DETERMINISTIC:
         found.append(
-            "the log is nearly deterministic, so like states offer hardly another action to "
-            "compare with: begin with cloning, plain and weighted by whole returns"
+            "the log is nearly deterministic, so similar states rarely show a second "
+            "action to compare: begin with behaviour cloning, plain and weighted by returns"
         )
     return tuple(found)
 

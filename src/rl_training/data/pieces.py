@@ -116,7 +116,7 @@ def _npz_reader(
                 )
             if by_column or not shape:
                 raise DataError(
-                    f"{label}: array '{key}' does not lie row by row, so that it cannot be read "
+                    f"{label}: array '{key}' is not stored row by row and cannot be read "
                     "in pieces; store numpy.ascontiguousarray of it"
                 )
             streams[key] = (stream, shape, kind)
@@ -306,8 +306,8 @@ class _Seen:
         again = new & self._episodes
         if again:
             raise DataError(
-                f"{piece.label}: the rows of episode {min(again, key=str)} do not lie together, "
-                "and the log is too large to be sorted in memory; sort its files by "
+                f"{piece.label}: the rows of episode {min(again, key=str)} are not "
+                "consecutive, and the log is too large to be sorted in memory; sort its files by "
                 f"'{column}'{'' if self._reader.order is None else f' and {self._reader.order!r}'}"
             )
         self._episodes |= new

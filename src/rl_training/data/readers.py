@@ -48,7 +48,7 @@ def read_arrays(
     for ours, theirs in keys.items():
         if _has_masked_values(arrays[theirs]):
             raise DataError(
-                f"{name}: array '{theirs}' has masked values, which stand for nothing; fill them, "
+                f"{name}: array '{theirs}' has masked values, which hold no number; fill them, "
                 "or leave out their rows"
             )
         with damage(
@@ -203,7 +203,7 @@ def check_stored_here(file: Any, key: str, label: str) -> None:
     stored = file[key]
     if stored.external or stored.is_virtual:
         raise DataError(
-            f"{label}: array '{key}' lies in another file, which is not opened; "
+            f"{label}: array '{key}' is stored in another file, which is not opened; "
             "store the numbers in this one"
         )
     declared, held = int(stored.nbytes), int(stored.id.get_storage_size())

@@ -24,14 +24,14 @@ FEWEST_EPISODES = 20
 """In effect, where an algorithm chooses how much better episodes are preferred."""
 
 
-def _spans(
-    terminations: NDArray[Any], truncations: NDArray[Any]
+def spans(
+    terminations: NDArray[Any], truncations: NDArray[Any], at_once: int = AT_ONCE
 ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
-    """Rows of whole episodes, and their flags."""
+    """About `at_once` rows of whole episodes at a time, and their flags."""
     ends = np.flatnonzero(episode_end_flags(terminations, truncations)) + 1
     start, count = 0, len(terminations)
     while start < count:
-        place = int(np.searchsorted(ends, start + AT_ONCE))
+        place = int(np.searchsorted(ends, start + at_once))
         stop = int(ends[place]) if place < len(ends) else count
         rows = slice(start, stop)
         yield rows, terminations[rows], truncations[rows]
@@ -39,11 +39,15 @@ def _spans(
 
 
 def returns_to_go(
-    rewards: NDArray[Any], terminations: NDArray[Any], truncations: NDArray[Any], gamma: float
+    rewards: NDArray[Any],
+    terminations: NDArray[Any],
+    truncations: NDArray[Any],
+    gamma: float,
+    at_once: int = AT_ONCE,
 ) -> NDArray[np.float32]:
     """Discounted sum of rewards from each row to the end of its episode."""
     found = np.zeros(len(rewards), np.float32)
-    for rows, terminated, truncated in _spans(terminations, truncations):
+    for rows, terminated, truncated in spans(terminations, truncations, at_once):
         found[rows] = _returns_to_go(rewards[rows], terminated, truncated, gamma)
     return found
 
@@ -92,7 +96,7 @@ def final_rows(terminations: NDArray[Any], truncations: NDArray[Any]) -> NDArray
 
 
 def bootstrap_discounts(
-    terminations: NDArray[Any], truncations: NDArray[Any], gamma: float
+    terminations: NDArray[Any], truncations: NDArray[Any], gamma: float, at_once: int = AT_ONCE
 ) -> NDArray[np.float32]:
     """Factor of the value of the final observation in each row's return.
 
@@ -100,7 +104,7 @@ def bootstrap_discounts(
     truncated episodes, 0 in terminated ones.
     """
     found = np.zeros(len(terminations), np.float32)
-    for rows, terminated, truncated in _spans(terminations, truncations):
+    for rows, terminated, truncated in spans(terminations, truncations, at_once):
         final = final_rows(terminated, truncated)
         steps = final - np.arange(final.shape[0]) + 1
         cut = np.logical_not(np.asarray(terminated, bool)[final])

@@ -22,21 +22,23 @@ def observation_statistics(
     return mean, std
 
 
-def mean_and_std(dataset: TransitionDataset) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def mean_and_std(
+    dataset: TransitionDataset, at_once: int = AT_ONCE
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Of each component of the observations, summed up in the order of the rows."""
     count, obs = len(dataset), dataset.observations
-    if count <= AT_ONCE:
+    if count <= at_once:
         rows = np.asarray(obs)
         mean, std = (f(0, dtype=np.float64).astype(np.float32) for f in (rows.mean, rows.std))
         return mean, std
-    starts = range(0, count, AT_ONCE)
+    starts = range(0, count, at_once)
     sums = np.zeros(obs.shape[1])
     for start in starts:
-        sums = _continued(sums, obs[start : start + AT_ONCE])
+        sums = _continued(sums, obs[start : start + at_once])
     centre = sums / count
     squares = np.zeros(obs.shape[1])
     for start in starts:
-        far = obs[start : start + AT_ONCE] - centre
+        far = obs[start : start + at_once] - centre
         squares = _continued(squares, np.multiply(far, far, out=far))
     return centre.astype(np.float32), np.sqrt(squares / count).astype(np.float32)
 

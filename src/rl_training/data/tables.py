@@ -272,7 +272,8 @@ class TableReader:
         back = np.flatnonzero(np.diff(rank) < 0)
         if back.size:
             raise DataError(
-                f"{self.label}: the rows of episode {values[back[0] + 1]} are not together; name "
+                f"{self.label}: the rows of episode {values[back[0] + 1]} are not "
+                "consecutive; name "
                 "the column by which they are sorted with dataset.order"
             )
         seams = np.cumsum(rows_of_files)[:-1]

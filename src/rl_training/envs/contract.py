@@ -116,7 +116,7 @@ class EnvContract:
     def _unexpected_mask(self, where: str) -> WrongAnswerError:
         """Of a mask that would be ignored, so that forbidden actions would be taken."""
         return WrongAnswerError(
-            f"gave info['{MASK}'] from {where}, which the policy would not keep to: masks are for "
+            f"gave info['{MASK}'] from {where}, which the policy would not obey: masks are for "
             "Discrete actions and observations without images, and are given from every reset on"
         )
 

@@ -213,6 +213,7 @@ def _refuse_other_forms(env_id: str, spaces: Spaces, env_kwargs: Mapping[str, An
         )
     if spaces.layout is not None or spaces.has_mask or spaces.action_shape is not None:
         raise EnvironmentSetupError(
-            f"env_id: '{env_id}' makes many environments at once, of which flat vectors and images "
-            "and flat actions are taken; wrap them in the function that makes them"
+            f"env_id: '{env_id}' makes many environments at once, which must have "
+            "vectors or images as observations, and flat actions; wrap them in the "
+            "function that makes them"
         )

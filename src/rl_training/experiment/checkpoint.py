@@ -77,7 +77,7 @@ class _HashingFile:
         self.file.flush()
 
 
-def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """Checksum of all entries of a manifest except the checksum."""
     rest = {key: value for key, value in manifest.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
@@ -136,7 +136,7 @@ def write_checkpoint(
         for name, state in components.items():
             file_name = f"{name}.pt"
             manifest["files"][file_name] = _write_component(draft / file_name, _without_rest(state))
-        manifest["checksum"] = _manifest_checksum(manifest)
+        manifest["checksum"] = manifest_checksum(manifest)
         with (draft / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=1)
             file.flush()
@@ -204,7 +204,7 @@ def read_manifest(path: Path) -> CheckpointInfo:
             raise ValueError
         if not isinstance(manifest["files"], dict):
             raise ValueError
-        if manifest["checksum"] != _manifest_checksum(manifest):
+        if manifest["checksum"] != manifest_checksum(manifest):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise CheckpointError(

@@ -64,6 +64,9 @@ def readable_errors(
             yield f"{key}: unknown key{_hint(model, location, below or {})}"
         elif "[key]" in item["loc"] or kind == "invalid_key":
             yield f"{key}: unknown key; keys are names"
+        elif kind == "missing" and location and isinstance(location[-1], int):
+            parent = prefix + ".".join(str(part) for part in location[:-1])
+            yield f"{parent}: expected a list with at least {location[-1] + 1} entries"
         elif kind == "missing":
             yield f"{key}: this key is required"
         elif kind == "value_error":
@@ -77,7 +80,9 @@ def readable_errors(
             continue  # too short only because its entries were refused, which is reported already
         else:
             expected = _EXPECTED.get(kind, item["msg"].removeprefix("Input should be "))
-            if kind.startswith(("greater_than", "less_than")):
+            if kind == "too_long":
+                expected = f"a list with at most {item['ctx']['max_length']} entries"
+            elif kind.startswith(("greater_than", "less_than")):
                 (bound,) = item["ctx"].values()
                 expected = (
                     f"a value {kind.replace('_', ' ').replace('equal', 'or equal to')} {bound:g}"

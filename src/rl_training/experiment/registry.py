@@ -24,13 +24,14 @@ GROUP = "rl_training.algorithms"
 DECLARED = ("Params", "loop", "paper", "summary")
 """Attributes that every algorithm's class must declare."""
 
-_TARGETS: dict[str, str] = {}
+TARGETS: dict[str, str] = {}
+"""Every registered name and its "package.module:Class"; `register` adds to it."""
 
 
 def algorithm_names() -> tuple[str, ...]:
     """The registered names in their order; plugins come last."""
     _enter_plugins()
-    return tuple(_TARGETS)
+    return tuple(TARGETS)
 
 
 def algorithm_class(name: str) -> Any:
@@ -38,14 +39,14 @@ def algorithm_class(name: str) -> Any:
 
     Typed `Any`, because this layer is below the algorithms and cannot import their base class.
     """
-    if name not in _TARGETS:
+    if name not in TARGETS:
         _enter_plugins()
-    if name not in _TARGETS:
+    if name not in TARGETS:
         raise ConfigError(
-            f"algo: unknown algorithm '{name}'{did_you_mean(name, _TARGETS)}; "
-            f"known are {', '.join(_TARGETS)}"
+            f"algo: unknown algorithm '{name}'{did_you_mean(name, TARGETS)}; "
+            f"known are {', '.join(TARGETS)}"
         )
-    target = _TARGETS[name]
+    target = TARGETS[name]
     module_name, _, class_name = target.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
@@ -95,9 +96,9 @@ def register(name: str, target: str | type) -> None:
             f"register: target '{target}' must have the form 'package.module:Class', so that "
             "other processes find the class as well"
         )
-    if _TARGETS.get(name, target) != target:
-        raise ConfigError(f"register: '{name}' is already registered as {_TARGETS[name]}")
-    _TARGETS[name] = target
+    if TARGETS.get(name, target) != target:
+        raise ConfigError(f"register: '{name}' is already registered as {TARGETS[name]}")
+    TARGETS[name] = target
 
 
 def _enter_plugins() -> None:
@@ -105,7 +106,7 @@ def _enter_plugins() -> None:
     from importlib.metadata import entry_points  # slow to import and rarely needed
 
     for plugin in entry_points(group=GROUP):
-        known = _TARGETS.setdefault(plugin.name, plugin.value)
+        known = TARGETS.setdefault(plugin.name, plugin.value)
         if known != plugin.value:
             warnings.warn(
                 f"the plugin '{plugin.name}' of {_distribution(plugin)} is left out: this name is "

@@ -66,7 +66,7 @@ def local_data(path: str) -> str:
     if url is None:
         return path
     with _reported(url, "read"):
-        system, root = _opened(url)
+        system, root = file_system(url)
         pattern = any(character in root for character in "*?[")
         found = system.glob(root, detail=True) if pattern else system.find(root, detail=True)
         files = {name: info for name, info in found.items() if info["type"] == "file"}
@@ -110,7 +110,7 @@ def begin_remote(output_dir: str, run_dir: Path) -> None:
         return
     remote = f"{url}/{run_dir.name}"
     with _reported(remote, "used"):
-        system, root = _opened(remote)
+        system, root = file_system(remote)
         if system.exists(f"{root}/{CONFIG_FILE}"):
             raise RLTrainingError(
                 f"run_name: '{remote}' holds a run already; go on with 'rl-training resume "
@@ -124,7 +124,7 @@ def begun_run(output_dir: str, name: str) -> Path:
     url = url_of(output_dir)
     if url is not None:
         with _reported(url, "read"):
-            system, root = _opened(f"{url}/{name}")
+            system, root = file_system(f"{url}/{name}")
             begun = system.exists(f"{root}/{CONFIG_FILE}")
         if begun:
             return local_run(f"{url}/{name}")
@@ -141,7 +141,7 @@ def local_run(path: str | Path) -> Path:
     if is_in_use(run_dir):
         return run_dir  # refused by whatever asks for its lock
     with _reported(url, "read"):
-        system, root = _opened(url)
+        system, root = file_system(url)
         files = system.find(root, detail=True)
         names = {str(PurePosixPath(full).relative_to(root)): full for full in files}
         if CONFIG_FILE not in names:
@@ -164,7 +164,7 @@ def publish(folder: Path) -> None:
     if url is None:
         return
     with _reported(url, "written", f"the run is kept in '{run_dir}'"):
-        system, root = _opened(url)
+        system, root = file_system(url)
         before, now = _read_uploaded(run_dir), _local_files(run_dir)
         changed = [name for name, stamp in now.items() if before.get(name) != stamp]
         # a checkpoint counts from its manifest on, and no longer without it
@@ -228,7 +228,7 @@ def _note_uploaded(run_dir: Path, files: dict[str, list[int]] | None = None) -> 
 # --- storage --------------------------------------------------------------------------------------
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path in it."""
     try:
         from fsspec.core import url_to_fs

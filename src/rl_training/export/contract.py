@@ -140,7 +140,7 @@ def _check_task(contract: Mapping[str, Any], action: Mapping[str, Any] | None) -
             raise ValueError("'outputs.action.categories' should name every action")
     task = contract.get("task")
     if not isinstance(task, Mapping) or not isinstance(task.get("spaces"), Mapping):
-        raise ValueError("'task.spaces' should say what the policy sees and does")
+        raise ValueError("'task.spaces' should describe the spaces of the task")
     if not isinstance(task.get("env_id"), (str, type(None))):
         raise ValueError("'task.env_id' should be a text or null")
     if not isinstance(task.get("env_kwargs"), Mapping):

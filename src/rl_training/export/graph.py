@@ -278,8 +278,8 @@ def traced(graph: PolicyGraph) -> torch.export.ExportedProgram:
             return torch.export.export(graph, example, dynamic_shapes=shapes, strict=False)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise ExportError(
-            f"algo: acting of {graph.algorithm.name()} cannot be traced "
-            f"({describe_exception(error)}); its act may neither branch on values nor leave PyTorch"
+            f"algo: the method act of {graph.algorithm.name()} cannot be traced "
+            f"({describe_exception(error)}); it may neither branch on values nor leave PyTorch"
         ) from error
 
 
@@ -309,8 +309,8 @@ def onnx_model(program: torch.export.ExportedProgram, graph: PolicyGraph) -> Any
     }
     if drawing:
         raise ExportError(
-            f"algo: acting of {graph.algorithm.name()} draws random numbers by "
-            f"{', '.join(sorted(drawing))}, which cannot become an input; let its policy draw by "
+            f"algo: {graph.algorithm.name()} draws random numbers by {', '.join(sorted(drawing))} "
+            "when it acts, which cannot become an input; let its policy draw by "
             "torch.randn_like, torch.rand_like or torch.multinomial"
         )
     return model

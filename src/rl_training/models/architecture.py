@@ -239,8 +239,9 @@ def factory_named(name: str) -> NetworkFactory:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"algo_kwargs.networks: '{name}' cannot be imported ({describe_exception(error)}); it "
-            "makes the networks of this agent, so let Python find its module from here"
+            f"algo_kwargs.networks: '{name}' cannot be imported "
+            f"({describe_exception(error)}); install its package, or start Python in "
+            "the folder that holds it"
         ) from None
     if not callable(found):
         raise ConfigError(

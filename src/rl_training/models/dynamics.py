@@ -128,13 +128,13 @@ class MLPMOPOEnsembleModel(nn.Module):
             mean, std = means[place], stds[place]
         else:
             x = self.inputs(torch.cat([obs, action], -1))
-            mean, log_var = self._of_chosen(x, chosen)
+            mean, log_var = self.of_chosen(x, chosen)
             mean = self.targets.inverse(mean)
             std = (0.5 * log_var).exp() * self.targets.std
         drawn = mean + std * torch.randn_like(mean)
         return Imagined(drawn[:, 0], obs + drawn[:, 1:], found)
 
-    def _of_chosen(self, x: Tensor, chosen: Tensor) -> Prediction:
+    def of_chosen(self, x: Tensor, chosen: Tensor) -> Prediction:
         """The prediction of elite `chosen[i]` for row i, where each elite computes only its rows.
 
         The rows are grouped by elite and padded to the largest group.

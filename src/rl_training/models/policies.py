@@ -270,11 +270,12 @@ class GaussianPolicy(MeanPolicy):
         action_dim: int,
         hidden_sizes: Layers,
         squash_mean: bool = False,
+        initial_std: float = 1.0,
     ) -> None:
         super().__init__()
         self.action_dim, self.squashes = action_dim, squash_mean
         self.net = Architecture.of(hidden_sizes).net(observed, action_dim)
-        self.log_std = nn.Parameter(torch.zeros(action_dim))
+        self.log_std = nn.Parameter(torch.full((action_dim,), math.log(initial_std)))
 
     def mean(self, obs: Tensor) -> Tensor:
         out: Tensor = output(self.net, obs)

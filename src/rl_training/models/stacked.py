@@ -47,7 +47,7 @@ def stacked_forward(*calls: DeferredForward[Any]) -> tuple[Any, ...]:
     stay where they are.
     """
     nets = [call.net for call in calls]
-    if not (_stacking_pays(calls[0].x) and _stackable(nets)):
+    if not (stacking_pays(calls[0].x) and _stackable(nets)):
         return tuple(call.compute() for call in calls)
     num_trained = sum(not call.is_frozen for call in calls)
     assert not any(call.is_frozen for call in calls[:num_trained])
@@ -61,7 +61,7 @@ MOST_AGENTS = 16
 """With more agents at once, single networks fill the device, and stacking only copies weights."""
 
 
-def _stacking_pays(x: Tensor) -> bool:
+def stacking_pays(x: Tensor) -> bool:
     # Operation by operation the copies into a stack cost more than its fewer products save.
     if not x.is_cuda or num_agents() > MOST_AGENTS:
         return False

@@ -42,8 +42,8 @@ class Priorities:
         # One flat tensor, top level first, so that the part in use is a prefix. Doubles, so that
         # sums over a million priorities lose no digit of a float32 priority.
         self.tree = torch.zeros(sum(widths), dtype=torch.float64, device=device)
-        self._levels = list(torch.split(self.tree, widths))
-        self._families = [level.view(-1, FAN_OUT) for level in self._levels]
+        self.levels = list(torch.split(self.tree, widths))
+        self._families = [level.view(-1, FAN_OUT) for level in self.levels]
         self._first_leaf = sum(widths[:-1])
         self._filled = 0
         self.beta = torch.tensor(beta, dtype=torch.float64, device=device)
@@ -57,7 +57,7 @@ class Priorities:
     @property
     def leaves(self) -> Tensor:
         """The (capacity,) priorities, as a view."""
-        return self._levels[-1][: self.capacity]
+        return self.levels[-1][: self.capacity]
 
     def set_beta(self, beta: float) -> None:
         """Set how much of the sampling bias the weights correct: 0 for none, 1 for all."""
@@ -67,18 +67,18 @@ class Priorities:
         """Give the largest priority to rows start..start+count-1, which hold new transitions."""
         stop = start + count
         self._filled = max(self._filled, stop)
-        self._levels[-1][start:stop].copy_(self.max_priority)
+        self.levels[-1][start:stop].copy_(self.max_priority)
         self._sum_up(start, stop)
 
     def remove(self, start: int, count: int) -> None:
         """Set the priority of rows start..start+count-1, which are now empty, to 0."""
-        self._levels[-1][start : start + count].zero_()
+        self.levels[-1][start : start + count].zero_()
         self._sum_up(start, start + count)
 
     def _sum_up(self, start: int, stop: int) -> None:
         """Recompute the sums above a range of leaves."""
         for family, parents in zip(
-            reversed(self._families[1:]), reversed(self._levels[:-1]), strict=True
+            reversed(self._families[1:]), reversed(self.levels[:-1]), strict=True
         ):
             start, stop = start // FAN_OUT, (stop - 1) // FAN_OUT + 1
             torch.sum(family[start:stop], 1, out=parents[start:stop])
@@ -90,14 +90,16 @@ class Priorities:
         in each. The weights are (N * P(row))^-beta divided by the largest one of the batch, in
         which N and the total cancel: (smallest priority / priority)^beta.
         """
-        device = self.tree.device
-        where = torch.arange(size, device=device) + torch.rand(
-            size, dtype=torch.float64, device=device
-        )
-        where = where * (self._levels[0].sum() / size)
+        return self.draw_at(torch.rand(size, dtype=torch.float64, device=self.tree.device))
+
+    def draw_at(self, within: Tensor) -> tuple[Tensor, Tensor]:
+        """What `draw` samples for (size,) places in [0, 1), each within its segment."""
+        size, device = len(within), within.device
+        where = torch.arange(size, device=device) + within
+        where = where * (self.levels[0].sum() / size)
         node = torch.zeros(size, dtype=torch.int64, device=device)
         priority = where
-        for family, level in zip(self._families, self._levels, strict=True):
+        for family, level in zip(self._families, self.levels, strict=True):
             sums = family.index_select(0, node).cumsum(1)
             # The parent's value may differ from the sum of its children in the last digit. With
             # `where` clamped to [0, sum), the first cumulative sum above it belongs to a child of
@@ -119,11 +121,11 @@ class Priorities:
         torch.maximum(self.max_priority, priority.max(), out=self.max_priority)
         # Zero first, then the maximum: the result does not depend on the order of writes, which
         # a GPU does not guarantee.
-        self._levels[-1].index_fill_(0, index, 0.0)
-        self._levels[-1].scatter_reduce_(0, index, priority, "amax")
+        self.levels[-1].index_fill_(0, index, 0.0)
+        self.levels[-1].scatter_reduce_(0, index, priority, "amax")
         node = index
         for family, parents in zip(
-            reversed(self._families[1:]), reversed(self._levels[:-1]), strict=True
+            reversed(self._families[1:]), reversed(self.levels[:-1]), strict=True
         ):
             node = node // FAN_OUT
             parents.index_copy_(0, node, family.index_select(0, node).sum(1))

@@ -24,7 +24,8 @@ BLOCK_BYTES = 1 << 17
 class Thinned:
     """Lines of a record of any length: evenly spaced ones, and the newest."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_points: int = MOST_POINTS) -> None:
+        self._most_points = most_points
         self._kept: list[bytes] = []
         self._stride, self._seen, self._newest = 1, 0, b""
 
@@ -33,7 +34,7 @@ class Thinned:
         at = first + -first % self._stride
         while at < self._seen:
             self._kept.append(lines[at - first])
-            if len(self._kept) > 2 * MOST_POINTS:
+            if len(self._kept) > 2 * self._most_points:
                 self._kept, self._stride = self._kept[::2], self._stride * 2
             at += self._stride - at % self._stride
         if len(lines):
@@ -92,12 +93,15 @@ class EventReader:
     where a resumed run has dropped the end of the file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, most_points: int = MOST_POINTS, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        self._path, self._most_points, self._block_bytes = path, most_points, block_bytes
         self._begin()
 
     def _begin(self) -> None:
-        self.evaluations, self.training = Thinned(), Thinned()
+        self.evaluations = Thinned(self._most_points)
+        self.training = Thinned(self._most_points)
         self.newest_best = b""
         self._offset, self._mark = 0, b""
 
@@ -115,7 +119,7 @@ class EventReader:
 
     def _read(self, file: FileIO) -> None:
         torn = b""  # at the end of the file it is half written, and read again later
-        while block := file.read(BLOCK_BYTES):
+        while block := file.read(self._block_bytes):
             lines = whole_lines(torn + block)
             if not len(lines):
                 torn += block

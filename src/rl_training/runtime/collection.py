@@ -69,10 +69,10 @@ class BehavingPolicy:
         self._high = np.asarray(spaces.action_high, np.float32)
         # from [-1, 1] to environment units
         self._scale = behaviour.noise * (self._high - self._low) / 2
-        self._state: Any = None
+        self.state: Any = None
 
     def begin_episode(self) -> None:
-        self._state = None
+        self.state = None
 
     def __call__(self, observation: NDArray[Any], generator: np.random.Generator) -> Any:
         b, recurrent = self.behaviour, self.algorithm.recurrent
@@ -82,7 +82,7 @@ class BehavingPolicy:
         if not b.deterministic:  # the policy samples from torch's generator
             torch.manual_seed(int(generator.integers(2**63)))
         action: Any
-        action, self._state = self.predict(observation, b.deterministic, self._state)
+        action, self.state = self.predict(observation, b.deterministic, self.state)
         action = self.spaces.inside(action)
         if chance:
             action = self._uniform(observation, generator)
@@ -94,7 +94,7 @@ class BehavingPolicy:
             action = np.clip(action, self._low, self._high).astype(np.float32)
         if recurrent:  # its state depends on the executed action
             taken = torch.as_tensor(self.spaces.from_env(np.asarray(action)))[None]
-            self._state = self.algorithm.with_action(self._state, taken)
+            self.state = self.algorithm.with_action(self.state, taken)
         return action
 
 

@@ -85,7 +85,7 @@ class HeldOutData:
         if first is not None:
             found["value_start"] = float(first.double().mean())
         if not algorithm.spaces.is_image:  # of which a distance says nothing
-            found["data_distance"] = self._data_distance(algorithm, self._seen(algorithm, queries))
+            found["data_distance"] = self.data_distance(algorithm, self._seen(algorithm, queries))
         return {f"offline/{name}": value for name, value in found.items()}
 
     def _seen(self, algorithm: Algorithm, index: Tensor) -> Batch:
@@ -94,7 +94,7 @@ class HeldOutData:
             obs=algorithm.network_input(batch.obs), next_obs=algorithm.network_input(batch.next_obs)
         )
 
-    def _data_distance(self, algorithm: Algorithm, batch: Batch) -> float:
+    def data_distance(self, algorithm: Algorithm, batch: Batch) -> float:
         """How much further from the training data the policy's pairs of state and action are than
         the logged ones, on the mean; in standard deviations of an observation's component and
         halves of an action's range."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,13 +60,13 @@ class Autosave:
 
     MOST_OF_THE_TIME = 0.05
 
-    def __init__(self, minutes: float) -> None:
-        self.seconds = 60.0 * minutes
-        self._next = time.monotonic() + self.seconds
+    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self._clock = 60.0 * minutes, clock
+        self._next = clock() + self.seconds
 
     def due(self) -> bool:
-        return self.seconds > 0.0 and time.monotonic() >= self._next
+        return self.seconds > 0.0 and self._clock() >= self._next
 
     def saved(self, took: float) -> None:
         """Restart the clock after a checkpoint was written."""
-        self._next = time.monotonic() + max(self.seconds, took / self.MOST_OF_THE_TIME)
+        self._next = self._clock() + max(self.seconds, took / self.MOST_OF_THE_TIME)

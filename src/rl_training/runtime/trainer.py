@@ -233,7 +233,7 @@ class Trainer(Generic[R]):
         self.signal, name = number, signal.Signals(number).name
         for record in self.active.values():
             record.interrupt(number, name)
-        self.console.say(f"{name}: saving, then ending (once more to end at once)")
+        self.console.say(f"{name}: saving, then stopping (send it again to stop at once)")
         self.clock.link.pause.request()
 
     def _begin_profile(self, active: Sequence[Record]) -> None:

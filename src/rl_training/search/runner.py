@@ -50,15 +50,15 @@ class StudyRunner:
         try:
             with self._launcher:
                 while waiting or self._launcher.running:
-                    waiting += self._collect(outcome)
-                    self._start(waiting, outcome)
+                    waiting += self.collect(outcome)
+                    self.start(waiting, outcome)
                     time.sleep(POLL_SECONDS)
         finally:
             for lock in self._held.values():
                 lock.close()
         return outcome
 
-    def _start(self, waiting: list[Trial], outcome: Outcome) -> None:
+    def start(self, waiting: list[Trial], outcome: Outcome) -> None:
         """Fill the free places with trials that no process works on."""
         for trial in list(waiting):
             if not self._launcher.free:
@@ -79,7 +79,7 @@ class StudyRunner:
             self._held[trial.name] = lock
             self._launcher.start(trial)
 
-    def _collect(self, outcome: Outcome) -> list[Trial]:
+    def collect(self, outcome: Outcome) -> list[Trial]:
         """Note what has ended; the trials that are to be gone on with."""
         again = []
         for end in self._launcher.ended():

@@ -186,14 +186,14 @@ class Tuner:
             seeds = [self.folder.plan.sign * score for score in scores]
             here = Summary.of(seeds).iqm
             self.folder.report(work.claim, rungs[work.rung], here, seeds)
-            if why := self._hopeless(here, rungs[work.rung]):
+            if why := self.reason_to_prune(here, rungs[work.rung]):
                 work.over = "pruned"
                 work.why = f"after {rungs[work.rung]:,}: {why}"
             else:
                 work.rung += 1
                 work.looked = -math.inf
 
-    def _hopeless(self, here: Interval, rung: int) -> str:
+    def reason_to_prune(self, here: Interval, rung: int) -> str:
         """Why a trial is pruned.
 
         Even the upper end of its interval lacks more to the best objective than any seed of the

@@ -221,8 +221,8 @@ class PolicyServer:
             if session.rows != rows:
                 raise Refused(
                     409,
-                    f"'session' is of {session.rows} episodes, the request of {rows}; others "
-                    "need a session of their own",
+                    f"'session' holds {session.rows} episodes, but the request has {rows}; begin "
+                    "another session for them",
                 )
             if first or fresh:
                 session.state, session.step = initial, 0
@@ -281,7 +281,9 @@ class PolicyServer:
         """The bytes of the actions, in the types of the contract and little-endian."""
         state = session.state or self.policy.initial_state(asked.rows)
         if any(len(kept) != asked.rows for kept in state.values()):
-            raise Refused(409, "this connection is of another number of episodes; open a new one")
+            raise Refused(
+                409, "this connection began with another number of episodes; open a new one"
+            )
         outputs = await self.batcher.ask(asked.feeds, asked.rows, state)
         session.state, session.rows = self.policy.next_state(outputs), asked.rows
         session.step += 1

@@ -60,7 +60,7 @@ def serve(
     limits = Limits(most_rows, most_episodes, idle_s)
     hosts = LOOPBACK_NAMES if local else None
     server = PolicyServer(policy, token=token, hosts=hosts, limits=limits, bounds=bounds, seed=seed)
-    listening = _listen(host, port)
+    listening = listen(host, port)
     config = uvicorn.Config(
         server,
         log_level="warning",
@@ -81,7 +81,7 @@ def serve(
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # the protocol by name: only then asyncio sends small answers at once (TCP_NODELAY)
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -135,7 +135,9 @@ class WarpWorlds:
         except RuntimeError as error:
             why = (str(error).strip().splitlines() or ["no reason given"])[0]
             self._captures = False
-            self._notes.append(f"MuJoCo Warp cannot capture its steps, which are slower so ({why})")
+            self._notes.append(
+                f"MuJoCo Warp cannot capture its steps, so they run more slowly ({why})"
+            )
             return None
         self._graphs[name] = capture.graph
         return capture.graph

@@ -60,7 +60,7 @@ def _make_sink(logger: LoggerConfig) -> MetricsSink:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"loggers: '{logger.kind}' cannot be imported ({describe_exception(error)}); "
-            "give a class as package.module:Class that Python finds from here"
+            "give a class as package.module:Class whose module Python can import"
         ) from None
     if not own:
         options = kind.Options.parse(logger.options, prefix=f"loggers.{logger.kind}.")

@@ -67,13 +67,13 @@ class Demonstrations(Extra):
         """Pairs of expert and of policy per round of the discriminator."""
         self.fingerprint = DataFingerprint(kept)
         self.notes = dataset.notes
-        self._table = TransitionTable(
+        self.table = TransitionTable(
             kept, algorithm.update_count.device, gamma=algorithm.gamma, with_returns=False
         )
 
     def draw(self) -> Pairs:
         """Sample the pairs for one round of the discriminator."""
-        batch = self._table.sample(self.rows)
+        batch = self.table.sample(self.rows)
         return Pairs(batch.obs, batch.action)
 
     def see(self, obs: NDArray[Any], terminated: bool, notes: list[str]) -> None:

@@ -114,8 +114,8 @@ def refuse_rows_elsewhere(table: TransitionTable) -> None:
     """Refuse resampled episodes of data that do not live on the device."""
     if table.home != "device":
         raise ConfigError(
-            "algo_kwargs.bootstrap: episodes can be resampled only where the data live on the "
-            f"training device, these live in the home '{table.home}'; remove this key"
+            "algo_kwargs.bootstrap: episodes can be resampled only if the table is "
+            f"on the training device, and this one is in the home '{table.home}'; remove this key"
         )
 
 

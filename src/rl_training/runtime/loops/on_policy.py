@@ -150,11 +150,11 @@ class OnPolicyLoop:
     def _learn(self, taken: RolloutSteps) -> Metrics:
         """Update on a whole rollout; returns the latest metrics."""
         if self.judge is None:
-            return self._improve(self._rollout(taken, taken.reward))
+            return self.improve(self._rollout(taken, taken.reward))
         verdict = self.judge.learn(self.rollout.raw_obs(), taken)
-        return verdict | self._improve(self._rollout(taken, self.judge.rewards(taken)))
+        return verdict | self.improve(self._rollout(taken, self.judge.rewards(taken)))
 
-    def _improve(self, rollout: RolloutBatch) -> Metrics:
+    def improve(self, rollout: RolloutBatch) -> Metrics:
         p, metrics = self.params, {}
         self.minibatches.take(rollout)
         for _ in range(p.epochs):
