@@ -93,8 +93,9 @@ def _errors(records: Records) -> Section:
         f"are known; gamma 1 over 100 steps, {updates:,} updates. *share* is that of the optimal "
         "policy, the rest is the clinicians'. d3rlpy's FQE has its defaults, standardised "
         "observations, gamma 1 and 10,000 updates; its targets take one action, here drawn "
-        "from the policy. States repeat here, so *mb* counts transitions. *wdr* cuts weights at "
-        "the root of the number of episodes, *wdr_full* does not.\n\n"
+        "from the policy. States repeat here, so *mb* counts transitions; results from before "
+        "it did, whose *mb* has errors above 0.1, fitted normal distributions. *wdr* cuts weights "
+        "at the root of the number of episodes, *wdr_full* does not.\n\n"
         f"Root mean square error, 10,000 episodes, {' or '.join(map(str, sorted(logs)))} logs:\n\n"
     )
     short = (

@@ -187,7 +187,7 @@ def test_support_is_uniform_on_the_behaviour_and_low_elsewhere() -> None:
     assert (agent.support(fresh["observations"], chosen) < 0.05).mean() < 0.3
     with pytest.raises(ConfigError, match="below: expected a quantile"):
         agent.abstaining(2.0)
-    with pytest.raises(ConfigError, match=r"^support: first give fit_support"):
+    with pytest.raises(ConfigError, match=r"^support: call fit_support"):
         rl_training.BC(dataset=box_log(5, 0), spaces=spaces, device="cpu").support([0, 0], [0.0])
 
 
