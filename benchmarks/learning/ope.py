@@ -22,9 +22,9 @@ from benchmarks.learning.zoo import data_file
 from benchmarks.peers.environment import D3RLPY_VERSION, SHARED
 from benchmarks.suites import Options, Suite
 
-ICU, TASK, SUPPORT, ABSTAINING, COST, WEIGHTS = (
-    f"benchmarks.learning.ope_{name}"
-    for name in ("job", "task_job", "support_job", "abstaining_job", "cost_job", "weights_job")
+ICU, TASK, SUPPORT, ABSTAINING, COST, WEIGHTS, COUNTED = (
+    f"benchmarks.learning.ope_{name}job"
+    for name in ("", "task_", "support_", "abstaining_", "cost_", "weights_", "counted_")
 )
 SEEDS = (0, 1, 2, 3, 4)
 REPLICATIONS, DRAWS = 100, 20
@@ -82,6 +82,11 @@ def icu_jobs(options: Options) -> list[Job]:
                 tables |= {"episodes": 60, "logs": 2}
             name = f"tables-{share:g}-{episodes}"
             jobs.append(Job(NAME, name, FIRST_LOG, WEIGHTS, tables, cost=60))
+    for share in SHARES:
+        spec = {"share": share, "episodes": 1_000, "logs": REPLICATIONS}
+        if options.quick:
+            spec |= {"episodes": 60, "logs": 2}
+        jobs.append(Job(NAME, f"counted-{share:g}", FIRST_LOG, COUNTED, spec, cost=90))
     draws = options.seeds if options.quick else range(200, 200 + DRAWS)
     return [*jobs, *(_abstaining(options, seed) for seed in draws)]
 

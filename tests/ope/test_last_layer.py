@@ -233,3 +233,25 @@ def test_sums_over_many_rows_are_exact_beside_the_ridge() -> None:
     wrong = torch.linalg.matrix_norm(last_layer._gram(rows, rows) - exact, 2)
     # an error as large as the ridge makes sums of collinear features that cannot be solved
     assert float(wrong) < 0.1 * last_layer.RIDGE * float((rows**2).mean())
+
+
+def test_an_action_never_taken_has_the_common_head_and_a_usual_one_its_own() -> None:
+    rng = np.random.default_rng(2)
+    features = rng.normal(size=(3, 20_000, 4))
+    own = np.array([[1.0, 0.0, 2.0, -1.0], [0.0, 1.0, 2.0, -1.0], [0.0] * 4])
+    taken = torch.tensor([20_000, 20_000, 0])
+    rows = [features[a, : int(taken[a])] for a in range(3)]
+    grams = torch.from_numpy(np.stack([x.T @ x for x in rows]))
+    right = torch.from_numpy(np.stack([x.T @ (x @ w) for x, w in zip(rows, own, strict=True)]))
+    heads_of = pooling.PooledHeads(grams, taken, 1e-3, torch.zeros(3, 4), draw=0)
+    found = heads_of.solve(right)
+    np.testing.assert_allclose(found[:2], own[:2], atol=1e-3)
+    np.testing.assert_allclose(found[2], own[:2].mean(0), atol=1e-3)
+    assert heads_of.noise is not None
+    # a mean of 1 / sqrt(0.3 rows per feature) where nothing is known, nearly none elsewhere
+    drawn = [
+        pooling.PooledHeads(grams, taken, 1e-3, torch.zeros(3, 4), draw=i).noise for i in range(400)
+    ]
+    spread = torch.stack([one for one in drawn if one is not None]).std(0)
+    assert float(spread[:2].max()) < 0.02
+    np.testing.assert_allclose(spread[2], 1.0 / np.sqrt(pooling.VISITS * 4), rtol=0.35)

@@ -17,7 +17,7 @@ from rl_training.models import CategoricalPolicy
 from rl_training.ope import estimators as weighted
 from rl_training.ope.behaviour import Behaviour, OnUpdate, estimated_behaviour
 from rl_training.ope.counted_model import states_repeat
-from rl_training.ope.coverage import caution_about
+from rl_training.ope.coverage import PROBLEM, caution_about, worth_of
 from rl_training.ope.episodes import Floats, WeightedEpisodes
 from rl_training.ope.fitted import fit_critics
 from rl_training.ope.found import LEAST_EFFECTIVE, Evaluation, verdict_of
@@ -115,10 +115,13 @@ def evaluate(
     if "mb" in wanted:
         shown = None if progress is None else progress("model")
         found["mb"] = model_based_value(config, algorithm, dataset, options, shown)
-        if not dataset.spaces.is_discrete and states_repeat(dataset):
+        if states_repeat(dataset):
             notes.append(
-                "states of this log repeat, and mb with Box actions fits normal distributions, "
-                "which suit continuous states; read fqe"
+                "mb counts transitions, because states of this log repeat; such intervals held the "
+                f"exact value in {worth_of('mb by counts')} of replications ({PROBLEM})"
+                if dataset.spaces.is_discrete
+                else "states of this log repeat, and mb with Box actions fits normal "
+                "distributions, which suit continuous states; read fqe"
             )
     size = bound = None
     if target is not None:
@@ -152,7 +155,10 @@ def evaluate(
     found = {name: found[name] for name in wanted}
     notes += [said for name in wanted if (said := caution_about(name)) is not None]
     uncounted = float(np.where(steps.ended, 0.0, options.gamma**steps.lengths).mean())
-    verdict, supported = verdict_of(found, behaviour, unusual, size, options, settled, uncounted)
+    logged = float(own.min()), float(own.max())
+    verdict, supported = verdict_of(
+        found, behaviour, unusual, size, options, settled, uncounted, logged
+    )
     return Evaluation(
         policy=fingerprint_of(algorithm),
         data=dataset.fingerprint(),

@@ -19,6 +19,9 @@ log's own actions it is `UNUSUAL`."""
 MOST_UNCOUNTED = 0.05
 """Discount that may be left on the mean where logged episodes were cut, before a value that counts
 on and the mean of logged returns are no longer compared."""
+BEYOND = 0.05
+"""Share of the largest or smallest logged return by which a value, and by more than its error, may
+lie beyond it: the mean of a policy's returns beyond every logged one rests on no episode."""
 PLAIN_RATIOS = frozenset({"is", "wis", "pdis", "pdwis"})
 """Estimators that count logged steps only."""
 
@@ -103,9 +106,11 @@ def verdict_of(
     options: Options,
     settled: bool,
     uncounted: float = 0.0,
+    logged: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[str, bool]:
     """A sentence about the estimate to read first, and whether the data support it; `settled` says
-    whether fitted Q had enough updates, `uncounted` is the mean discount where episodes were cut.
+    whether fitted Q had enough updates, `uncounted` is the mean discount where episodes were cut,
+    `logged` are the smallest and the largest logged return.
     """
     name = next(one for one in ESTIMATORS if one in found)
     best, sure = found[name], f"{options.confidence:.0%}"
@@ -116,6 +121,13 @@ def verdict_of(
         return f"not supported by the data: {why}", False
     if name == "fqe" and not settled:
         return "not known yet: fqe has not settled", True
+    above = best.value - logged[1] > max(best.value - best.low, BEYOND * abs(logged[1]))
+    below = logged[0] - best.value > max(best.high - best.value, BEYOND * abs(logged[0]))
+    if uncounted <= MOST_UNCOUNTED and (above or below):
+        return (
+            f"not supported by the data: {name} is {best.value:.4g}, and every logged episode "
+            f"returned {'less' if above else 'more'} ({logged[0]:.4g} to {logged[1]:.4g})"
+        ), False
     if name not in PLAIN_RATIOS and uncounted > MOST_UNCOUNTED:
         return (
             f"not known: logged episodes were cut where {uncounted:.0%} of the discount is left, "

@@ -32,6 +32,21 @@ def bootstrap(
     seed: int = 0,
 ) -> Interval:
     """Percentile bootstrap over episodes, or over groups of episodes that belong together."""
+    drawn = resampled(estimator, episodes, groups=groups, resamples=resamples, seed=seed)
+    tail = 50.0 * (1.0 - confidence)
+    low, high = np.percentile(drawn, [tail, 100.0 - tail])
+    return Interval(point(estimator, episodes), float(low), float(high))
+
+
+def resampled(
+    estimator: Estimator,
+    episodes: int,
+    *,
+    groups: NDArray[np.int64] | None = None,
+    resamples: int = 1_000,
+    seed: int = 0,
+) -> Floats:
+    """(resamples,) estimates from episodes drawn with replacement, or from groups of them."""
     rng = np.random.default_rng(seed)
     members, owner = episodes, None
     if groups is not None:
@@ -45,9 +60,7 @@ def bootstrap(
         of_episodes = counts if owner is None else counts[:, owner]
         drawn.append(estimator(of_episodes.astype(np.float64)))
         left -= rows
-    tail = 50.0 * (1.0 - confidence)
-    low, high = np.percentile(np.concatenate(drawn), [tail, 100.0 - tail])
-    return Interval(point(estimator, episodes), float(low), float(high))
+    return np.concatenate(drawn)
 
 
 def empirical_bernstein(

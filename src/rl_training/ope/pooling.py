@@ -42,7 +42,9 @@ class PooledHeads:
         if heads > 1:
             self.pull = self.eye + (VISITS * width / self.rows) * grams.sum(0)
         # a product with the inverse is several times as fast as a solve, and steps are many
-        self.inverses = torch.cholesky_inverse(torch.linalg.cholesky(grams + self.pull))
+        self.inverses = [
+            torch.cholesky_inverse(torch.linalg.cholesky(gram + self.pull)) for gram in grams
+        ]
         common = self.eye.clone()
         for inverse in self.inverses:
             common += self.pull - self.pull @ inverse @ self.pull
