@@ -53,7 +53,7 @@ class WarpTask:
         contacts: int | None = None,
         **env_kwargs: Any,
     ) -> None:
-        """`deterministic` makes atomic sums in a fixed order, `elliptic_cones` replace the model's
+        """`deterministic` turns on MuJoCo Warp's options for it, `elliptic_cones` replace the model's
         friction cones, and there is room for `contacts` per world; these are for
         train_env_kwargs, because Gymnasium does not take them."""
         env_id = f"warp/{self.gymnasium_id}"
@@ -64,8 +64,8 @@ class WarpTask:
         plain = env.unwrapped
         model, self._skip, self._dt = plain.model, int(plain.frame_skip), float(plain.dt)
         self.num_worlds, self.device = num_worlds, device
-        # On a GPU MuJoCo Warp 4.0 leaves the order of contacts and of constraints to chance, and
-        # with it the rounding of sums over them, whatever `deterministic` is.
+        # On a GPU a step of MuJoCo Warp 4.0 differs in some worlds when it is repeated from the same
+        # state of all arrays, with all of its options for determinism, too.
         self.deterministic = device.type == "cpu"
         self.knobs = {name: env_kwargs.get(name, value) for name, value in self.defaults.items()}
         self._prepare(model)
