@@ -53,8 +53,8 @@ class WarpTask:
         contacts: int | None = None,
         **env_kwargs: Any,
     ) -> None:
-        """`deterministic` turns on MuJoCo Warp's options for it, `elliptic_cones` replace the model's
-        friction cones, and there is room for `contacts` per world; these are for
+        """`deterministic` turns on MuJoCo Warp's options for it, `elliptic_cones` replace the
+        model's friction cones, and there is room for `contacts` per world; these are for
         train_env_kwargs, because Gymnasium does not take them."""
         env_id = f"warp/{self.gymnasium_id}"
         env: Any = make_env(self.gymnasium_id, env_kwargs)
@@ -64,8 +64,8 @@ class WarpTask:
         plain = env.unwrapped
         model, self._skip, self._dt = plain.model, int(plain.frame_skip), float(plain.dt)
         self.num_worlds, self.device = num_worlds, device
-        # On a GPU a step of MuJoCo Warp 4.0 differs in some worlds when it is repeated from the same
-        # state of all arrays, with all of its options for determinism, too.
+        # On a GPU a step of MuJoCo Warp 4.0 that is repeated from the same state of all arrays
+        # differs in some worlds, also with all of its options for determinism.
         self.deterministic = device.type == "cpu"
         self.knobs = {name: env_kwargs.get(name, value) for name, value in self.defaults.items()}
         self._prepare(model)

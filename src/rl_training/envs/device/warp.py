@@ -21,8 +21,8 @@ class WarpWorlds:
 
     `model` is a `mujoco.MjModel`. On a GPU a step is a graph of Warp's own, launched in torch's
     stream. It cannot be a part of torch's graphs: the solver's loop ends a capture and begins it
-    again, which torch's allocator does not follow. With `deterministic` contacts and constraints are
-    sorted and sums made in a fixed order, at a tenth of the speed.
+    again, which torch's allocator does not follow. With `deterministic` contacts and constraints
+    are sorted and sums made in a fixed order, at a quarter of the speed or less.
     """
 
     def __init__(
