@@ -57,6 +57,7 @@ SUITES = {
     "search": "benchmarks.speed.search",
     "scale": "benchmarks.speed.scale",
     "gpu_speed": "benchmarks.speed.gpu",
+    "older_speed": "benchmarks.speed.older",
     "atari": "benchmarks.speed.atari",
     "atari_speed": "benchmarks.speed.atari_speed",
     "device_envs": "benchmarks.speed.device_envs",
