@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 from benchmarks.process import ROOT, Request, answer_job
 from benchmarks.speed.against import cases, measure
+from benchmarks.speed.compare_job import OURS
 
 FOLDER = "RL_TRAINING_OLDER"
 """Variable that names a checkout of the older commit, for machines without git."""
@@ -39,4 +41,5 @@ def work(request: Request) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    importlib.import_module(OURS)  # the code that is measured, so that its changes are noticed
     answer_job(work, ("rl-training", "torch", "numpy", "gymnasium"))
