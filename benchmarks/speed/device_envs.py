@@ -186,8 +186,8 @@ def device_envs_report(records: Records, _: Path) -> Section:
             f"Mean return of the last policy over {EPISODES} episodes in Gymnasium's CPU "
             "environment. Beside it Stable-Baselines3 with its defaults on the CPU of the same "
             "machine for the same time, PPO with eight environments in processes and so "
-            "with rollouts of 8 × 2,048 steps. Other runs shared the card and the cores while "
-            "these were measured:",
+            "with rollouts of 8 × 2,048 steps. Runs of 2026-11-17 shared the card and the cores "
+            "with others:",
             table(("run", "return", "env steps", "its return", "its steps", "gate", ""), goals),
             "A run that is killed half-way and resumed beside one that is not:",
             table(("config", "equal parameters", ""), resumed),
