@@ -34,6 +34,8 @@ class PeerEnvironment:
     requirements: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     """Installed last, against what the others pin."""
+    optional: bool = False
+    """Whether its jobs are left out where it is missing, instead of failing."""
 
     @property
     def python(self) -> Path:
@@ -56,8 +58,11 @@ class PeerEnvironment:
         stamp.write_text(wanted + "\n", encoding="utf-8")
 
 
+@dataclass(frozen=True)
 class ThisEnvironment(PeerEnvironment):
     """The environment that the benchmark runs in, where the extra `dev` has installed a peer."""
+
+    remedy: str = "install the extra 'dev'"
 
     @property
     def python(self) -> Path:
@@ -65,13 +70,19 @@ class ThisEnvironment(PeerEnvironment):
 
     def ensure(self, say: Callable[[str], None]) -> None:
         for requirement in self.requirements:
-            if find_spec(requirement) is None:
-                raise PeerEnvironmentError(
-                    f"{requirement} is not installed here; install the extra 'dev'"
-                )
+            package = requirement.partition(".")[0]  # whose module find_spec imports
+            if find_spec(package) is None or find_spec(requirement) is None:
+                raise PeerEnvironmentError(f"{requirement} is not installed here; {self.remedy}")
 
 
 CONTRIB = ThisEnvironment("", ("sb3_contrib",))
+# No extra has it: its versions follow JAX, and JAX's the machine's CUDA.
+BRAX = ThisEnvironment(
+    "",
+    ("brax", "mujoco.mjx"),
+    remedy="pip install brax mujoco-mjx, with a JAX that finds the GPU, runs the jobs brax-*",
+    optional=True,
+)
 SHARED = PeerEnvironment(
     ".venv-peers",
     (
