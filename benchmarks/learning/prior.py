@@ -1,13 +1,18 @@
-"""Prior data for learning from offline to online: episodes of a half-trained policy."""
+"""Prior data of long runs: episodes of a half-trained policy, or of one whose data are at hand."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from benchmarks.jobs import digest
+from benchmarks.learning.zoo import FOLDER
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
 from rl_training.data.convert import save_dataset
 from rl_training.experiment.storage import cache_folder
@@ -15,21 +20,39 @@ from rl_training.runtime.collection import Behaviour, collect
 
 
 def prior_data(spec: Mapping[str, Any]) -> TransitionDataset:
-    """Train the policy of `spec["config"]`, let it act in `spec["env_id"]`, keep what happened.
+    """The data that `spec` describes, made once and kept in the package's cache.
 
-    The policy samples its actions. Made once and kept in the package's cache: seeds and
-    variants of a run learn from the same data.
+    With `config`: train its policy, let it act in `spec["env_id"]`, sampling its actions, and keep
+    what happened. With `zoo`: the first `episodes` of `source` in that file of the folder that
+    `RL_TRAINING_BENCHMARK_DATA` names. Seeds and variants of a run, and other libraries beside it,
+    learn from the same data.
     """
     return load_transition_dataset(prior_file(spec), env_id=spec["env_id"])
 
 
 def prior_file(spec: Mapping[str, Any]) -> Path:
-    """Where those data are; made if they are not."""
+    """Where those data are; made if they are not, by one process while others wait for it."""
     path = (cache_folder() or Path.cwd()) / f"prior-{digest(dict(spec))}.npz"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_dataset(_made(spec), path, overwrite=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not path.exists():
+            draft = path.with_name(f"draft-{path.name}")
+            save_dataset(_shown(spec) if "zoo" in spec else _made(spec), draft, overwrite=True)
+            draft.replace(path)
     return path
+
+
+def _shown(spec: Mapping[str, Any]) -> TransitionDataset:
+    """Episodes of one of several behaviour policies, whose number `source_id` names."""
+    path = Path(os.environ.get(FOLDER, ".")) / spec["zoo"]
+    if not path.is_file():
+        raise FileNotFoundError(f"no file '{path}'; {FOLDER} names the folder that holds it")
+    with np.load(path) as found:
+        rows = found["source_id"] == spec["source"]
+        arrays = {name: found[name][rows] for name in found.files if name != "source_id"}
+    whole = load_transition_dataset(arrays, env_id=spec["env_id"])
+    return whole.take_episodes(spec["episodes"])
 
 
 def _made(spec: Mapping[str, Any]) -> TransitionDataset:
