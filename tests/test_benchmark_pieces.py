@@ -45,6 +45,9 @@ def test_pieces_of_a_run_come_to_what_the_whole_does(tmp_path: Path) -> None:
     found = result(tmp_path / "scratch", folder=str(kept), minutes=None)
     assert not kept.exists()
     assert found == result(tmp_path / "whole")
+    # a walker that stands still and one that falls may have the same return
+    assert found["length_mean"] > 0
+    assert len(found["curve"]["length"]) == len(found["curve"]["return"])
 
 
 def test_every_area_names_suites_and_long_runs_say_what_is_asked(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_ours_is_held_to_the_best_of_a_kind_and_to_its_curve_at_fewer_steps(
 ) -> None:
     store, suite = ResultStore(tmp_path), load_suite("field_imitation")
     prior = {"return_mean": 1_000.0}
-    curve = {"env_steps": [100_000, 500_000], "return": [200.0, 900.0]}
+    curve = {"env_steps": [50_000, 500_000], "return": [200.0, 900.0]}
     found = {"gail-Hopper": 900.0, "imitation-tuned-Hopper": 50.0, "imitation-usual-Hopper": 950.0}
     for job in suite.jobs(Options((0,), False, tmp_path)):
         value = {**found, "imitation-sac-Hopper": 150.0}.get(job.name)
@@ -150,7 +153,7 @@ def test_ours_is_held_to_the_best_of_a_kind_and_to_its_curve_at_fewer_steps(
     assert passed == {
         "GAIL on Hopper: share of the expert's return at least 0.8": True,
         "GAIL on Hopper beside imitation's with PPO at least as good": False,
-        "GAIL on Hopper beside imitation's with SAC after 100,000 steps at least as good": True,
+        "GAIL on Hopper beside imitation's with SAC after 50,000 steps at least as good": True,
     }
 
 

@@ -8,7 +8,7 @@ from benchmarks.learning.field import Beside, Field, Run
 from benchmarks.learning.field_mujoco import SEVERAL, prior
 from benchmarks.peers.environment import IMITATION_HERE, IMITATION_VERSION
 
-STEPS, SHARE, FEW_STEPS = 500_000, 0.8, 100_000
+STEPS, SHARE, FEW_STEPS = 500_000, 0.8, 50_000
 EPISODES, WALKS = 10, 4_000.0
 CONFIG = "gail/hopper"
 JOB = "benchmarks.peers.imitation_field_job"
