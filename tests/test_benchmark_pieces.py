@@ -15,7 +15,8 @@ from benchmarks.peers.environment import IMITATION_HERE
 from benchmarks.process import PausedError, Request
 from benchmarks.suites import SUITES, Options, load_suite
 
-from rl_training import TrainConfig
+from rl_training import Callback, ManagedAlgorithm, TrainConfig
+from rl_training.runtime.callbacks import StepEvent
 
 CONFIG: dict[str, Any] = {
     "algo": "dqn",
@@ -118,6 +119,41 @@ def test_demonstrations_of_one_policy_are_its_first_episodes(
     assert shown.rewards.tolist() == [2.0, 3.0, 6.0, 7.0]
     (tmp_path / "two.npz").unlink()
     assert prior_data(spec).rewards.tolist() == shown.rewards.tolist()  # made once
+
+
+def test_an_expert_whose_training_was_broken_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {**CONFIG, "algo": "sac", "final_eval": False, "checkpoint_interval": 20}
+    spec = {"config": config, "env_id": "CartPole-v1", "episodes": 2}
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "whole"))
+    whole = prior_data(spec)
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "cut"))
+    learn = ManagedAlgorithm.learn
+
+    def broken_off(agent: ManagedAlgorithm, **options: Any) -> Any:
+        learn(agent, **options, callbacks=[StopAt(40)])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ManagedAlgorithm, "learn", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        prior_data(spec)
+    assert list((tmp_path / "cut").glob("*.runs/*/checkpoints/*"))
+    assert not list((tmp_path / "cut").glob("*.npz"))
+    cut = prior_data(spec)  # a new run would be broken off again
+    assert np.array_equal(cut.observations, whole.observations)
+    assert not list((tmp_path / "cut").glob("*.runs"))
+
+
+class StopAt(Callback):
+    """Ends a run at a tick."""
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+
+    def on_step(self, event: StepEvent) -> None:
+        if event.tick >= self.tick:
+            event.request_stop("broken off")
 
 
 def test_other_libraries_get_the_data_and_the_start_states_of_ours(tmp_path: Path) -> None:

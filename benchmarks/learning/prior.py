@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_t
 from rl_training.data.convert import save_dataset
 from rl_training.experiment.storage import cache_folder
 from rl_training.runtime.collection import Behaviour, collect
+
+CHECKPOINT_MINUTES = 2.0
+"""Of the training of a policy whose data are wanted."""
 
 
 def prior_data(spec: Mapping[str, Any]) -> TransitionDataset:
@@ -37,9 +40,11 @@ def prior_file(spec: Mapping[str, Any]) -> Path:
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
         if not path.exists():
-            draft = path.with_name(f"draft-{path.name}")
-            save_dataset(_shown(spec) if "zoo" in spec else _made(spec), draft, overwrite=True)
+            draft, runs = path.with_name(f"draft-{path.name}"), path.with_suffix(".runs")
+            made = _shown(spec) if "zoo" in spec else _made(spec, runs)
+            save_dataset(made, draft, overwrite=True)
             draft.replace(path)
+            shutil.rmtree(runs, ignore_errors=True)
     return path
 
 
@@ -55,20 +60,24 @@ def _shown(spec: Mapping[str, Any]) -> TransitionDataset:
     return whole.take_episodes(spec["episodes"])
 
 
-def _made(spec: Mapping[str, Any]) -> TransitionDataset:
-    with TemporaryDirectory() as folder:
-        config = TrainConfig(**spec["config"], output_dir=str(Path(folder)))
-        agent = ManagedAlgorithm(config)
+def _made(spec: Mapping[str, Any], runs: Path) -> TransitionDataset:
+    """Train and collect; a training that was broken off goes on from its last checkpoint."""
+    config = TrainConfig(**spec["config"], output_dir=str(runs))
+    begun = sorted(runs.glob("*/checkpoints/[0-9]*"))
+    if begun:
+        agent = ManagedAlgorithm.resume(begun[-1].parents[1], progress=False, trust=True)
+    else:
+        agent = ManagedAlgorithm(config.replace(checkpoint_minutes=CHECKPOINT_MINUTES))
         agent.learn(progress=False)
-        return collect(
-            lambda obs, mode, state: agent.predict(obs, state, deterministic=mode),
-            Behaviour(deterministic=False),
-            agent.algorithm,
-            spec["env_id"],
-            {},
-            name=config.algo,
-            episodes=spec.get("episodes"),
-            steps=spec.get("steps"),
-            max_steps=config.eval_max_steps,
-            seed=config.seed,
-        )
+    return collect(
+        lambda obs, mode, state: agent.predict(obs, state, deterministic=mode),
+        Behaviour(deterministic=False),
+        agent.algorithm,
+        spec["env_id"],
+        {},
+        name=config.algo,
+        episodes=spec.get("episodes"),
+        steps=spec.get("steps"),
+        max_steps=config.eval_max_steps,
+        seed=config.seed,
+    )
