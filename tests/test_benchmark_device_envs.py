@@ -46,14 +46,14 @@ def test_report_says_what_brax_has_reached_or_that_it_has_not_run(tmp_path: Path
 @pytest.mark.parametrize("name", [MISSING, f"{MISSING}.part", f"json.{MISSING}"])
 def test_a_peer_that_is_not_installed_is_named_with_what_to_do(name: str) -> None:
     with pytest.raises(PeerEnvironmentError, match=f"^{name} is not installed here; get it$"):
-        ThisEnvironment("", (name,), remedy="get it").ensure(print)
+        ThisEnvironment("", (name,), advice="get it").ensure(print)
 
 
 @pytest.mark.parametrize("optional", [True, False])
 def test_jobs_of_an_optional_peer_are_left_out_and_of_others_fail(
     optional: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = ThisEnvironment("", (MISSING,), optional=optional, remedy="get it")
+    peer = ThisEnvironment("", (MISSING,), optional=optional, advice="get it")
     monkeypatch.setattr(device_envs, "BRAX", peer)
     monkeypatch.setattr(run, "has_gpu", lambda: True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

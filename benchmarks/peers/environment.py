@@ -60,9 +60,10 @@ class PeerEnvironment:
 
 @dataclass(frozen=True)
 class ThisEnvironment(PeerEnvironment):
-    """The environment that the benchmark runs in, where the extra `dev` has installed a peer."""
+    """The environment that the benchmark runs in, where a peer is installed, too."""
 
-    remedy: str = "install the extra 'dev'"
+    advice: str = "install the extra 'dev'"
+    """What to do where it is not."""
 
     @property
     def python(self) -> Path:
@@ -72,7 +73,7 @@ class ThisEnvironment(PeerEnvironment):
         for requirement in self.requirements:
             package = requirement.partition(".")[0]  # whose module find_spec imports
             if find_spec(package) is None or find_spec(requirement) is None:
-                raise PeerEnvironmentError(f"{requirement} is not installed here; {self.remedy}")
+                raise PeerEnvironmentError(f"{requirement} is not installed here; {self.advice}")
 
 
 CONTRIB = ThisEnvironment("", ("sb3_contrib",))
@@ -80,7 +81,7 @@ CONTRIB = ThisEnvironment("", ("sb3_contrib",))
 BRAX = ThisEnvironment(
     "",
     ("brax", "mujoco.mjx"),
-    remedy="pip install brax mujoco-mjx, with a JAX that finds the GPU, runs the jobs brax-*",
+    advice="pip install brax mujoco-mjx, with a JAX that finds the GPU, runs the jobs brax-*",
     optional=True,
 )
 SHARED = PeerEnvironment(
@@ -96,6 +97,12 @@ SHARED = PeerEnvironment(
 # Gymnasium before 1.0 asks NumPy for names that NumPy 2 no longer has.
 IMITATION = PeerEnvironment(
     ".venv-peers-imitation", ("torch", "numpy<2", f"imitation=={IMITATION_VERSION}")
+)
+# The Gymnasium that it pins has no v5 of the walking tasks; GAIL itself runs with newer ones.
+IMITATION_HERE = ThisEnvironment(
+    "",
+    ("imitation", "stable_baselines3"),
+    advice=f"install the extra 'dev', then 'pip install --no-deps imitation=={IMITATION_VERSION}'",
 )
 MBRL = PeerEnvironment(
     ".venv-peers-mbrl",
