@@ -53,7 +53,7 @@ class PooledHeads:
 
     @cached_property
     def _inverses(self) -> list[Tensor]:
-        """Of X'X + P: a product with one is several times as fast as a solve, and steps are many."""
+        """Of X'X + P: products with them are faster than solves, and steps are many."""
         return [
             torch.cholesky_inverse(torch.linalg.cholesky(gram + self.pull)) for gram in self.grams
         ]
@@ -64,7 +64,8 @@ class PooledHeads:
         common = self.eye.clone()
         for inverse in self._inverses:
             common += self.pull - self.pull @ inverse @ self.pull
-        return torch.linalg.cholesky(0.5 * (common + common.T))
+        factor: Tensor = torch.linalg.cholesky(0.5 * (common + common.T))
+        return factor
 
     def solve(self, right: Tensor) -> Tensor:
         """Heads for (A, F) sums X'y, without e."""
