@@ -40,7 +40,7 @@ class RunKeys(TypedDict, total=False):
     seed: int
     """Seed of everything random in the run."""
     seeds: Sequence[int] | None
-    """Seeds of several agents trained at once, each as with `seed` (offline)."""
+    """Seeds of several agents trained at once, each as with `seed` (offline, or in worlds)."""
     device: str | torch.device
     """auto, cpu, cuda or cuda:N; auto uses a GPU if there is one."""
     engine: Literal['auto', 'eager', 'compile', 'graph', 'compiled_graph']

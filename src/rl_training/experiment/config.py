@@ -137,7 +137,7 @@ class TrainConfig(Section):
     seed: NonNegativeInt = 0
     """Seed of everything random in the run."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, strict=False)] | None = None
-    """Seeds of several agents trained at once, each as with `seed` (offline)."""
+    """Seeds of several agents trained at once, each as with `seed` (offline, or in worlds)."""
     device: Text = "auto"
     """auto, cpu, cuda or cuda:N; auto uses a GPU if there is one."""
     engine: Literal["auto", "eager", "compile", "graph", "compiled_graph"] = "auto"
