@@ -20,7 +20,7 @@ from rl_training.envs.global_random import (
 )
 from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
-from rl_training.execution import usual_torch
+from rl_training.execution import tiling, usual_torch
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
@@ -162,7 +162,7 @@ def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     # CPU: a fifth of a DQN update on CartPole.
     torch.set_flush_denormal(True)
     try:
-        with usual_torch(), untouched_randomness():
+        with usual_torch(), untouched_randomness(), tiling(config.products == "tiled"):
             seed_global_generators(derive_seed(config.seed, "train"))
             yield
     finally:

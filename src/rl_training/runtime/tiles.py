@@ -1,0 +1,136 @@
+"""A batched product on a GPU's tensor cores, with what stands around it in a network.
+
+Needs Triton, which PyTorch's builds for CUDA bring along. Tiles are fixed, never chosen by timing,
+and every sum has one order: a resumed run computes the same bits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+Tile = tuple[int, int, int, int, int]
+"""Rows, columns and inner length of a tile, warps of a program, stages of its pipeline."""
+
+
+def tile_of(m: int, n: int, k: int, precision: str) -> Tile:
+    """The tile for products of (m, k) by (k, n) matrices, a part of what a run's results depend
+    on: other tiles add in another order."""
+    if k < 64:
+        return 64, 128, 16 if k <= 16 else 32, 4, 2
+    if m < 64:
+        return 32, 64, 32, 2, 3
+    if n < 64:
+        return 64, 32, 32, 4, 3
+    return (128, 128, 32, 8, 3) if precision == "tf32" else (64, 128, 32, 4, 3)
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    relu: bool,
+    sums: int,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    """See `rl_training.runtime.products.tiled_product`."""
+    (batch, m, k), n = a.shape, b.shape[2]
+    rows, columns, inner, warps, stages = tile_of(m, n, k, precision)
+    out = a.new_empty(batch, m, n)
+    totals = a.new_empty(batch, (0, n, m)[sums])
+    tiles = triton.cdiv(m, rows) * triton.cdiv(n, columns)
+    tiled_product_kernel[(batch * tiles,)](
+        a,
+        b,
+        out,
+        out if bias is None else bias.contiguous(),
+        out if mask is None else mask.contiguous(),
+        out if sums == 0 else totals,
+        *(m, n, k, *a.stride(), *b.stride()),
+        HAS_BIAS=bias is not None,
+        RELU=relu,
+        MASKED=mask is not None,
+        SUMS=sums,
+        PRECISION=precision,
+        ROWS=rows,
+        COLUMNS=columns,
+        INNER=inner,
+        num_warps=warps,
+        num_stages=stages,
+    )
+    return out, totals
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tiled_product_kernel(  # type: ignore[no-untyped-def]
+    a,
+    b,
+    out,
+    bias,
+    mask,
+    totals,
+    M: tl.constexpr,  # noqa: N803
+    N: tl.constexpr,  # noqa: N803
+    K: tl.constexpr,  # noqa: N803
+    a_batch: tl.constexpr,
+    a_m: tl.constexpr,
+    a_k: tl.constexpr,
+    b_batch: tl.constexpr,
+    b_k: tl.constexpr,
+    b_n: tl.constexpr,
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+    RELU: tl.constexpr,  # noqa: N803
+    MASKED: tl.constexpr,  # noqa: N803
+    SUMS: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    INNER: tl.constexpr,  # noqa: N803
+):
+    """One tile of one product per program."""
+    tiles_m: tl.constexpr = (M + ROWS - 1) // ROWS
+    tiles_n: tl.constexpr = (N + COLUMNS - 1) // COLUMNS
+    full: tl.constexpr = M % ROWS == 0 and N % COLUMNS == 0 and K % INNER == 0
+    program = tl.program_id(0)
+    batch = program // (tiles_m * tiles_n)
+    tile_m = program // tiles_n % tiles_m
+    tile_n = program % tiles_n
+    m = tile_m * ROWS + tl.arange(0, ROWS)
+    n = tile_n * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, INNER)
+    a_at = a + batch * a_batch + m[:, None] * a_m + k[None, :] * a_k
+    b_at = b + batch * b_batch + k[:, None] * b_k + n[None, :] * b_n
+    result = tl.zeros((ROWS, COLUMNS), tl.float32)
+    if SUMS == 1:
+        total = tl.zeros((COLUMNS,), tl.float32)
+    if SUMS == 2:
+        total = tl.zeros((ROWS,), tl.float32)
+    for start in range(0, K, INNER):
+        if full:
+            x = tl.load(a_at)
+            y = tl.load(b_at)
+        else:
+            x = tl.load(a_at, mask=(m < M)[:, None] & (k < K - start)[None, :], other=0.0)
+            y = tl.load(b_at, mask=(k < K - start)[:, None] & (n < N)[None, :], other=0.0)
+        result = tl.dot(x, y, result, input_precision=PRECISION)
+        if SUMS == 1:
+            total += tl.sum(y, 0)
+        if SUMS == 2:
+            total += tl.sum(x, 1)
+        a_at += INNER * a_k
+        b_at += INNER * b_k
+    inside = (m < M)[:, None] & (n < N)[None, :]
+    at = batch * (M * N) + m[:, None] * N + n[None, :]
+    if HAS_BIAS:
+        result += tl.load(bias + batch * N + n, mask=n < N, other=0.0)[None, :]
+    if RELU:
+        result = tl.where(result <= 0.0, 0.0, result)  # NaN stays
+    if MASKED:
+        result = tl.where(tl.load(mask + at, mask=inside, other=0.0) <= 0.0, 0.0, result)
+    tl.store(out + at, result, mask=inside)
+    if SUMS == 1:
+        tl.store(totals + batch * N + n, total, mask=(n < N) & (tile_m == 0))
+    if SUMS == 2:
+        tl.store(totals + batch * M + m, total, mask=(m < M) & (tile_n == 0))
