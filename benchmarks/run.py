@@ -105,7 +105,8 @@ def run_suite(
         except PeerEnvironmentError as error:
             console.print(str(error), markup=False, highlight=False)
             without = [job for job in jobs if job.peer == peer]
-            failed += [Outcome(job, 0.0, "", "no peers' environment") for job in without]
+            if not peer.optional:
+                failed += [Outcome(job, 0.0, "", "no peers' environment") for job in without]
             jobs = [job for job in jobs if job.peer != peer]
     if not jobs:
         return failed

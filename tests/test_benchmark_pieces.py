@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.areas import AREAS
 from benchmarks.jobs import Job, Records, ResultStore
 from benchmarks.learning import train_job
+from benchmarks.learning.prior import prior_data
+from benchmarks.peers.environment import IMITATION_HERE
 from benchmarks.process import PausedError, Request
 from benchmarks.suites import SUITES, Options, load_suite
+
+from rl_training import Callback, ManagedAlgorithm, TrainConfig
+from rl_training.runtime.callbacks import StepEvent
 
 CONFIG: dict[str, Any] = {
     "algo": "dqn",
@@ -40,6 +46,9 @@ def test_pieces_of_a_run_come_to_what_the_whole_does(tmp_path: Path) -> None:
     found = result(tmp_path / "scratch", folder=str(kept), minutes=None)
     assert not kept.exists()
     assert found == result(tmp_path / "whole")
+    # a walker that stands still and one that falls may have the same return
+    assert found["length_mean"] > 0
+    assert len(found["curve"]["length"]) == len(found["curve"]["return"])
 
 
 def test_every_area_names_suites_and_long_runs_say_what_is_asked(tmp_path: Path) -> None:
@@ -69,6 +78,119 @@ def test_quick_long_runs_are_short_enough_and_draw_a_curve(tmp_path: Path) -> No
         assert 0 < config["eval_interval"] <= config["total_timesteps"]
         steps = config["algo_kwargs"].get("rollout_length", 1) * config.get("num_envs", 1)
         assert steps <= config["total_timesteps"]
+
+
+def test_quick_long_runs_have_configurations_that_are_accepted(tmp_path: Path) -> None:
+    options = Options((0,), True, tmp_path)
+    for name in (name for name in SUITES if name.startswith("field_")):
+        for job in load_suite(name).jobs(options):
+            if job.module == train_job.__name__:
+                TrainConfig(**{**job.spec["config"], "device": "cpu"})
+                made = job.spec.get("prior", {}).get("config", {"total_timesteps": 0})
+                assert made["total_timesteps"] <= 300
+
+
+def zoo_of_two(folder: Path) -> dict[str, Any]:
+    """Six episodes of two rows by two policies in turn; the prior of two of the second."""
+    rows = np.arange(12)
+    arrays: dict[str, Any] = {
+        "observations": np.repeat(rows[:, None], 3, axis=1).astype(np.float32) / 12,
+        "actions": np.zeros((12, 1), np.float32),
+        "rewards": rows.astype(np.float32),
+        "next_observations": np.repeat(rows[:, None] + 1, 3, axis=1).astype(np.float32) / 12,
+        "terminations": np.zeros(12, bool),
+        "truncations": rows % 2 == 1,
+        "source_id": (rows // 2 % 2).astype(np.int8),
+    }
+    np.savez(folder / "two.npz", **arrays)
+    return {"zoo": "two.npz", "source": 1, "episodes": 2, "env_id": "Pendulum-v1"}
+
+
+def test_demonstrations_of_one_policy_are_its_first_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = zoo_of_two(tmp_path)
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RL_TRAINING_BENCHMARK_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="RL_TRAINING_BENCHMARK_DATA names the folder"):
+        prior_data(spec)
+    monkeypatch.setenv("RL_TRAINING_BENCHMARK_DATA", str(tmp_path))
+    shown = prior_data(spec)
+    assert shown.rewards.tolist() == [2.0, 3.0, 6.0, 7.0]
+    (tmp_path / "two.npz").unlink()
+    assert prior_data(spec).rewards.tolist() == shown.rewards.tolist()  # made once
+
+
+def test_an_expert_whose_training_was_broken_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {**CONFIG, "algo": "sac", "final_eval": False, "checkpoint_interval": 20}
+    spec = {"config": config, "env_id": "CartPole-v1", "episodes": 2}
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "whole"))
+    whole = prior_data(spec)
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path / "cut"))
+    learn = ManagedAlgorithm.learn
+
+    def broken_off(agent: ManagedAlgorithm, **options: Any) -> Any:
+        learn(agent, **options, callbacks=[StopAt(40)])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ManagedAlgorithm, "learn", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        prior_data(spec)
+    assert list((tmp_path / "cut").glob("*.runs/*/checkpoints/*"))
+    assert not list((tmp_path / "cut").glob("*.npz"))
+    cut = prior_data(spec)  # a new run would be broken off again
+    assert np.array_equal(cut.observations, whole.observations)
+    assert not list((tmp_path / "cut").glob("*.runs"))
+
+
+class StopAt(Callback):
+    """Ends a run at a tick."""
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+
+    def on_step(self, event: StepEvent) -> None:
+        if event.tick >= self.tick:
+            event.request_stop("broken off")
+
+
+def test_other_libraries_get_the_data_and_the_start_states_of_ours(tmp_path: Path) -> None:
+    jobs = load_suite("field_imitation").jobs(Options((0,), False, tmp_path))
+    ours = {job.name: job for job in jobs if job.peer is None}
+    theirs = [job for job in jobs if job.peer is not None]
+    assert {job.peer for job in theirs} == {IMITATION_HERE}
+    for job in theirs:
+        own = ours[f"gail-{job.name.rpartition('-')[2]}"]
+        assert job.spec["prior"] == own.spec["prior"]
+        assert len(job.inputs["reset_seeds"]) == own.spec["final_episodes"]
+        assert len(job.inputs["curve_seeds"]) == own.spec["config"]["eval_episodes"]
+        assert job.gpu == ("config" in job.spec["prior"])  # whose data need one
+        same = job.spec["total_timesteps"] == own.spec["config"]["total_timesteps"]
+        assert same == ("sac" not in job.name)
+
+
+def test_ours_is_held_to_the_best_of_a_kind_and_to_its_curve_at_fewer_steps(
+    tmp_path: Path,
+) -> None:
+    store, suite = ResultStore(tmp_path), load_suite("field_imitation")
+    prior = {"return_mean": 1_000.0}
+    curve = {"env_steps": [50_000, 500_000], "return": [200.0, 900.0]}
+    found = {"gail-Hopper": 900.0, "imitation-tuned-Hopper": 50.0, "imitation-usual-Hopper": 950.0}
+    for job in suite.jobs(Options((0,), False, tmp_path)):
+        value = {**found, "imitation-sac-Hopper": 150.0}.get(job.name)
+        if value is not None:
+            result = {"return_mean": value, "best_eval": value, "env_steps": 1, "train_seconds": 1}
+            result |= {"prior": prior, "curve": curve}
+            store.write(job, {"result": result, "versions": {}, "modules": []}, 1.0)
+    verdicts = suite.report(store.load("field_imitation"), tmp_path).verdicts
+    passed = {v.gate: v.passed for v in verdicts if "Hopper" in v.gate}
+    assert passed == {
+        "GAIL on Hopper: share of the expert's return at least 0.8": True,
+        "GAIL on Hopper beside imitation's with PPO at least as good": False,
+        "GAIL on Hopper beside imitation's with SAC after 50,000 steps at least as good": True,
+    }
 
 
 def test_results_of_another_folder_are_taken_over_where_they_are_newer(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks import gates
@@ -26,7 +27,7 @@ from benchmarks.learning.shared import (
     returns,
 )
 from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
-from benchmarks.peers.environment import SB3_VERSION
+from benchmarks.peers.environment import SB3_VERSION, PeerEnvironment
 from benchmarks.process import ROOT
 from benchmarks.speed.atari_speed import HERE
 from benchmarks.suites import Options, Section, Suite
@@ -70,6 +71,26 @@ class Rival:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Another library's run, from the data and start states of one of ours."""
+
+    job: str
+    run: str
+    """Our job."""
+    kind: str
+    """In words, for the gate; of several of a kind the best counts."""
+    title: str
+    module: str
+    peer: PeerEnvironment
+    settings: Mapping[str, Any]
+    """What the module makes of it; part of the spec."""
+    quick: Mapping[str, Any]
+    """Settings that differ in a quick run."""
+    steps: int | None = None
+    """Environment steps, where they are fewer than ours: what counts of ours is its curve there."""
+
+
+@dataclass(frozen=True)
 class Field:
     """A suite of long runs."""
 
@@ -83,6 +104,8 @@ class Field:
     rivals: Sequence[Rival] = ()
     peers: Sequence[str] = ()
     """Jobs that Stable-Baselines3 runs, too."""
+    besides: Sequence[Beside] = ()
+    """Runs of other libraries; ours has to be as good as the best of a kind."""
 
     def suite(self) -> Suite:
         return Suite(self.name, self.title, self.jobs, self.report, long=True)
@@ -90,7 +113,34 @@ class Field:
     def jobs(self, options: Options) -> list[Job]:
         seeds = options.seeds[: self.seeds]
         jobs = [self._job(options, run, seed) for run in self.runs for seed in seeds]
-        return [*jobs, *(self._peer(options, job) for job in jobs if job.name in self.peers)]
+        others = [
+            self._beside(options, beside, job)
+            for beside in self.besides
+            for job in jobs
+            if job.name == beside.run
+        ]
+        peers = [self._peer(options, job) for job in jobs if job.name in self.peers]
+        return [*jobs, *peers, *others]
+
+    def _beside(self, options: Options, beside: Beside, job: Job) -> Job:
+        """In one piece, on the CPU; a GPU is needed where the data have to be made with one."""
+        config, prior = job.spec["config"], job.spec.get("prior")
+        settings = {**beside.settings, **(beside.quick if options.quick else {})}
+        spec = {"env_id": config["env_id"], "settings": settings, "prior": prior}
+        steps = config["total_timesteps"] if options.quick else beside.steps
+        spec["total_timesteps"] = steps or config["total_timesteps"]
+        spec["eval_interval"] = config["eval_interval"]
+        inputs = peer_inputs(options, config["eval_episodes"])
+        inputs["reset_seeds"] = inputs["reset_seeds"][: job.spec["final_episodes"]]
+        return replace(
+            job,
+            name=beside.job,
+            module=beside.module,
+            spec=spec,
+            inputs=inputs,
+            peer=beside.peer,
+            gpu=prior is not None and "config" in prior,
+        )
 
     def _peer(self, options: Options, job: Job) -> Job:
         """The same run of Stable-Baselines3, in one piece."""
@@ -111,16 +161,16 @@ class Field:
 
     def _job(self, options: Options, run: Run, seed: int) -> Job:
         steps = {"total_timesteps": 300, "eval_interval": 150, "eval_episodes": 1}
-        on_policy = run.config.startswith("ppo/")
-        quick_knobs = {"rollout_length": 8} if on_policy else {"learning_starts": 200}
         config = on_gpu(run.config, options, run.changes, steps, None)
-        config["algo_kwargs"] |= {**run.knobs, **(quick_knobs if options.quick else {})}
+        config["algo_kwargs"] |= run.knobs
+        if options.quick:
+            config["algo_kwargs"] |= _quick_knobs(config)
         config |= {"checkpoint_minutes": 10.0}
         episodes = 1 if options.quick else self.episodes
         spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED}
         spec["final_episodes"] = episodes
         if run.prior is not None:
-            spec["prior"] = dict(run.prior)
+            spec["prior"] = _quick_prior(run.prior) if options.quick else dict(run.prior)
         if run.sabotage is not None:
             spec["sabotage"] = run.sabotage
         gpu = config["device"] != "cpu"
@@ -144,6 +194,7 @@ class Field:
             rows.append([run.task, run.title, *cells, run.published, text])
         verdicts += [self._rivalry(records, rival) for rival in self.rivals]
         verdicts += [self._rivalry(records, Rival(job, peer_of(job))) for job in self.peers]
+        verdicts += self._beside_verdicts(records)
         for run in self.runs:
             if run.job in self.peers:
                 own = peer_of(run.job)
@@ -151,10 +202,17 @@ class Field:
                 cells += details(records, own, "env_steps")
                 text = "" if records.of(own) else "not run"
                 rows.append([run.task, f"{run.title} of Stable-Baselines3", *cells, "", text])
+        tasks = {run.job: run.task for run in self.runs}
+        for beside in self.besides:
+            cells = [*seed_columns(returns(records, beside.job), 1)]
+            cells += details(records, beside.job, "env_steps")
+            text = "" if records.of(beside.job) else "not run"
+            rows.append([tasks[beside.run], beside.title, *cells, "", text])
         header = ("task", "run", *SEED_HEADER, "best evaluation", "env steps", "seconds")
         parts = [self.text]
         for task in dict.fromkeys(run.task for run in self.runs):
             labels = {run.job: run.title for run in self.runs if run.task == task}
+            labels |= {x.job: x.title for x in self.besides if tasks[x.run] == task}
             name = f"{self.name}-{task.lower().replace(' ', '_')}.png"
             drawn = {job: label for job, label in labels.items() if records.of(job)}
             if drawn:
@@ -177,6 +235,23 @@ class Field:
             return gates.at_least(what, values, run.share)
         return None
 
+    def _beside_verdicts(self, records: Records) -> list[Verdict]:
+        """One per run of ours and kind."""
+        names = {run.job: f"{run.title} on {run.task}" for run in self.runs}
+        kinds: dict[tuple[str, str], list[Beside]] = {}
+        for beside in self.besides:
+            kinds.setdefault((beside.run, beside.kind), []).append(beside)
+        verdicts = []
+        for (job, kind), others in kinds.items():
+            found = [x for x in (returns(records, other.job) for other in others) if x]
+            ours, when, steps = returns(records, job), "", others[0].steps
+            if steps is not None:
+                when = f" after {number(steps)} steps"
+                ours = [_at(record.result["curve"], steps) for record in records.of(job)]
+            name = f"{names[job]} beside {kind}{when}"
+            verdicts.append(gates.not_worse(name, ours, max(found, key=fmean, default=[])))
+        return verdicts
+
     def _rivalry(self, records: Records, rival: Rival) -> Verdict:
         names = {run.job: f"{run.title} on {run.task}" for run in self.runs}
         names |= {peer_of(job): "Stable-Baselines3's" for job in self.peers}
@@ -189,6 +264,25 @@ class Field:
         if rival.times != 1.0:
             return gates.times(name, returns(records, rival.job), theirs, rival.times)
         return gates.not_worse(name, returns(records, rival.job), theirs)
+
+
+def _quick_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Knobs of a run of a few hundred steps."""
+    if config["algo"] == "ppo":
+        return {"rollout_length": 8}
+    starts = {"learning_starts": 200}
+    if config["algo"] == "gail":  # they are its generator's
+        return {"sac": {**config["algo_kwargs"].get("sac", {}), **starts}}
+    return starts
+
+
+def _quick_prior(prior: Mapping[str, Any]) -> dict[str, Any]:
+    """Data of a policy that has hardly learned, or those at hand as they are."""
+    if "config" not in prior:
+        return dict(prior)
+    config = {**prior["config"], "total_timesteps": 300, "eval_interval": 150, "eval_episodes": 1}
+    config["algo_kwargs"] = {**config["algo_kwargs"], "learning_starts": 200}
+    return {**prior, "config": config, **({"steps": 300} if "steps" in prior else {})}
 
 
 def peer_of(job: str) -> str:

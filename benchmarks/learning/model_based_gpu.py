@@ -52,7 +52,7 @@ def gpu_report(records: Records, figures: Path) -> Section:
         f"`{CONFIG}` for {STEPS:,} environment steps, twenty updates for each, the model fitted "
         f"anew every 250; the paper's curve is at about {PUBLISHED:,.0f} there (Hopper-v2). Mean "
         "return of the last policy over 50 start states; on the way evaluations fall back to about "
-        "what standing still returns and rise again, as the curve shows. Runs may share the card."
+        "1,000 and rise again, as the curve shows. Runs may share the card."
     )
     picture = figure(figures / f"{NAME}.png", records, {JOB: "MBPO"}, "MBPO on Hopper-v5")
     parts = (text, picture, table(header, [row]))

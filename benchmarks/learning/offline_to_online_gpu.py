@@ -120,8 +120,10 @@ def gpu_report(records: Records, figures: Path) -> Section:
         f"`rlpd/hopper` on {PRIOR['steps']:,} steps of a SAC that was stopped at a return of "
         f"{HALF_TRAINED:,.0f}{quality}, beside SAC with as many updates per step and no data. "
         f"The largest mean Q of any seed at any log was {largest}. The first columns are the last "
-        "policies': on Hopper single evaluations fall back to standing still, a return of 1,000, "
-        "and recover, so what is gated is the best of the evaluations, every 2,500 steps."
+        "policies': on Hopper single evaluations fall back to a return of about 1,000 and recover, "
+        "so what is gated is the best of the evaluations, every 2,500 steps. Results before "
+        "November 17, 2026 do not have the lengths of episodes; docs/algorithms/rlpd.md says why "
+        "these are probably falls after 300 steps and not hoppers that stand still."
     )
     labels = {"rlpd": "RLPD, from prior data", "sac": "SAC, from nothing"}
     marks = {"mean return of the prior data": prior["return_mean"]} if prior else {}

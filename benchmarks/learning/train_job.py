@@ -68,11 +68,12 @@ def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def evaluation_curve(run_dir: Path, clock: str) -> dict[str, list[float]]:
-    """Clock and mean return of every evaluation during training."""
+    """Clock, mean return and mean length of every evaluation during training."""
     evaluations = events(run_dir, "eval")
     return {
         clock: [event["tick"] for event in evaluations],
         "return": [round(event["eval/return_mean"], 2) for event in evaluations],
+        "length": [round(event["eval/length_mean"], 1) for event in evaluations],
     }
 
 
@@ -180,6 +181,8 @@ def judged(
         "peaks": peaks,
         "return_mean": final.return_mean,
         "return_std": final.return_std,
+        # a walker that stands still and one that falls may have the same return
+        "length_mean": float(np.mean(final.lengths)),
         "episodes": final.episodes,
         "best_eval": max(curve["return"]),
         "updates": trained.updates,

@@ -34,6 +34,8 @@ class PeerEnvironment:
     requirements: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     """Installed last, against what the others pin."""
+    optional: bool = False
+    """Whether its jobs are left out where it is missing, instead of failing."""
 
     @property
     def python(self) -> Path:
@@ -56,8 +58,12 @@ class PeerEnvironment:
         stamp.write_text(wanted + "\n", encoding="utf-8")
 
 
+@dataclass(frozen=True)
 class ThisEnvironment(PeerEnvironment):
-    """The environment that the benchmark runs in, where the extra `dev` has installed a peer."""
+    """The environment that the benchmark runs in, where a peer is installed, too."""
+
+    advice: str = "install the extra 'dev'"
+    """What to do where it is not."""
 
     @property
     def python(self) -> Path:
@@ -65,13 +71,19 @@ class ThisEnvironment(PeerEnvironment):
 
     def ensure(self, say: Callable[[str], None]) -> None:
         for requirement in self.requirements:
-            if find_spec(requirement) is None:
-                raise PeerEnvironmentError(
-                    f"{requirement} is not installed here; install the extra 'dev'"
-                )
+            package = requirement.partition(".")[0]  # whose module find_spec imports
+            if find_spec(package) is None or find_spec(requirement) is None:
+                raise PeerEnvironmentError(f"{requirement} is not installed here; {self.advice}")
 
 
 CONTRIB = ThisEnvironment("", ("sb3_contrib",))
+# No extra has it: its versions follow JAX, and JAX's the machine's CUDA.
+BRAX = ThisEnvironment(
+    "",
+    ("brax", "mujoco.mjx"),
+    advice="pip install brax mujoco-mjx, with a JAX that finds the GPU, runs the jobs brax-*",
+    optional=True,
+)
 SHARED = PeerEnvironment(
     ".venv-peers",
     (
@@ -85,6 +97,12 @@ SHARED = PeerEnvironment(
 # Gymnasium before 1.0 asks NumPy for names that NumPy 2 no longer has.
 IMITATION = PeerEnvironment(
     ".venv-peers-imitation", ("torch", "numpy<2", f"imitation=={IMITATION_VERSION}")
+)
+# The Gymnasium that it pins has no v5 of the walking tasks; GAIL itself runs with newer ones.
+IMITATION_HERE = ThisEnvironment(
+    "",
+    ("imitation", "stable_baselines3"),
+    advice=f"install the extra 'dev', then 'pip install --no-deps imitation=={IMITATION_VERSION}'",
 )
 MBRL = PeerEnvironment(
     ".venv-peers-mbrl",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, Records
 from benchmarks.learning.shared import EVAL_SEED, peer_inputs
 from benchmarks.markdown import number, table
-from benchmarks.peers.environment import CONTRIB
+from benchmarks.peers.environment import BRAX, CONTRIB
 from benchmarks.speed.ratios import only
 from benchmarks.suites import Options, Section, Suite
 
 NAME, MODULE = "device_envs", "benchmarks.speed.device_envs_job"
-PEER = "benchmarks.peers.sb3_minutes_job"
+PEER, BRAX_PEER = "benchmarks.peers.sb3_minutes_job", "benchmarks.peers.brax_minutes_job"
 EPISODES = 20
 
 
@@ -53,6 +53,9 @@ GOALS = {
     "ppo-ant": Goal("ppo/ant_warp", 4_000, 5),
     "sac-halfcheetah": Goal("sac/halfcheetah_warp", 9_000, 10),
 }
+TASKS = {"halfcheetah": "HalfCheetah-v5", "ant": "Ant-v5"}
+BRAX_GOALS = ("ppo-halfcheetah", "ppo-ant")
+"""Those with Brax's PPO beside them."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ def device_envs_jobs(options: Options) -> list[Job]:
             cost = 60 * goal.minutes + 60
             jobs.append(Job(NAME, f"goal-{name}", seed, MODULE, spec, cost=cost, gpu=True))
             jobs.append(_peer_job(options, name, goal, seed))
+            if name in BRAX_GOALS:
+                jobs.append(_brax_job(options, name, goal, seed))
     for config in RESUMED:
         spec = {"what": "resume", "config": config, "quick": quick}
         name = config.replace("/", "-")
@@ -107,13 +112,35 @@ def device_envs_jobs(options: Options) -> list[Job]:
 def _peer_job(options: Options, name: str, goal: Goal, seed: int) -> Job:
     """Stable-Baselines3 on the CPU for the same time, which needs no GPU."""
     algo, _, task = name.partition("-")
-    env_id = {"halfcheetah": "HalfCheetah-v5", "ant": "Ant-v5"}[task]
     minutes = 0.1 if options.quick else goal.minutes
-    spec = {"algo": algo, "env_id": env_id, "minutes": minutes, "eval_seed": EVAL_SEED}
-    starts = peer_inputs(options, 5)
-    starts["reset_seeds"] = starts["reset_seeds"][:EPISODES]
+    spec = {"algo": algo, "env_id": TASKS[task], "minutes": minutes, "eval_seed": EVAL_SEED}
     cost = 60 * goal.minutes + 60
-    return Job(NAME, f"peer-{name}", seed, PEER, spec, inputs=starts, peer=CONTRIB, cost=cost)
+    inputs = _starts(options)
+    return Job(NAME, f"peer-{name}", seed, PEER, spec, inputs=inputs, peer=CONTRIB, cost=cost)
+
+
+def _brax_job(options: Options, name: str, goal: Goal, seed: int) -> Job:
+    """Brax's PPO in worlds of MJX on the GPU for the same time."""
+    from rl_training.envs.device.locomotion import ITERATIONS, LINE_SEARCHES
+
+    spec = {
+        "env_id": TASKS[name.partition("-")[2]],
+        "minutes": 0.1 if options.quick else goal.minutes,
+        "iterations": ITERATIONS,
+        "line_searches": LINE_SEARCHES,
+        "eval_seed": EVAL_SEED,
+        "quick": options.quick,
+    }
+    cost = 60 * goal.minutes + 240
+    inputs = _starts(options)
+    return Job(
+        NAME, f"brax-{name}", seed, BRAX_PEER, spec, inputs=inputs, peer=BRAX, cost=cost, gpu=True
+    )
+
+
+def _starts(options: Options) -> dict[str, list[int]]:
+    starts = peer_inputs(options, 5)
+    return {**starts, "reset_seeds": starts["reset_seeds"][:EPISODES]}
 
 
 def device_envs_report(records: Records, _: Path) -> Section:
@@ -154,6 +181,13 @@ def device_envs_report(records: Records, _: Path) -> Section:
         both = (result, peer)
         cells = [number(r.get(key)) for r in both for key in ("return_mean", "env_steps")]
         goals.append([title, *cells, number(goal.least), verdict.text])
+    beside = []
+    for name in BRAX_GOALS:
+        goal = GOALS[name]
+        ours, brax = found(f"goal-{name}"), found(f"brax-{name}")
+        beside.append([f"{goal.config} after {goal.minutes:g} minutes", *_side(ours)])
+        title = f"Brax's PPO on {TASKS[name.partition('-')[2]]} in MJX"
+        beside.append([title, *(_side(brax) if brax else ["not run"] * 3)])
     resumed = []
     for config in RESUMED:
         result = found(f"resume-{config.replace('/', '-')}")
@@ -189,6 +223,13 @@ def device_envs_report(records: Records, _: Path) -> Section:
             "with rollouts of 8 × 2,048 steps. Runs of 2026-11-17 shared the card and the cores "
             "with others:",
             table(("run", "return", "env steps", "its return", "its steps", "gate", ""), goals),
+            "Beside it Brax's PPO on the same card for the same time after compilation, with the "
+            "settings that Brax's training notebook publishes for its own tasks of these names. "
+            "It is trained here in Gymnasium's models and with the rewards of version 5, simulated "
+            "by MJX with the solver's limits of our worlds, and evaluated as ours is; Ant's steps "
+            "differ from CPU MuJoCo as those of ours do, see below. Steps per second are of all "
+            "training; steps in the calls that compile are not in Brax's. No gate:",
+            table(("run", "return", "env steps", "env steps/s"), beside),
             "A run that is killed half-way and resumed beside one that is not:",
             table(("config", "equal parameters", ""), resumed),
             "Largest difference from CPU MuJoCo, relative where numbers are above 1, over 10 steps "
@@ -200,6 +241,13 @@ def device_envs_report(records: Records, _: Path) -> Section:
         )
     )
     return Section(text, tuple(verdicts), _short(found))
+
+
+def _side(result: Mapping[str, Any]) -> list[str]:
+    """Return, steps and steps per second of a run of some minutes."""
+    steps, seconds = result.get("env_steps"), result.get("train_seconds")
+    rate = result.get("env_steps_per_second", steps / seconds if steps and seconds else None)
+    return [number(result.get("return_mean")), number(steps), number(rate)]
 
 
 def _short(found: Callable[[str], dict[str, Any]]) -> str:
