@@ -219,7 +219,8 @@ def test_tiled_products_are_captured_agree_with_the_librarys_and_repeat(
 
 @pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(256, 256, 256), (256, 256, 17), (23, 256, 256), (256, 17, 256), (256, 96, 1)]
+    ("m", "n", "k"),
+    [(256, 256, 256), (256, 256, 17), (23, 256, 256), (256, 17, 256), (256, 96, 1), (96, 80, 48)],
 )
 def test_a_tiled_product_is_as_precise_as_it_says(m: int, n: int, k: int, precision: str) -> None:
     torch.manual_seed(0)
@@ -229,14 +230,19 @@ def test_a_tiled_product_is_as_precise_as_it_says(m: int, n: int, k: int, precis
             a = torch.randn(16, k, m).transpose(1, 2) if turned_a else torch.randn(16, m, k)
             b = torch.randn(16, n, k).transpose(1, 2) if turned_b else torch.randn(16, k, n)
             bias, mask = torch.randn(16, n), torch.randn(16, m, n)
-            for how in ((bias, None, True, 0), (None, mask, False, 1), (None, None, False, 2)):
+            for how in (
+                *((bias, None, True, 0), (None, mask, False, 0)),
+                *((None, None, False, 1), (None, None, False, 2)),
+            ):
                 means = [x.double() if isinstance(x, torch.Tensor) else x for x in (a, b, *how)]
                 given = [x.cuda() if isinstance(x, torch.Tensor) else x for x in (a, b, *how)]
-                for found, exact in zip(
-                    tiled_product(*given, precision), tiled_product(*means, precision), strict=True
+                for found, again, exact in zip(
+                    *(tiled_product(*values, precision) for values in (given, given, means)),
+                    strict=True,
                 ):
                     error = (found.cpu().double() - exact).norm()
                     assert error <= bound * exact.norm(), (turned_a, turned_b, how[2:])
+                    assert torch.equal(found, again), (turned_a, turned_b, how[2:])
 
 
 def test_stacked_networks_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

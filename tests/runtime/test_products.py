@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
 from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,17 +19,24 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rl_training import TrainConfig
+from rl_training import BC, TrainConfig
 from rl_training.execution import tiling
+from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.tracking import read_run_config
+from rl_training.runtime import build, products
 from rl_training.runtime.agents import VmapLearner
+from rl_training.runtime.engine import Engine
 from rl_training.runtime.products import tile_products, tiled_product
 from rl_training.runtime.recording import Compiled
-from rl_training.runtime.signals import Pause
+from rl_training.runtime.signals import Pause, RunLink
 
 from ..contract.small_runs import small_config, small_learner
 
 aten = torch.ops.aten
 SEEDS, ROWS, HIDDEN = 16, 24, 32
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
+)
 
 
 def targets(recorded: GraphModule) -> list[str]:
@@ -138,22 +149,108 @@ def test_the_operation_keeps_what_pytorch_asks_of_one() -> None:
         torch.library.opcheck(tiled_product, given)
 
 
-def test_products_are_tiled_only_where_a_run_asks_for_it() -> None:
+class OnDevice:
+    """A learner that keeps what it was compiled by."""
+
+    slow_to_compile, fuses, cycle = False, False, 1
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+
+    def compile(self, compiler: Any) -> None:
+        self.compiled = compiler(dict)
+
+
+def tile_in(device: str, products: bool) -> Any:
+    learner: Any = OnDevice(device)
+    with tiling(products):
+        Engine(learner, "compile", 1)
+    return learner.compiled.tile
+
+
+@needs_compiler
+def test_products_are_tiled_only_where_a_run_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A configuration of an earlier version has no such key, and keeps its last bits."""
     values = {"algo": "bc", "dataset": {"kind": "random"}, "env_id": "Pendulum-v1"}
     assert TrainConfig(**values, total_updates=1).products == "library"
-    how = (dict, nullcontext, Pause())
-    assert not Compiled(*how).is_tiled
-    with tiling():
-        assert Compiled(*how).is_tiled
-    assert not Compiled(*how).is_tiled
+    assert Compiled(dict, nullcontext, Pause()).tile is None
+    monkeypatch.setattr(products, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert tile_in("cuda", True) is not None
+    for device, tiled in (("cuda", False), ("cpu", True), ("cpu", False)):
+        assert tile_in(device, tiled) is None
+
+
+@needs_compiler
+def test_what_the_kernel_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(products, "find_spec", lambda name: name)
+    with pytest.raises(
+        ConfigError, match=r"'tiled' needs a GPU with TF32.* has 7\.5; use products"
+    ):
+        tile_in("cuda", True)
+    monkeypatch.setattr(products, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="'tiled' needs Triton, which is not installed; "):
+        tile_in("cuda", True)
+    assert tile_in("cuda", False) is None
+
+
+@needs_compiler
+def test_an_update_without_such_products_is_said_once() -> None:
+    learner: Any = OnDevice("cpu")
+    engine = Engine(learner, "compile", 1)
+    for _ in range(2):
+        engine._tile(make_fx(torch.bmm)(torch.ones(2, 3, 4), torch.ones(2, 4, 3)))
+    (note,) = engine.notes
+    assert note.startswith("products: 'tiled' has no effect on a compiled update without batches")
+
+
+def test_a_run_says_once_that_the_key_has_no_effect_and_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"device": "cpu", "products": "tiled", "hidden_sizes": [8, 8]}
+    options |= {"dataset": {"kind": "random", "steps": 300}, "output_dir": str(tmp_path)}
+    agent = BC("Pendulum-v1", **options)
+    agent.learn(total_updates=4)
+    said = "warning: products: 'tiled' has no effect on cpu"
+    assert capsys.readouterr().err.count(said) == 1
+    assert agent.run_dir is not None
+    assert TrainConfig.stored(read_run_config(agent.run_dir)).products == "tiled"
+    with pytest.raises(ConfigError, match="products"):
+        BC.resume(agent.run_dir, total_updates=6, products="library")
+    BC.resume(agent.run_dir, total_updates=6)
+    assert capsys.readouterr().err.count(said) == 1
+    assert TrainConfig.stored(read_run_config(agent.run_dir)).products == "tiled"
+
+
+def test_an_update_that_is_not_compiled_on_a_gpu_is_said() -> None:
+    config = small_config("bc").replace(products="tiled")
+    engine: Any = SimpleNamespace(learner=OnDevice("cuda"), mode="graph", link=RunLink())
+    build._note_untiled(config, engine)
+    (note,) = engine.link.notes
+    assert note.startswith("products: 'tiled' has no effect with engine 'graph', which does not")
+    engine.mode, engine.link = "compiled_graph", RunLink()
+    build._note_untiled(config, engine)
+    assert not engine.link.notes
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_tiles_with_tf32_keep_off_instructions_that_gave_wrong_results() -> None:
+    from rl_training.runtime.tiles import tile_of
+
+    sizes = (16, 17, 32, 63, 64, 256, 1024)
+    for m, n, k in itertools.product(sizes, sizes, (1, *sizes)):
+        for along in (False, True):
+            rows, *_, warps, _ = tile_of(m, n, k, along, "tf32")
+            assert rows < 64 or warps < 4
 
 
 INTERPRETED = """
 import torch
 from rl_training.runtime import products, tiles
 torch.manual_seed(0)
-for m, n, k in ((40, 70, 90), (256, 17, 64), (23, 64, 96), (80, 130, 17), (64, 64, 1)):
+for m, n, k in ((40, 70, 90), (256, 17, 64), (23, 64, 96), (80, 130, 17), (64, 80, 48),
+                (64, 64, 1)):
     for turned_a in (False, True):
         for turned_b in (False, True):
             a = torch.randn(2, m, k + 3)[..., :k]

@@ -11,16 +11,20 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from rl_training.experiment.errors import ConfigError
+
 aten = torch.ops.aten
 
 FEWEST = 16
-"""Matrices in a batch from which they fill a GPU together; also the smallest side of a result."""
+"""Matrices in a batch from which they fill a GPU together; also the smallest side of a result,
+because narrower ones gain little, and with one column the library may be faster."""
 LARGEST = 2**31
 """Elements that the kernel's indices can count."""
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
@@ -47,8 +51,15 @@ def tiled_product(
     positive; `bias` is (batch, n) and `mask` (batch, m, n).
 
     Beside it the sums over k of b, (batch, n), if `sums` is 1, of a, (batch, m), if it is 2, else
-    nothing. `precision` is "tf32", whose inputs are rounded to 11 bits, or "tf32x3", which makes up
-    for that by two more products of what was rounded away. Off a GPU it is float32.
+    nothing. `precision` is "tf32", whose inputs are cut off to 11 bits, or "tf32x3", which rounds
+    them and makes up for that by two more products of what was rounded away. Off a GPU it is
+    float32.
+
+    Relative errors of single products on an H200, root mean square against float64, beside the
+    library's: tf32x3 1.0e-7 to 2.0e-7 for k = 256 (float32: 2.9e-7) and 0.8e-7 to 0.9e-7 for
+    k < 64 (float32: 0.3e-7 to 0.9e-7); tf32 5e-4 to 8e-4 (the library's TF32, which rounds:
+    3e-4; it keeps to float32 for some narrow products, the kernel does not). How far whole updates
+    differ has not been measured.
     """
     if a.is_cuda:
         from rl_training.runtime import tiles
@@ -76,6 +87,21 @@ def _shapes(
 ) -> tuple[Tensor, Tensor]:
     (batch, m, _), n = a.shape, b.shape[2]
     return a.new_empty(batch, m, n), a.new_empty(batch, (0, n, m)[sums])
+
+
+def refuse_untileable(device: torch.device) -> None:
+    """Raise an error if the kernel cannot run on a CUDA device."""
+    if find_spec("triton") is None:
+        raise ConfigError(
+            "products: 'tiled' needs Triton, which is not installed; install it, or use "
+            "products=library"
+        )
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        raise ConfigError(
+            "products: 'tiled' needs a GPU with TF32, of compute capability 8.0 or more, this one "
+            f"has {major}.{minor}; use products=library"
+        )
 
 
 def tile_products(recorded: GraphModule, devices: Sequence[str] = ("cuda",)) -> int:

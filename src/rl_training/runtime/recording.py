@@ -13,9 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rl_training.algorithms.functional import Metrics
-from rl_training.execution import current_phase, is_tiled, tracing
+from rl_training.execution import current_phase, tracing
 from rl_training.runtime.compiling import COMPILER_OPTIONS
-from rl_training.runtime.products import tile_products
 from rl_training.runtime.signals import Pause
 
 
@@ -70,7 +69,7 @@ class Recorded:
 class Compiled(Recorded):
     """The same, but operations are fused, and the last bits may differ.
 
-    Made while products are tiled, it has those kernels, whichever thread calls it.
+    `tile` may put other kernels in the place of recorded operations before that.
     """
 
     def __init__(
@@ -78,17 +77,18 @@ class Compiled(Recorded):
         function: Callable[..., Metrics],
         taken_back: Callable[[], AbstractContextManager[None]],
         pause: Pause,
+        tile: Callable[[GraphModule], None] | None = None,
     ) -> None:
         super().__init__(function, taken_back, pause)
-        self.is_tiled = is_tiled()
+        self.tile = tile
 
     def _prepared(
         self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
     ) -> Callable[..., Metrics]:
         with tracing():
             recorded = self._traced(function, given)
-        if self.is_tiled:
-            tile_products(recorded)
+        if self.tile is not None:
+            self.tile(recorded)
         with self.taken_back(), torch.no_grad(), self.pause:
             compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
             compiled(given)
