@@ -62,8 +62,9 @@ def linear_data(rows, seed=0, noise=(0.05, 0.5)):
 # --- loss ------------------------------------------------------------------------------------
 
 
+@each("beta", (0.0, 0.5, 1.0))
 @each("seed", range(4))
-def test_the_loss_is_the_likelihood_of_every_member_and_the_bounds(seed):
+def test_the_loss_is_the_likelihood_of_every_member_and_the_bounds(seed, beta):
     shape = (MEMBERS, ROWS, WIDTH)
     inputs = random_arrays(
         seed, mean=shape, log_var=shape, target=shape, max_log_var=WIDTH, min_log_var=WIDTH
@@ -78,16 +79,16 @@ def test_the_loss_is_the_likelihood_of_every_member_and_the_bounds(seed):
             for d in range(WIDTH):
                 error = x["mean"][m, b, d] - x["target"][m, b, d]
                 precision = math.exp(-x["log_var"][m, b, d])
-                terms[m] += (error**2 * precision + x["log_var"][m, b, d]) / (ROWS * WIDTH)
-                gradients["mean"][m, b, d] = 2 * error * precision / (ROWS * WIDTH)
-                gradients["log_var"][m, b, d] = (1 - error**2 * precision) / (ROWS * WIDTH)
+                share = math.exp(beta * x["log_var"][m, b, d]) / (ROWS * WIDTH)  # a constant
+                terms[m] += (error**2 * precision + x["log_var"][m, b, d]) * share
+                gradients["mean"][m, b, d] = 2 * error * precision * share
+                gradients["log_var"][m, b, d] = (1 - error**2 * precision) * share
     gradients["max_log_var"] = np.full(WIDTH, 0.01)
     gradients["min_log_var"] = np.full(WIDTH, -0.01)
     bounds = 0.01 * (x["max_log_var"].sum() - x["min_log_var"].sum())
     total = terms.sum() + bounds
-    assert_loss_equals(
-        dynamics_loss, inputs, total, {"member_losses": terms}, gradients, free=("target",)
-    )
+    terms = {"member_losses": terms}
+    assert_loss_equals(dynamics_loss, inputs, total, terms, gradients, free=("target",), beta=beta)
 
 
 @each("seed", range(4))

@@ -15,7 +15,7 @@ from rl_training.api.worth import trained_share
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
-from rl_training.ope import last_layer
+from rl_training.ope import last_layer, model_based
 from rl_training.ope.behaviour import estimated_behaviour, recorded_behaviour
 from rl_training.ope.fitted import fit_critics
 from rl_training.ope.found import verdict_of
@@ -329,7 +329,17 @@ def steps_to_the_end(discrete: bool) -> dict[str, Any]:
     }
 
 
-def test_a_model_of_the_log_follows_the_policy_to_learned_ends_and_the_horizon() -> None:
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {
+        "model_hidden_sizes": (64, 64), "model_batch_size": 64, "num_members": 2, "num_elites": 2,
+    }  # fmt: skip
+    monkeypatch.setattr(model_based, "PARAMS", model_based.PARAMS.model_copy(update=small))
+
+
+def test_a_model_of_the_log_follows_the_policy_to_learned_ends_and_the_horizon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_models(monkeypatch)
     kinds: dict[bool, Any] = {
         True: {"kind": "discrete", "n": 2},
         False: {"kind": "box", "low": -1.0, "high": 1.0},
@@ -353,6 +363,38 @@ def test_a_model_of_the_log_follows_the_policy_to_learned_ends_and_the_horizon()
         found = model_based_value(agent.config, agent.algorithm, dataset, options)
         assert found.value == pytest.approx(value, rel=0.2), (discrete, fast, horizon)
         assert found.low <= found.value <= found.high
+
+
+def test_a_model_of_the_log_learns_where_episodes_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row in twenty is a first one and moves as sin(2 x); the others hardly move. The
+    likelihood alone takes those moves for noise with a standard deviation of 0.75."""
+    small_models(monkeypatch)
+    rng, count = np.random.default_rng(0), 4_000
+    first = np.arange(count) % 20 == 0
+    obs = np.stack([rng.uniform(-1, 1, count), np.where(first, 2, rng.uniform(-1, 1, count))], 1)
+    moves = np.stack([0.1 * obs[:, 1], np.sin(2.0 * obs[:, 0]) * first], 1)
+    data = {
+        "observations": obs.astype(np.float32),
+        "actions": rng.uniform(-1, 1, (count, 1)).astype(np.float32),
+        "rewards": np.ones(count, np.float32),
+        "next_observations": (obs + moves).astype(np.float32),
+        "terminations": np.zeros(count, bool),
+        "truncations": np.roll(first, -1),
+    }
+    agent = rl_training.BC(
+        dataset=data,
+        spaces={"obs_dim": 2, "actions": {"kind": "box", "low": -1.0, "high": 1.0}},
+        hidden_sizes=[4],
+        device="cpu",
+    )
+    dataset = load_transition_dataset(data, spaces=agent.algorithm.spaces)
+    torch.manual_seed(0)
+    model, _ = model_based.fitted_model(agent.config, agent.algorithm, dataset)
+    seen = (torch.from_numpy(data[name][first]) for name in ("observations", "actions"))
+    with torch.no_grad():
+        mean, _ = model.predict(*seen)
+    error = (mean[..., 2] - torch.from_numpy(moves[first, 1])).square().mean().sqrt()
+    assert error < 0.3
 
 
 def test_a_run_can_depend_on_the_fitted_value_of_held_out_episodes(

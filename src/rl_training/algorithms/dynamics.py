@@ -184,16 +184,29 @@ def layer_decays(given: tuple[float, ...], layers: int) -> list[float]:
 
 
 def dynamics_loss(
-    mean: Tensor, log_var: Tensor, target: Tensor, max_log_var: Tensor, min_log_var: Tensor
+    mean: Tensor,
+    log_var: Tensor,
+    target: Tensor,
+    max_log_var: Tensor,
+    min_log_var: Tensor,
+    beta: float = 0.0,
 ) -> Loss:
     """sum_m mean((mean_m - y)^2 exp(-log_var_m) + log_var_m) + 0.01 sum(max - min).
 
     `mean`, `log_var` and `target` are (members, B, D), the bounds (D,). The metric
     `member_losses` (members,) are the terms of the first sum.
+
+    With `beta` every term is weighted by its predicted variance to the power of `beta`, a
+    constant. The likelihood alone divides the gradient of an error by that variance, so that rare
+    rows which are predicted badly at first count as noise and stay so (Seitzer, Tavakoli, Antic
+    and Martius 2022, arXiv:2203.09168, who advise 0.5). At 1 means are fitted by squared errors.
     """
     assert mean.shape == log_var.shape == target.shape, (mean.shape, target.shape)
     error = (mean - target).square()
-    likelihoods = (error * torch.exp(-log_var) + log_var).mean((1, 2))
+    terms = error * torch.exp(-log_var) + log_var
+    if beta:
+        terms = torch.exp(beta * log_var.detach()) * terms
+    likelihoods = terms.mean((1, 2))
     bounds = (max_log_var - min_log_var).sum()
     return Loss(likelihoods.sum() + BOUND_COEF * bounds, {"member_losses": likelihoods})
 

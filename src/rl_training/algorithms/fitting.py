@@ -91,7 +91,7 @@ class Fitting:
 
     All fits share the tensors that hold the rows, with a cursor that every step advances, so that
     an engine can run a step (`update`) without a host sync. `optimizer` is over
-    `trained_parameters`.
+    `trained_parameters`; `beta` is that of `dynamics_loss`.
     """
 
     def __init__(
@@ -100,8 +100,9 @@ class Fitting:
         optimizer: FusedAdam,
         params: ModelParams,
         capacity: int,
+        beta: float = 0.0,
     ) -> None:
-        self.model, self.optimizer, self.params = model, optimizer, params
+        self.model, self.optimizer, self.params, self.beta = model, optimizer, params, beta
         self.device = model.elites.device
         self.slow_to_compile, self.fuses, self.cycle = False, False, 1
         width, obs_dim = model.targets.mean.shape[0], model.obs_dim
@@ -239,9 +240,8 @@ class Fitting:
         if self.model.termination is not None:
             seen = self.end_order.index_select(1, places)
             ends = (self.next_obs[seen], self.ended[seen])
-        losses = fit_step(
-            self.model, self.optimizer, self.params, self.inputs[index], self.targets[index], ends
-        )
+        inputs, targets = self.inputs[index], self.targets[index]
+        losses = fit_step(self.model, self.optimizer, self.params, inputs, targets, ends, self.beta)
         # the first member to fail: through the shared bounds the others soon follow
         self.failed.copy_(torch.where(self.failed.any(), self.failed, ~torch.isfinite(losses)))
 
@@ -273,9 +273,11 @@ def fit(
     data: Batch,
     params: ModelParams,
     on_epoch: Callable[[FitEpoch], None] | None = None,
+    beta: float = 0.0,
 ) -> FitReport:
     """One fit of a model (`Fitting.fit`)."""
-    return Fitting(model, optimizer, params, len(data.reward)).fit(data, on_epoch=on_epoch)
+    fitting = Fitting(model, optimizer, params, len(data.reward), beta)
+    return fitting.fit(data, on_epoch=on_epoch)
 
 
 def fit_step(
@@ -285,15 +287,16 @@ def fit_step(
     inputs: Tensor,
     targets: Tensor,
     ends: tuple[Tensor, Tensor] | None = None,
+    beta: float = 0.0,
 ) -> Tensor:
     """One step of every member on its own standardised (members, B, ...) rows.
 
     `ends` are raw next observations and whether they are terminal: separate rows for the learned
-    classifier. Returns the (members,) losses of the dynamics.
+    classifier; `beta` is that of `dynamics_loss`. Returns the (members,) losses of the dynamics.
     """
     prediction: Prediction = model(inputs)
     total, metrics = dynamics_loss(
-        prediction.mean, prediction.log_var, targets, model.max_log_var, model.min_log_var
+        prediction.mean, prediction.log_var, targets, model.max_log_var, model.min_log_var, beta
     )
     if ends is not None:
         total = total + termination_loss(model.termination_logits(ends[0]), ends[1]).total

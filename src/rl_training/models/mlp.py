@@ -163,8 +163,11 @@ class EnsembleMLP(nn.Module):
         )
         self.is_normed = bool(normed)
 
-    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
-        """Outputs of all members, or of those in `members`, in that order."""
+    def forward(
+        self, x: Tensor, members: Tensor | None = None, only_hidden: bool = False
+    ) -> Tensor:
+        """Outputs of all members, or of those in `members`, in that order; with `only_hidden`
+        what the last layer would take."""
 
         def chosen(parameter: Tensor) -> Tensor:
             return parameter if members is None else parameter.index_select(0, members)
@@ -175,6 +178,8 @@ class EnsembleMLP(nn.Module):
         weights, biases = parts["weights"]._parameters, parts["biases"]._parameters
         last = len(weights) - 1
         for i, (weight, bias) in enumerate(zip(weights.values(), biases.values(), strict=True)):
+            if only_hidden and i == last:
+                break
             x = member_linear(x, chosen(weight), chosen(bias))
             if i < last:
                 if self.is_normed:

@@ -51,7 +51,7 @@ class SolvedCritic:
 
     agent: FQEAlgorithm
     body: EnsembleMLP
-    """The critic's network, whose last layer passes its inputs on."""
+    """The critic's network, of which the hidden layers count."""
     heads: Tensor
     """(steps to go, heads, features), a single one without a horizon."""
 
@@ -102,7 +102,8 @@ def solved_critic(
     seed, what rare actions lean on is drawn as well."""
     net = agent.critics.net
     assert isinstance(net, EnsembleMLP)
-    body, first = _body(net), torch.cat([net.weights[-1], net.biases[-1]], 1)[0].T.detach()
+    body = copy.deepcopy(net).requires_grad_(False)
+    first = torch.cat([net.weights[-1], net.biases[-1]], 1)[0].T.detach()
     weight = np.repeat(counts, dataset.episode_lengths())
     rows = np.flatnonzero(weight)
     if len(rows) > MOST_ROWS:
@@ -188,14 +189,6 @@ def _fixed_point(
     return found.float()
 
 
-def _body(net: EnsembleMLP) -> EnsembleMLP:
-    body = copy.deepcopy(net)
-    width = body.weights[-1].shape[1]
-    body.weights[-1] = torch.nn.Parameter(torch.eye(width, device=body.weights[-1].device)[None])
-    body.biases[-1] = torch.nn.Parameter(body.biases[-1].new_zeros(1, 1, width))
-    return body.requires_grad_(False)
-
-
 def _reachable(agent: FQEAlgorithm, options: Options, step: int) -> tuple[float, float]:
     """Smallest and largest return of so many steps."""
     if options.value_range is not None:
@@ -218,11 +211,11 @@ def policy_features(
     for obs in network_inputs(agent, observations):
         drawn = agent.drawn_actions(obs)
         if agent.spaces.is_discrete:
-            features.append(_with_one(body(obs)[0]))
+            features.append(_features(body, obs))
             chances.append(drawn[0])
         else:
-            each = [body(torch.cat([obs, action], -1))[0] for action in drawn]
-            features.append(_with_one(torch.stack(each).mean(0)))
+            each = [_features(body, torch.cat([obs, action], -1)) for action in drawn]
+            features.append(torch.stack(each).mean(0))
             chances.append(obs.new_ones(len(obs), 1))
     return torch.cat(features), torch.cat(chances)
 
@@ -240,13 +233,15 @@ def logged_features(
     for obs, part in zip(network_inputs(agent, observations), split, strict=True):
         action = part.to(obs.device)
         if agent.spaces.is_discrete:
-            features.append(_with_one(body(obs)[0]))
+            features.append(_features(body, obs))
             heads.append(action.long())
         else:
-            features.append(_with_one(body(torch.cat([obs, action.float()], -1))[0]))
+            features.append(_features(body, torch.cat([obs, action.float()], -1)))
             heads.append(action.new_zeros(len(action), dtype=torch.int64))
     return torch.cat(features), torch.cat(heads)
 
 
-def _with_one(features: Tensor) -> Tensor:
-    return torch.cat([features, features.new_ones(len(features), 1)], -1)
+def _features(body: EnsembleMLP, inputs: Tensor) -> Tensor:
+    """(N, F) outputs of the hidden layers, and a 1."""
+    hidden = body(inputs, only_hidden=True)[0]
+    return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], -1)

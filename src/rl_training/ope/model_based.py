@@ -39,9 +39,17 @@ from rl_training.ope.options import Options
 from rl_training.replay.batch import Batch
 from rl_training.runtime.statistics import Interval
 
+EPOCHS = 40
 PARAMS = ModelParams(
-    num_members=5, num_elites=5, model_hidden_sizes=(128, 128), model_max_epochs=40
+    num_members=5,
+    num_elites=5,
+    model_hidden_sizes=(256, 256),
+    model_max_epochs=EPOCHS,
+    model_patience=EPOCHS,  # the learning rate falls to the end
 )
+BETA = 0.5
+"""Of `dynamics_loss`. By the likelihood alone, rare rows such as those after a reset stay badly
+predicted, and every imagined episode has to pass there."""
 NEGLIGIBLE = 0.01
 """Discount of the last imagined step where no horizon is given."""
 LONGEST = 1_000
@@ -64,7 +72,7 @@ def model_based_value(
         return counted_value(algorithm, dataset, options)
     with untouched_randomness():
         torch.manual_seed(options.seed)
-        model, ends = _fitted(config, algorithm, dataset, options, on_update)
+        model, ends = fitted_model(config, algorithm, dataset, on_update)
         world = _World(model, ends, dataset, algorithm.update_count.device)
         by_member = _returns(world, algorithm, dataset, options)
     values = by_member.mean(1)
@@ -81,23 +89,24 @@ def horizon_of(options: Options) -> int:
     return min(LONGEST, math.ceil(math.log(NEGLIGIBLE) / math.log(options.gamma)))
 
 
-def _fitted(
+def fitted_model(
     config: TrainConfig,
     algorithm: Algorithm,
     dataset: TransitionDataset,
-    options: Options,
-    on_update: OnUpdate | None,
+    on_update: OnUpdate | None = None,
 ) -> tuple[MLPMOPOEnsembleModel, Callable[[Tensor], Tensor]]:
+    """A model of a log and where its episodes end, on the device of the algorithm."""
     known = _known_ends(config, dataset)
     params = PARAMS if known else PARAMS.model_copy(update={"termination": "learned"})
     device = algorithm.update_count.device
     model = ensemble_model(dataset.spaces.obs_dim, dataset.spaces.action_dim, params).to(device)
     parameters, decays = trained_parameters(model, params)
-    most = params.model_max_epochs or 0
+    optimizer = FusedAdam(parameters, params.model_lr, decays)
 
-    def shown(epoch: FitEpoch) -> None:
+    def after(epoch: FitEpoch) -> None:
+        optimizer.lr.fill_(params.model_lr * _share_left(epoch.epoch))
         if on_update is not None:
-            on_update(epoch.epoch, most)
+            on_update(epoch.epoch, EPOCHS)
 
     rows = Batch(
         obs=torch.from_numpy(dataset.observations).to(device),
@@ -109,8 +118,13 @@ def _fitted(
         next_obs=torch.from_numpy(dataset.next_observations).to(device),
         discount=torch.from_numpy(~dataset.terminations).float().to(device),
     )
-    fit(model, FusedAdam(parameters, params.model_lr, decays), rows, params, shown)
+    fit(model, optimizer, rows, params, after, BETA)
     return model, known or model.ends
+
+
+def _share_left(epoch: int) -> float:
+    """Of the learning rate after an epoch: half a cosine, from 1 to 0."""
+    return 0.5 * (1.0 + math.cos(math.pi * epoch / EPOCHS))
 
 
 def _known_ends(

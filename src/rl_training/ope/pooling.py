@@ -12,6 +12,7 @@ logged targets makes it. For fixed targets the draws are those of Bayesian linea
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,14 +42,6 @@ class PooledHeads:
         self.pull = self.eye
         if heads > 1:
             self.pull = self.eye + (VISITS * width / self.rows) * grams.sum(0)
-        # a product with the inverse is several times as fast as a solve, and steps are many
-        self.inverses = [
-            torch.cholesky_inverse(torch.linalg.cholesky(gram + self.pull)) for gram in grams
-        ]
-        common = self.eye.clone()
-        for inverse in self.inverses:
-            common += self.pull - self.pull @ inverse @ self.pull
-        self.common = torch.linalg.cholesky(0.5 * (common + common.T))
         self.drawn: Tensor | None = None
         """(A, F) P e for a scatter of 1."""
         self.noise: Tensor | None = None
@@ -58,6 +51,22 @@ class PooledHeads:
             self.drawn = noise.double().to(grams.device) @ torch.linalg.cholesky(self.pull).T
             self.noise = self._pooled(self.drawn, -self.drawn.sum(0))
 
+    @cached_property
+    def _inverses(self) -> list[Tensor]:
+        """Of X'X + P: products with them are faster than solves, and steps are many."""
+        return [
+            torch.cholesky_inverse(torch.linalg.cholesky(gram + self.pull)) for gram in self.grams
+        ]
+
+    @cached_property
+    def _common(self) -> Tensor:
+        """Cholesky factor of the equations of c."""
+        common = self.eye.clone()
+        for inverse in self._inverses:
+            common += self.pull - self.pull @ inverse @ self.pull
+        factor: Tensor = torch.linalg.cholesky(0.5 * (common + common.T))
+        return factor
+
     def solve(self, right: Tensor) -> Tensor:
         """Heads for (A, F) sums X'y, without e."""
         if len(right) == 1:
@@ -65,13 +74,13 @@ class PooledHeads:
         return self._pooled(right, self.start)
 
     def _alone(self, right: Tensor) -> Tensor:
-        pairs = zip(self.inverses, right, strict=True)
+        pairs = zip(self._inverses, right, strict=True)
         return torch.stack([inverse @ sums for inverse, sums in pairs])
 
     def _pooled(self, right: Tensor, of_common: Tensor) -> Tensor:
         alone = self._alone(right)
         towards = (of_common + self.pull @ alone.sum(0))[:, None]
-        drawn = self.pull @ torch.cholesky_solve(towards, self.common)[:, 0]
+        drawn = self.pull @ torch.cholesky_solve(towards, self._common)[:, 0]
         return alone + self._alone(drawn.expand_as(right))
 
     def solve_at_once(self, right: Tensor, cross: Tensor) -> tuple[Tensor, Tensor | None]:
