@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -197,16 +196,22 @@ def _quantile_errors(
     """(B, N) losses of the quantiles, how much they fall as each quantile rises, and (B,) mean
     errors; over the targets alike, or by their `share`."""
     delta = targets.unsqueeze(-2) - quantiles.unsqueeze(-1)  # (B, N, M)
-    tau = taus.unsqueeze(-1)
-    side = torch.where(delta < 0, (1.0 - tau) / kappa, tau / kappa)
     clipped = delta.clamp(-kappa, kappa)  # the slope of the Huber loss
-    slope = side * clipped
-    loss = slope * (delta - 0.5 * clipped)
-    error = delta.abs().mean(-2)
+    below = clipped.clamp(max=0.0)  # the same where delta < 0
+    rise = torch.sub(delta, clipped, alpha=0.5)
+    error, scale = delta.abs(), 1.0 / kappa
     if share is None:
-        return loss.mean(-1), slope.mean(-1), error.mean(-1)
-    over_targets = partial(torch.einsum, "bnm,bm->bn")
-    return over_targets(loss, share), over_targets(slope, share), (error * share).sum(-1)
+        error, scale = error.mean((-2, -1)), scale / delta.shape[-1]
+    else:
+        error = (error.mean(-2) * share).sum(-1)
+
+    def total(terms: Tensor) -> Tensor:
+        return terms.sum(-1) if share is None else torch.einsum("bnm,bm->bn", terms, share)
+
+    # |tau - 1{delta < 0}| is tau + (1 - 2 tau) 1{delta < 0}, so tau multiplies sums over targets
+    first, second = taus * scale, (1.0 - 2.0 * taus) * scale
+    loss = first * total(clipped * rise) + second * total(below * rise)
+    return loss, first * total(clipped) + second * total(below), error
 
 
 V = TypeVar("V", bound=ValueParams, default=ValueParams)
