@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -193,10 +194,12 @@ def test_several_agents_are_captured_and_agree_with_separate_ones(algo: str, kin
 
 @pytest.mark.parametrize("tf32", [False, True])
 def test_tiled_products_are_captured_agree_with_the_librarys_and_repeat(
-    tf32: bool, monkeypatch: pytest.MonkeyPatch
+    tf32: bool, request: pytest.FixtureRequest
 ) -> None:
     """More agents than are stacked; the same bits again, in graphs cut elsewhere."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    matmul = torch.backends.cuda.matmul  # has no attributes that monkeypatch could take back
+    request.addfinalizer(partial(setattr, matmul, "allow_tf32", matmul.allow_tf32))
+    matmul.allow_tf32 = tf32
     knobs = {"hidden_sizes": [64, 64]}
     config, seeds = small_config("iql", device="cuda", algo_kwargs=knobs), range(20)
     _, table = small_learner(config)
@@ -209,6 +212,7 @@ def test_tiled_products_are_captured_agree_with_the_librarys_and_repeat(
         for updates in parts:
             engine.run(updates)
         assert engine.mode == "compiled_graph", engine.notes
+        assert not any(note.startswith("products") for note in engine.notes), engine.notes
         states.append([tensor.clone() for tensor in learner.stacked])
     assert all(torch.equal(one, other) for one, other in zip(*states[1:], strict=True))
     assert not all(torch.equal(one, other) for one, other in zip(*states[:2], strict=True))

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from copy import deepcopy
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +26,7 @@ from rl_training.execution import tiling
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.tracking import read_run_config
 from rl_training.runtime import build, products
+from rl_training.runtime import engine as engine_module
 from rl_training.runtime.agents import VmapLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.products import tile_products, tiled_product
@@ -67,7 +70,7 @@ def test_an_update_with_tiled_products_is_the_same_update() -> None:
             if tiled:
                 # two layers of five networks; of the three that learn, the gradients of what is
                 # below the last layers, but for the critics', and of the second layers' weights
-                assert tile_products(recorded, ("cpu",)) == 10 + 5 + 3
+                assert tile_products(recorded, ("cpu",)) == (10 + 5 + 3, 0)
                 recorded.graph.lint()
                 found = targets(recorded)
                 assert found.count("aten.relu_.default") == 0
@@ -116,7 +119,7 @@ def test_only_what_belongs_to_a_product_alone_is_fused(function: Any, fused: int
     shapes = ((SEEDS, 20, 18), (SEEDS, 18, 20), (SEEDS, 1, 20))
     given = [torch.randn(shape) for shape in shapes]
     recorded = make_fx(function)(*(x.clone() for x in given))
-    assert tile_products(recorded, ("cpu",)) == 1
+    assert tile_products(recorded, ("cpu",)) == (1, 0)
     nodes = [node for node in recorded.graph.nodes if "tiled" in str(node.target)]
     assert sum(node.args[2] is not None for node in nodes) == fused
     expected = function(*(x.clone() for x in given))
@@ -132,8 +135,86 @@ def test_small_and_other_products_stay_as_they_are() -> None:
     ):
         x, y = torch.randn(batch, 20, 4, dtype=dtype), torch.randn(batch, 4, width, dtype=dtype)
         recorded = make_fx(torch.bmm)(x, y)
-        assert tile_products(recorded, (device,)) == 0
+        assert tile_products(recorded, (device,)) == (0, 0)
         assert "aten.bmm.default" in targets(recorded)
+
+
+Results = tuple[Tensor, Tensor]
+
+
+def zeros(out: Tensor, totals: Tensor, calls: int) -> Results:
+    return torch.zeros_like(out), totals
+
+
+def one_column(out: Tensor, totals: Tensor, calls: int) -> Results:
+    return out.index_fill(2, torch.tensor(3), 0.0), totals
+
+
+def not_numbers(out: Tensor, totals: Tensor, calls: int) -> Results:
+    return out * float("nan"), totals
+
+
+def other_bits_the_second_time(out: Tensor, totals: Tensor, calls: int) -> Results:
+    return out * (1.0 + 1e-6 * calls), totals
+
+
+def other_sums(out: Tensor, totals: Tensor, calls: int) -> Results:
+    return out, totals * 1.1
+
+
+def less_precise(out: Tensor, totals: Tensor, calls: int) -> Results:
+    return out * 1.001, totals
+
+
+def broken(how: Any) -> Any:
+    calls = itertools.count()
+    return lambda *given: how(*tiled_product(*given), next(calls))
+
+
+def gradient(x: Tensor, weight: Tensor) -> Results:
+    return torch.bmm(x.transpose(1, 2), weight), weight.sum(1)
+
+
+WRONG = [zeros, one_column, not_numbers, other_bits_the_second_time, other_sums, less_precise]
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_product_for_which_the_kernel_is_wrong_stays_as_it_is(how: Any) -> None:
+    x, y = torch.randn(SEEDS, 30, 20), torch.randn(SEEDS, 30, 24)
+    recorded = make_fx(gradient)(x, y)
+    before = targets(recorded)
+    assert tile_products(recorded, ("cpu",), broken(how)) == (0, 1)
+    assert targets(recorded) == before
+    assert tile_products(recorded, ("cpu",)) == (1, 0)
+    assert "aten.bmm.default" not in targets(recorded)
+
+
+def test_tf32_may_be_less_precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True))
+    recorded = make_fx(torch.bmm)(torch.randn(SEEDS, 20, 4), torch.randn(SEEDS, 4, 20))
+    assert tile_products(recorded, ("cpu",), broken(less_precise)) == (1, 0)
+
+
+def test_each_form_is_checked_once_and_no_random_number_is_taken() -> None:
+    checked = []
+
+    def kernel(*given: Any) -> Results:
+        a, b, *_ = given
+        checked.append((a.shape, a.stride(), b.stride()))
+        return tiled_product(*given)
+
+    def function(x: Tensor, shared: Tensor) -> Tensor:
+        weight = shared.expand(SEEDS, 20, 20)
+        return (x @ weight) + (x * 2.0) @ weight + x.transpose(1, 2) @ weight
+
+    state = torch.get_rng_state()
+    recorded = make_fx(function)(torch.ones(SEEDS, 20, 20), torch.ones(20, 20))
+    for _ in range(2):
+        assert sum(tile_products(deepcopy(recorded), ("cpu",), kernel)) == 3
+    shape, plain, turned = (SEEDS, 20, 20), (400, 20, 1), (400, 1, 20)
+    forms = [(shape, strides, (0, 20, 1)) for strides in (plain, turned)]
+    assert checked == [form for form in forms for _ in range(2)]
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_nan_is_not_hidden_by_a_relu() -> None:
@@ -205,6 +286,26 @@ def test_an_update_without_such_products_is_said_once() -> None:
     assert note.startswith("products: 'tiled' has no effect on a compiled update without batches")
 
 
+@needs_compiler
+def test_products_that_are_kept_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong_for_wide_ones(*given: Any) -> Results:
+        out, totals = tiled_product(*given)
+        return out * float(out.shape[2] < 64), totals
+
+    on_host = partial(tile_products, devices=("cpu",), kernel=wrong_for_wide_ones)
+    monkeypatch.setattr(engine_module, "tile_products", on_host)
+    learner: Any = OnDevice("cpu")
+    engine = Engine(learner, "compile", 1)
+    for _ in range(2):
+        recorded = make_fx(lambda x, y, z: x @ y @ z)(
+            *(torch.randn(SEEDS, *shape) for shape in ((20, 8), (8, 32), (32, 64)))
+        )
+        engine._tile(recorded)
+        assert targets(recorded).count("aten.bmm.default") == 1
+    (note,) = engine.notes
+    assert note.startswith("products: 1 of the 2 products that 'tiled' would compute are left to")
+
+
 def test_a_run_says_once_that_the_key_has_no_effect_and_keeps_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,7 +354,7 @@ for m, n, k in ((40, 70, 90), (256, 17, 64), (23, 64, 96), (80, 130, 17), (64, 8
                 (64, 64, 1)):
     for turned_a in (False, True):
         for turned_b in (False, True):
-            a = torch.randn(2, m, k + 3)[..., :k]
+            a = torch.randn(2, m, k + 3)[..., 3:]  # has gaps, and is not aligned
             a = torch.randn(2, k, m).transpose(1, 2) if turned_a else a
             b = torch.randn(2, n, k).transpose(1, 2) if turned_b else torch.randn(2, k, n)
             bias, mask = torch.randn(2, n), torch.randn(2, m, n)

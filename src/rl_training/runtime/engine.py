@@ -98,7 +98,13 @@ class Engine:
         return True
 
     def _tile(self, recorded: GraphModule) -> None:
-        if not tile_products(recorded):
+        replaced, kept = tile_products(recorded)
+        if kept:
+            self.link.note_once(
+                f"products: {kept} of the {kept + replaced} products that 'tiled' would compute "
+                "are left to PyTorch, because the kernel gave wrong results for them on this device"
+            )
+        elif not replaced:
             self.link.note_once(
                 f"products: 'tiled' has no effect on a compiled update without batches of {FEWEST} "
                 f"products in float32 or more, such as those of {FEWEST} seeds"

@@ -69,7 +69,8 @@ class Recorded:
 class Compiled(Recorded):
     """The same, but operations are fused, and the last bits may differ.
 
-    `tile` may put other kernels in the place of recorded operations before that.
+    `tile` may put other kernels in the place of recorded operations before that. Like compiling,
+    it is part of a first call, which is not captured.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class Compiled(Recorded):
         with tracing():
             recorded = self._traced(function, given)
         if self.tile is not None:
-            self.tile(recorded)
+            with self.pause:
+                self.tile(recorded)
         with self.taken_back(), torch.no_grad(), self.pause:
             compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
             compiled(given)

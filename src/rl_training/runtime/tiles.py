@@ -49,6 +49,7 @@ def product(
 ) -> tuple[Tensor, Tensor]:
     """See `rl_training.runtime.products.tiled_product`."""
     (batch, m, k), n = a.shape, b.shape[2]
+    a, b = _aligned(a), _aligned(b)
     along = a.stride(2) == 1 and b.stride(1) == 1
     rows, columns, inner, warps, stages = tile_of(m, n, k, along, precision)
     out = a.new_empty(batch, m, n)
@@ -58,8 +59,8 @@ def product(
         a,
         b,
         out,
-        out if bias is None else bias.contiguous(),
-        out if mask is None else mask.contiguous(),
+        out if bias is None else _aligned(bias.contiguous()),
+        out if mask is None else _aligned(mask.contiguous()),
         out if sums == 0 else totals,
         *(m, n, k, *a.stride(), *b.stride()),
         HAS_BIAS=bias is not None,
@@ -74,6 +75,16 @@ def product(
         num_stages=stages,
     )
     return out, totals
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """The same values and strides from an address for which Triton makes the code that was
+    checked; for others it makes other code."""
+    if x.data_ptr() % 16 == 0:
+        return x
+    sizes = zip(x.shape, x.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in sizes)
+    return x.as_strided((last + 1,), (1,)).clone().as_strided(x.shape, x.stride())
 
 
 @triton.jit  # type: ignore[untyped-decorator]
