@@ -16,6 +16,11 @@ MODULE = "benchmarks.speed.gpu_job"
 ALGORITHMS = ("bc", "awr", "marwil", "iql", "awac", "crr", "cql", "sac")
 TIMES_EAGER = 10.0
 SEEDS_AT_LEAST = {16: 30_000, 64: 50_000}
+KINDS = [
+    *((agents, tf32, False) for agents in (1, *SEEDS_AT_LEAST) for tf32 in (False, True)),
+    *((max(SEEDS_AT_LEAST), tf32, True) for tf32 in (False, True)),
+]
+"""Seeds, TF32, and whether products are tiled, beside JAX."""
 ROWS, TURN_SECONDS, ROUNDS = 100_000, 1.0, 3
 
 
@@ -26,16 +31,17 @@ def gpu_jobs(options: Options) -> list[Job]:
         Job(NAME, algo, 0, MODULE, {"what": "modes", "algo": algo, **pace}, gpu=True, cost=25)
         for algo in ALGORITHMS
     ]
-    for agents in (1, *SEEDS_AT_LEAST):
-        for tf32 in (False, True):
-            spec = {"what": "jax", "algo": "iql", "agents": agents, "tf32": tf32, "rounds": ROUNDS}
-            name = _jax_job(agents, tf32)
-            jobs.append(Job(NAME, name, 0, MODULE, spec | pace, gpu=True, cost=60))
+    for agents, tf32, tiled in KINDS:
+        spec = {"what": "jax", "algo": "iql", "agents": agents, "tf32": tf32, "rounds": ROUNDS}
+        if tiled:
+            spec["products"] = "tiled"
+        name = _jax_job(agents, tf32, tiled)
+        jobs.append(Job(NAME, name, 0, MODULE, spec | pace, gpu=True, cost=60))
     return jobs
 
 
-def _jax_job(agents: int, tf32: bool) -> str:
-    return f"iql-{agents}-{'tf32' if tf32 else 'float32'}"
+def _jax_job(agents: int, tf32: bool, tiled: bool) -> str:
+    return f"iql-{agents}-{'tf32' if tf32 else 'float32'}{'-tiled' if tiled else ''}"
 
 
 # --- report ----------------------------------------------------------------------------------
@@ -113,35 +119,34 @@ def _modes(records: Records) -> Section:
 
 def _beside_jax(records: Records) -> Section:
     rows, verdicts = [], []
-    for agents in (1, *SEEDS_AT_LEAST):
-        for tf32 in (False, True):
-            record = only(records, _jax_job(agents, tf32))
-            r: dict[str, Any] = record.result if record else {}
-            gate, text = NO_VALUE, NO_VALUE
-            if not tf32:
-                if agents == 1:
-                    gate, values = "JAX", [r["ratio"]] if r else []
-                    verdict = gates.at_least("IQL times a JAX scan on a GPU", values, 1.0)
-                else:
-                    least = SEEDS_AT_LEAST[agents]
-                    gate, values = f"{least:,}", [r["rate"]] if r else []
-                    verdict = gates.at_least(f"IQL of {agents} seeds, updates/s", values, least)
-                verdicts.append(verdict)
-                text = verdict.text
-            rows.append(
-                [
-                    f"{agents}",
-                    "TF32" if tf32 else "float32",
-                    number(r.get("rate")),
-                    number(r.get("jax")),
-                    number(r.get("ratio"), 2),
-                    number(r.get("kernels")),
-                    number(r.get("device_us")),
-                    number(r.get("gib"), 2),
-                    gate,
-                    text,
-                ]
-            )
+    for agents, tf32, tiled in KINDS:
+        record = only(records, _jax_job(agents, tf32, tiled))
+        r: dict[str, Any] = record.result if record else {}
+        gate, text = NO_VALUE, NO_VALUE
+        if not (tf32 or tiled):
+            if agents == 1:
+                gate, values = "JAX", [r["ratio"]] if r else []
+                verdict = gates.at_least("IQL times a JAX scan on a GPU", values, 1.0)
+            else:
+                least = SEEDS_AT_LEAST[agents]
+                gate, values = f"{least:,}", [r["rate"]] if r else []
+                verdict = gates.at_least(f"IQL of {agents} seeds, updates/s", values, least)
+            verdicts.append(verdict)
+            text = verdict.text
+        rows.append(
+            [
+                f"{agents}",
+                ("TF32" if tf32 else "float32") + (", tiled" if tiled else ""),
+                number(r.get("rate")),
+                number(r.get("jax")),
+                number(r.get("ratio"), 2),
+                number(r.get("kernels")),
+                number(r.get("device_us")),
+                number(r.get("gib"), 2),
+                gate,
+                text,
+            ]
+        )
     header = (
         "seeds",
         "products",

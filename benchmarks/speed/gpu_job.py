@@ -15,12 +15,15 @@ import torch
 
 from benchmarks.process import Request, answer_job
 from benchmarks.speed.our_agent import make_agent, make_dataset
+from rl_training.execution import tiling
 from rl_training.runtime.agents import Learner, SingleLearner, VmapLearner
 from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops.offline import OfflineData
 
 DEVICE = torch.device("cuda")
 PROFILED_UPDATES = 20
+PRODUCTS = ("gemm", "gemv", "cutlass", "tiled_product")
+"""Parts of the names of kernels that compute products."""
 
 
 @cache
@@ -77,9 +80,7 @@ class Runner:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             self._run(PROFILED_UPDATES)
         events = [e for e in profile.key_averages() if e.device_time_total > 0]
-        products = [
-            e for e in events if any(w in e.key.lower() for w in ("gemm", "gemv", "cutlass"))
-        ]
+        products = [e for e in events if any(word in e.key.lower() for word in PRODUCTS)]
         return {
             "kernels": round(sum(e.count for e in events) / PROFILED_UPDATES, 1),
             "device_us": round(sum(e.device_time_total for e in events) / PROFILED_UPDATES, 1),
@@ -114,7 +115,8 @@ def beside_jax(spec: dict[str, Any]) -> dict[str, Any]:
 
     torch.backends.cuda.matmul.allow_tf32 = spec["tf32"]
     agents = spec["agents"]
-    runner = Runner(make_engine(spec, "compiled_graph", agents), agents)
+    with tiling(spec.get("products") == "tiled"):
+        runner = Runner(make_engine(spec, "compiled_graph", agents), agents)
     first, data = dataset_for(spec["algo"], spec["rows"])
     table = OfflineData(first.config, [first.algorithm], data).table
     assert table.rows is not None  # in memory, because that is where a scan needs them

@@ -22,6 +22,7 @@ R = TypeVar("R")
 
 _traced: ContextVar[bool] = ContextVar("traced", default=False)
 _recorded: ContextVar[bool] = ContextVar("recorded", default=False)
+_tiled: ContextVar[bool] = ContextVar("tiled", default=False)
 _agents: ContextVar[int | None] = ContextVar("agents", default=None)
 _phase: ContextVar[int | None] = ContextVar("phase", default=None)
 _interruption: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar(
@@ -59,6 +60,16 @@ def recording() -> Iterator[None]:
         yield
     finally:
         _recorded.reset(before)
+
+
+@contextmanager
+def tiling(products: bool = True) -> Iterator[None]:
+    """While active, engines that are made compile updates with tiled products on a GPU."""
+    before = _tiled.set(products)
+    try:
+        yield
+    finally:
+        _tiled.reset(before)
 
 
 @contextmanager
@@ -129,6 +140,10 @@ def current_phase() -> int | None:
 
 def is_traced() -> bool:
     return _traced.get()
+
+
+def is_tiled() -> bool:
+    return _tiled.get()
 
 
 def is_batched() -> bool:

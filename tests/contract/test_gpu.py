@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from torch.utils._pytree import tree_map
 from rl_training.algorithms.dynamics import ModelParams, ensemble_model, trained_parameters
 from rl_training.algorithms.fitting import Fitting
 from rl_training.algorithms.optim import FusedAdam
+from rl_training.execution import tiling
 from rl_training.experiment.registry import algorithm_class
 from rl_training.models import stacked
 from rl_training.replay.batch import Batch
 from rl_training.replay.replay import Priorities, ReplayBuffer
 from rl_training.runtime.agents import SingleLearner, VmapLearner
 from rl_training.runtime.engine import Engine
+from rl_training.runtime.products import tiled_product
 
 from .small_runs import cases, small_config, small_learner
 
@@ -187,6 +190,63 @@ def test_several_agents_are_captured_and_agree_with_separate_ones(algo: str, kin
         for key, value in one.state_dict().items():
             found = other.state_dict()[key]
             assert torch.allclose(value.double(), found.double(), rtol=2e-3, atol=2e-4), key
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_tiled_products_are_captured_agree_with_the_librarys_and_repeat(
+    tf32: bool, request: pytest.FixtureRequest
+) -> None:
+    """More agents than are stacked; the same bits again, in graphs cut elsewhere."""
+    matmul = torch.backends.cuda.matmul  # has no attributes that monkeypatch could take back
+    request.addfinalizer(partial(setattr, matmul, "allow_tf32", matmul.allow_tf32))
+    matmul.allow_tf32 = tf32
+    knobs = {"hidden_sizes": [64, 64]}
+    config, seeds = small_config("iql", device="cuda", algo_kwargs=knobs), range(20)
+    _, table = small_learner(config)
+    states = []
+    for tiled, parts in ((False, (3, 54)), (True, (3, 54)), (True, (20, 37))):
+        agents = [small_learner(config.replace(seed=seed))[0] for seed in seeds]
+        learner = VmapLearner(agents, lambda one: table.sample(32, one.random), seeds)
+        with tiling(tiled):
+            engine = Engine(learner, "compiled_graph", 57)
+        for updates in parts:
+            engine.run(updates)
+        assert engine.mode == "compiled_graph", engine.notes
+        assert not any(note.startswith("products") for note in engine.notes), engine.notes
+        states.append([tensor.clone() for tensor in learner.stacked])
+    assert all(torch.equal(one, other) for one, other in zip(*states[1:], strict=True))
+    assert not all(torch.equal(one, other) for one, other in zip(*states[:2], strict=True))
+    bounds = {"rtol": 2e-2, "atol": 5e-3} if tf32 else {"rtol": 2e-3, "atol": 2e-4}
+    for one, other in zip(*states[:2], strict=True):
+        assert torch.allclose(one.double(), other.double(), **bounds)
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(256, 256, 256), (256, 256, 17), (23, 256, 256), (256, 17, 256), (256, 96, 1), (96, 80, 48)],
+)
+def test_a_tiled_product_is_as_precise_as_it_says(m: int, n: int, k: int, precision: str) -> None:
+    torch.manual_seed(0)
+    bound = {"tf32x3": 2e-6, "tf32": 2e-3}[precision]
+    for turned_a in (False, True):
+        for turned_b in (False, True):
+            a = torch.randn(16, k, m).transpose(1, 2) if turned_a else torch.randn(16, m, k)
+            b = torch.randn(16, n, k).transpose(1, 2) if turned_b else torch.randn(16, k, n)
+            bias, mask = torch.randn(16, n), torch.randn(16, m, n)
+            for how in (
+                *((bias, None, True, 0), (None, mask, False, 0)),
+                *((None, None, False, 1), (None, None, False, 2)),
+            ):
+                means = [x.double() if isinstance(x, torch.Tensor) else x for x in (a, b, *how)]
+                given = [x.cuda() if isinstance(x, torch.Tensor) else x for x in (a, b, *how)]
+                for found, again, exact in zip(
+                    *(tiled_product(*values, precision) for values in (given, given, means)),
+                    strict=True,
+                ):
+                    error = (found.cpu().double() - exact).norm()
+                    assert error <= bound * exact.norm(), (turned_a, turned_b, how[2:])
+                    assert torch.equal(found, again), (turned_a, turned_b, how[2:])
 
 
 def test_stacked_networks_answer_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ class RunKeys(TypedDict, total=False):
     """How updates are executed; auto uses CUDA graphs if possible and compiles long runs."""
     tf32: bool
     """Let a GPU round the inputs of matrix products to TF32: faster, less precise."""
+    products: Literal['library', 'tiled']
+    """Batched products of compiled updates on a GPU: PyTorch's, or tiles on its tensor cores."""
     threads: int
     """CPU threads for tensor operations; 0 chooses by network size."""
     profile: bool

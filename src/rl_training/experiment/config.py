@@ -144,6 +144,8 @@ class TrainConfig(Section):
     """How updates are executed; auto uses CUDA graphs if possible and compiles long runs."""
     tf32: bool = False
     """Let a GPU round the inputs of matrix products to TF32: faster, less precise."""
+    products: Literal["library", "tiled"] = "library"
+    """Batched products of compiled updates on a GPU: PyTorch's, or tiles on its tensor cores."""
     threads: Annotated[Whole, Field(ge=0, le=1024)] = 0
     """CPU threads for tensor operations; 0 chooses by network size."""
     profile: bool = False

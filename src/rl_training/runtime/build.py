@@ -20,12 +20,13 @@ from rl_training.envs.global_random import (
 )
 from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
-from rl_training.execution import usual_torch
+from rl_training.execution import tiling, usual_torch
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.registry import algorithm_class
 from rl_training.experiment.seeding import derive_seed
 from rl_training.runtime import loops
+from rl_training.runtime.engine import Engine
 from rl_training.runtime.loops import Loop, SeedsClock
 from rl_training.runtime.loops.data import read_data
 
@@ -83,6 +84,7 @@ def build_loop(
     family = loop_family(algorithm.loop_of(config))
     family.refuse_unfit(algorithm)
     loop: Loop = family.builder(loops.__name__)(config, algorithm, dataset)
+    _note_untiled(config, loop.engine)
     return loop
 
 
@@ -93,7 +95,21 @@ def build_clock(
     family = loop_family(agents[0].loop_of(config))
     family.refuse_unfit(agents[0])
     clock: SeedsClock = family.seeds_builder(loops.__name__)(config, agents, dataset)
+    _note_untiled(config, clock.engine)
     return clock
+
+
+def _note_untiled(config: TrainConfig, engine: Engine) -> None:
+    """Say it if a run asks for tiled products where there are none."""
+    if config.products == "library":
+        return
+    device, why = engine.learner.device.type, ""
+    if device != "cuda":
+        why = f"on {device}, because it is for compiled updates on a CUDA device"
+    elif engine.mode not in ("compile", "compiled_graph"):
+        why = f"with engine '{engine.mode}', which does not compile updates as compiled_graph does"
+    if why:
+        engine.link.note_once(f"products: '{config.products}' has no effect {why}")
 
 
 def task_spaces(config: TrainConfig) -> Spaces:
@@ -162,7 +178,7 @@ def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     # CPU: a fifth of a DQN update on CartPole.
     torch.set_flush_denormal(True)
     try:
-        with usual_torch(), untouched_randomness():
+        with usual_torch(), untouched_randomness(), tiling(config.products == "tiled"):
             seed_global_generators(derive_seed(config.seed, "train"))
             yield
     finally:

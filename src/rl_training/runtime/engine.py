@@ -11,13 +11,15 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import torch
+from torch.fx import GraphModule
 
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.global_random import untouched_randomness
-from rl_training.execution import LONGEST_CYCLE, in_phase, interrupted_by
+from rl_training.execution import LONGEST_CYCLE, in_phase, interrupted_by, is_tiled
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner, SingleLearner, VmapLearner
 from rl_training.runtime.compiling import COMPILER_OPTIONS
+from rl_training.runtime.products import FEWEST, refuse_untileable, tile_products
 from rl_training.runtime.recording import Compiled
 from rl_training.runtime.scripting import Scripted, ScriptedTogether, can_be_scripted
 from rl_training.runtime.signals import RunLink
@@ -83,10 +85,30 @@ class Engine:
             # Not interrupted, because half an import cannot be repeated.
             importlib.import_module("torch._inductor.compile_fx")
             torch.compile(_nothing, dynamic=False, options=COMPILER_OPTIONS)
-            learner.compile(lambda function: Compiled(function, self._taken_back, self.pause))
+            tile = self._tile if self._is_tileable() else None
+            learner.compile(lambda function: Compiled(function, self._taken_back, self.pause, tile))
             self._uncompiled = learner.fuses
         elif self._is_worth_recording(total_updates):
             self._record()
+
+    def _is_tileable(self) -> bool:
+        if not is_tiled() or self.learner.device.type != "cuda":
+            return False
+        refuse_untileable(self.learner.device)
+        return True
+
+    def _tile(self, recorded: GraphModule) -> None:
+        replaced, kept = tile_products(recorded)
+        if kept:
+            self.link.note_once(
+                f"products: {kept} of the {kept + replaced} products that 'tiled' would compute "
+                "are left to PyTorch, because the kernel gave wrong results for them on this device"
+            )
+        elif not replaced:
+            self.link.note_once(
+                f"products: 'tiled' has no effect on a compiled update without batches of {FEWEST} "
+                f"products in float32 or more, such as those of {FEWEST} seeds"
+            )
 
     def _is_worth_recording(self, total_updates: int) -> bool:
         on_host = self.mode == "eager" and self.learner.device.type == "cpu"

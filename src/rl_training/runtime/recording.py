@@ -67,13 +67,30 @@ class Recorded:
 
 
 class Compiled(Recorded):
-    """The same, but operations are fused, and the last bits may differ."""
+    """The same, but operations are fused, and the last bits may differ.
+
+    `tile` may put other kernels in the place of recorded operations before that. Like compiling,
+    it is part of a first call, which is not captured.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Metrics],
+        taken_back: Callable[[], AbstractContextManager[None]],
+        pause: Pause,
+        tile: Callable[[GraphModule], None] | None = None,
+    ) -> None:
+        super().__init__(function, taken_back, pause)
+        self.tile = tile
 
     def _prepared(
         self, function: Callable[[list[Tensor]], Metrics], given: list[Tensor]
     ) -> Callable[..., Metrics]:
         with tracing():
             recorded = self._traced(function, given)
+        if self.tile is not None:
+            with self.pause:
+                self.tile(recorded)
         with self.taken_back(), torch.no_grad(), self.pause:
             compiled = torch.compile(recorded, dynamic=False, options=COMPILER_OPTIONS)
             compiled(given)

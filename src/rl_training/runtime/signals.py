@@ -70,6 +70,12 @@ class RunLink:
         """Warnings that were not printed yet."""
         self.tell: Callable[[str], None] = lambda text: None
         """Reports what the run is doing during slow work."""
+        self._noted: set[str] = set()
+
+    def note_once(self, note: str) -> None:
+        if note not in self._noted:
+            self._noted.add(note)
+            self.notes.append(note)
 
 
 class Undoable(Protocol):
