@@ -8,11 +8,21 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.algorithms.dreamer import DreamerAlgorithm, DreamerParams
 from rl_training.envs.spaces import Spaces
 from rl_training.models import dreamer as networks
-from rl_training.models.dreamer import RSSM, SIZES, LatentState
+from rl_training.models.dreamer import (
+    RSSM,
+    SIZES,
+    LatentState,
+    exponential_noise,
+    heads,
+    rssm,
+    sample_one_hot,
+    scan,
+)
 from rl_training.models.dreamer.scan import PLAIN, CellWeights, Kernels
 from rl_training.runtime import agents
 from rl_training.runtime.agents import SingleLearner
@@ -123,12 +133,67 @@ def test_bfloat16_rounds_products_and_nothing_else() -> None:
         assert float(torch.cosine_similarity(wanted, found, 0)) > 0.99
         kinds = {name: x.dtype for name, x in rounded.state_dict().items() if x.is_floating_point()}
         assert set(kinds.values()) == {torch.float32}
-        with rounded._rounding():
+        with rounded._rounding(rounded._rounded_weights):
             inside = {name: p.dtype for name, p in rounded.named_parameters()}
         narrow = {name for name, dtype in inside.items() if dtype == torch.bfloat16}
         assert {"rssm.gates.weight", "slow_value.head.out.weight"} <= narrow
         assert not [name for name in narrow if "norm" in name]
         assert {p.dtype for p in rounded.parameters()} == {torch.float32}
+
+
+class NarrowSums(TorchDispatchMode):
+    """Shapes of sums of two tensors of a shape in bfloat16, where both have an entry that is not 0.
+
+    Those of other shapes are products and their bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[torch.Size] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.add, torch.ops.aten.add_):
+            kinds = {(x.dtype, x.shape) for x in args[:2] if isinstance(x, torch.Tensor)}
+            dtype, shape = kinds.pop()
+            if not kinds and dtype == torch.bfloat16 and bool(((args[0] * args[1]) != 0).any()):
+                self.shapes.append(shape)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("spaces", [CATCH, BOX], ids=["image-discrete", "vector-box"])
+def test_gradients_of_a_weight_are_not_added_up_in_bfloat16(spaces: Spaces) -> None:
+    """Neither over the steps of a sequence nor over the two losses of the critic."""
+    rounded = learner(spaces, precision="bfloat16")
+    rounded.step(sequences(spaces, seed=1))  # heads that start at zero get weights
+    with NarrowSums() as sums:
+        rounded.step(sequences(spaces, seed=2))
+    assert not sums.shapes
+
+
+def test_latents_and_actions_are_drawn_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[set[torch.dtype]] = []
+
+    def watched(probs: torch.Tensor, wait: torch.Tensor) -> torch.Tensor:
+        drawn.append({probs.dtype, wait.dtype})
+        return sample_one_hot(probs, wait)
+
+    for module in (rssm, scan, heads):
+        monkeypatch.setattr(module, "sample_one_hot", watched)
+    learner(CATCH, precision="bfloat16").step(sequences(CATCH))
+    # 6 observed steps, 3 imagined ones with an action each, and the last action
+    assert drawn == [{torch.float32}] * (6 + 2 * 3 + 1)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_equal_classes_are_drawn_equally_often_in_float32_alone(kind: torch.dtype) -> None:
+    """Noise of 8 bits has ties, which the lowest class wins."""
+    torch.manual_seed(0)
+    classes, draws = 16, 2**18
+    probs = torch.full((draws, classes), 1.0 / classes, dtype=kind)
+    drawn = sample_one_hot(probs, exponential_noise(torch.rand(draws, classes, dtype=kind)))
+    expected = draws / classes
+    errors = drawn.sum(0, dtype=torch.float64) - expected
+    likely = 45.0  # of 15 degrees of freedom, exceeded in one of 10,000 cases
+    assert (float(errors.square().sum()) / expected < likely) == (kind == torch.float32)
 
 
 def test_an_update_in_bfloat16_is_resumed_exactly() -> None:

@@ -167,7 +167,11 @@ class DreamerAlgorithm(WorldModelAgent[DreamerParams]):
         self.slow_value = frozen_copy(self.value)
         self.register_buffer("return_range", torch.zeros(()))
         trained = [p for p in self.parameters() if p.requires_grad]
-        self._rounded_weights = [] if params.precision == "float32" else product_weights(self)
+        self._rounded_weights: list[nn.Parameter] = []
+        self._rounded_values: list[nn.Parameter] = []
+        if params.precision == "bfloat16":
+            self._rounded_weights = product_weights(self)
+            self._rounded_values = [*product_weights(self.value), *product_weights(self.slow_value)]
         self.optimizers["all"] = LaProp(trained, params.lr, params.gradient_share, params.lr_warmup)
         batch = params.batch_size, params.batch_length
         self.register_buffer("last_deter", torch.zeros(*batch, size.deter), persistent=False)
@@ -201,24 +205,23 @@ class DreamerAlgorithm(WorldModelAgent[DreamerParams]):
         kept: dict[str, Tensor] = {}
 
         def loss() -> Loss:
-            with self._rounding():
-                return weighted()
-
-        def weighted() -> Loss:
-            inputs = self._chain_inputs(batch.obs, batch.action, batch.first, noise)
-            states, posterior = self.rssm.chain(self.latent(batch.context), inputs, self._kernels)
-            features = states.features
-            kept["deter"] = states.deter.detach()
-            kept["stoch"] = states.stoch.detach().argmax(-1)
-            goes_on = (~batch.terminal).to(features.dtype) * (1.0 - 1.0 / p.horizon)
-            terms = self._observed_losses(
-                features, states.deter, posterior, batch.obs, batch.reward, goes_on
-            )
-            inside, returns = self._inside(self._imagine(states))
+            with self._rounding(self._rounded_weights):
+                inputs = self._chain_inputs(batch.obs, batch.action, batch.first, noise)
+                before = self.latent(batch.context)
+                states, posterior = self.rssm.chain(before, inputs, self._chain_kernels())
+                features = states.features
+                kept["deter"] = states.deter.detach()
+                kept["stoch"] = states.stoch.detach().argmax(-1)
+                goes_on = (~batch.terminal).to(features.dtype) * (1.0 - 1.0 / p.horizon)
+                terms = self._observed_losses(
+                    features, states.deter, posterior, batch.obs, batch.reward, goes_on
+                )
+                inside, returns = self._inside(self._imagine(states))
             terms |= {name: inside.metrics[name] for name in ("policy_loss", "value_loss")}
-            terms["replay_value_loss"] = self._replay_value_loss(
-                features, batch, goes_on, returns[0].reshape(rows, steps)
-            )
+            with self._rounding(self._rounded_values):
+                terms["replay_value_loss"] = self._replay_value_loss(
+                    features, batch, goes_on, returns[0].reshape(rows, steps)
+                )
             means = {name: term.mean() for name, term in terms.items()}
             weights = self.weights()
             total = torch.stack([weights[name] * means[name] for name in TERMS]).sum()
@@ -235,20 +238,25 @@ class DreamerAlgorithm(WorldModelAgent[DreamerParams]):
         return metrics
 
     @contextmanager
-    def _rounding(self) -> Iterator[None]:
-        """While active, the networks compute in the configured precision.
+    def _rounding(self, weights: list[nn.Parameter]) -> Iterator[None]:
+        """While active, networks with these weights compute in bfloat16.
 
-        Copies of the weights take their place, which pass their gradients on to the weights.
+        Copies of the weights take their place, which pass their gradients on to the weights. A
+        copy adds up the gradients of its uses in bfloat16, so every use has copies of its own.
         """
-        if not self._rounded_weights:
+        if not weights:
             yield
             return
         copies: list[Tensor] = []
-        for trained, weights in itertools.groupby(self._rounded_weights, _is_trained):
+        for trained, group in itertools.groupby(weights, _is_trained):
             with torch.set_grad_enabled(trained):
-                copies += in_bfloat16(weights)
-        with replaced(self, self._rounded_weights, copies):
+                copies += in_bfloat16(group)
+        with replaced(self, weights, copies):
             yield
+
+    def _chain_kernels(self) -> Kernels | None:
+        """In bfloat16 the chain is one function: autograd would round its sums over the steps."""
+        return self._kernels or (PLAIN if self._rounded_weights else None)
 
     def _chain_inputs(
         self, obs: Tensor, action: Tensor, first: Tensor, noise: Tensor
