@@ -77,7 +77,7 @@ def test_stored_results_are_read_and_their_states_are_known_by_commit() -> None:
     assert len(known) > 0.8 * len(records)
     assert all(isinstance(state, Sources) for state in states.values())
     # a peer, and the table of counts beside the networks
-    others = re.compile("sb3|d3rlpy|icu-table|^peer-")
+    others = re.compile("sb3|d3rlpy|icu-table|^peer-|^brax-|^rounding")
     ours = {record.code for record in known if not others.search(record.job)}
     assert all(states[code].modules for code in ours), "only others import nothing of ours"
     assert json.loads(store.sources.path.read_text(encoding="utf-8"))
