@@ -26,8 +26,8 @@ from mujoco import mjx
 from benchmarks.peers.episodes import Array, Evaluations
 from benchmarks.process import Request, answer_job
 
-# From the notebook "Training in Brax" (notebooks/training.ipynb of Brax's repository), which
-# publishes them for its own tasks of the same names; all else are the defaults of Brax's PPO.
+# From the notebook "Training in Brax", as public copies of it have them, for its own tasks of the
+# same names; all else are the defaults of Brax's PPO.
 COMMON = {
     "episode_length": 1000,
     "normalize_observations": True,

@@ -227,12 +227,13 @@ def device_envs_report(records: Records, _: Path) -> Section:
             "with rollouts of 8 × 2,048 steps. Runs of 2026-11-17 shared the card and the cores "
             "with others:",
             table(("run", "return", "env steps", "its return", "its steps", "gate", ""), goals),
-            "Beside it Brax's PPO on the same card for the same time after compilation, with the "
-            "settings that Brax's training notebook publishes for its own tasks of these names. "
-            "It is trained here in Gymnasium's models and with the rewards of version 5, simulated "
-            "by MJX with the solver's limits of our worlds, and evaluated as ours is; Ant's steps "
-            "differ from CPU MuJoCo as those of ours do, see below. Steps per second are of all "
-            "training; steps in the calls that compile are not in Brax's. No gate:",
+            "Brax's PPO on such a card for the same time after compilation, with the settings of "
+            "Brax's training notebook for its own tasks of these names, as public copies have "
+            "them. It is trained in Gymnasium's models and with the rewards of version 5, "
+            "simulated by MJX with the solver's limits of our worlds, and evaluated as ours is. "
+            "The runs were made at different times, and others shared the card with each. Steps "
+            "per second are of all training; steps in the calls that compile are not in Brax's. "
+            "No gate:",
             table(("run", "return", "env steps", "env steps/s"), beside),
             "A run that is killed half-way and resumed beside one that is not:",
             table(("config", "equal parameters", ""), resumed),
@@ -243,7 +244,7 @@ def device_envs_report(records: Records, _: Path) -> Section:
             "stands steeper than 60 degrees. *Rounded* is CPU MuJoCo beside itself, in 48 worlds, "
             "with positions and velocities rounded to float32 after every environment step: where "
             "that is near the bound, as on HalfCheetah, whose contacts amplify rounding, a "
-            "simulation in float32, which rounds every operation, cannot keep to it.",
+            "simulation in float32, which rounds every operation, is not expected to keep to it.",
             table(("model", "observations", "rewards", "rounded, observations", ""), models),
         )
     )
