@@ -143,10 +143,12 @@ def test_a_run_leaves_the_callers_randomness_and_threads_alone(tmp_path: Path) -
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    threads = torch.get_num_threads()
+    threads, products = torch.get_num_threads(), torch.backends.cuda.matmul
+    before = products.allow_tf32, products.allow_bf16_reduced_precision_reduction
     agent(tmp_path, threads=2).learn(5, progress=False)
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == threads
+    assert (products.allow_tf32, products.allow_bf16_reduced_precision_reduction) == before
 
 
 def test_threads_that_the_caller_allows() -> None:

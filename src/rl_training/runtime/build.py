@@ -168,8 +168,11 @@ def run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
 
 def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = config.tf32
+    products = torch.backends.cuda.matmul
+    tf32, short_sums = products.allow_tf32, products.allow_bf16_reduced_precision_reduction
+    products.allow_tf32 = config.tf32
+    # Otherwise parts of a long sum may be added up in bfloat16, as in gradients of weights.
+    products.allow_bf16_reduced_precision_reduction = False
     torch.set_num_threads(choose_threads(config, spaces.is_image))
     # Otherwise gradients of convolutions differ in the last bit from run to run.
     torch.backends.cudnn.deterministic = True
@@ -184,5 +187,6 @@ def _run_scope(config: TrainConfig, spaces: Spaces) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.backends.cudnn.deterministic = deterministic
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        products.allow_tf32 = tf32
+        products.allow_bf16_reduced_precision_reduction = short_sums
         torch.set_flush_denormal(flushed)

@@ -100,7 +100,7 @@ class Head(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return widened(product(self.out, self.layers(x)))
+        return product(self.out, self.layers(x))
 
 
 class BlockLinear(nn.Module):
@@ -114,10 +114,16 @@ class BlockLinear(nn.Module):
 
 
 def product_weights(module: nn.Module) -> list[nn.Parameter]:
-    """The weights of matrix products and convolutions, with their biases; not those of norms and
-    of networks of the user's own, which decide about their precision themselves."""
+    """The weights of matrix products and convolutions, with their biases, that may be rounded.
+
+    Not those of norms, and of networks of the user's own, which decide about their precision
+    themselves. Not the outputs of heads: a logit of 16 in bfloat16 is a multiple of 1/8, so
+    probabilities would be off by several percent, and values with them.
+    """
     if isinstance(module, OwnNetwork):
         return []
+    if isinstance(module, Head):
+        return product_weights(module.layers)
     found = [w for part in module.children() for w in product_weights(part)]
     if isinstance(module, nn.Linear | nn.Conv2d):
         found += module.parameters(recurse=False)

@@ -180,7 +180,7 @@ class RSSM(nn.Module):
                 torch.cat([reader.weight for reader in readers]),
                 self.posterior_norm.scale,
                 self.posterior_out.out.weight,
-                widened(self.posterior_out.out.bias),
+                self.posterior_out.out.bias,
             )
             found = see_chain(kernels, state, inputs, self.cell(), weights)
         deter, stoch, posterior = (x.transpose(0, 1) for x in found)

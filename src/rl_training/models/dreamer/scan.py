@@ -188,7 +188,7 @@ def forward_step(
     units = joint.shape[-1] // 2
     wide = w.posterior_scale.dtype
     hidden = joint[:, units:].to(wide) + looked.to(wide)
-    active = activated(hidden, w.posterior_scale).to(joint.dtype)
+    active = activated(hidden, w.posterior_scale).to(w.out.dtype)
     logits = (active @ w.out.t()).to(wide) + w.out_bias
     soft = torch.softmax(logits.view_as(wait), -1)
     probs = mixed_with_uniform(soft)
@@ -216,7 +216,7 @@ def backward_step(
     of_probs = outer[1] + outer[2] + chain.stoch.view_as(seen.soft).to(seen.soft.dtype)
     of_soft = (1.0 - UNIMIX) * of_probs
     of_logits = seen.soft * (of_soft - (seen.soft * of_soft).sum(-1, keepdim=True))
-    logits = of_logits.flatten(1).to(narrow)
+    logits = of_logits.flatten(1).to(w.out.dtype)
     of_active = logits @ w.out
     hidden = activated_grads(seen.hidden, w.posterior_scale, of_active)[0].to(narrow)
     of_deter = torch.cat([chain.read, hidden], -1) @ w.state
