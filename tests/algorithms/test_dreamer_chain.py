@@ -171,7 +171,6 @@ def test_logits_are_not_rounded_to_bfloat16() -> None:
         assert torch.equal(found, head.out.bias.expand_as(found))
 
 
-
 @pytest.mark.parametrize("spaces", [CATCH, BOX], ids=["image-discrete", "vector-box"])
 def test_gradients_of_a_weight_are_not_added_up_in_bfloat16(spaces: Spaces) -> None:
     """Neither over the steps of a sequence nor over the two losses of the critic."""
