@@ -77,8 +77,8 @@ TEXT = (
     f"{PRIOR_STEPS:,} steps of a half-trained SAC and takes {PRIOR_STEPS:,} more, MBPO takes "
     f"{MODEL_STEPS:,}; both have to reach twice what SAC's curve shows at equal steps. "
     "PPO, on one core, has to be at least as good as Stable-Baselines3's with its defaults (one "
-    "environment) and normalisation. On Ant ours has two settings of its own (`ppo/ant`), found in a "
-    "trial with seed 0; with those of the other tasks it came to 306, 149 and 140, as low as the peer."
+    "environment) and normalisation. On Ant ours has two settings of its own (`ppo/ant`), found in "
+    "a trial with seed 0; with those of the other tasks it came to 306, 149 and 140."
 )
 SUITE = Field(
     "field_mujoco",
