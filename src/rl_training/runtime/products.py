@@ -63,8 +63,7 @@ def tiled_product(
     Relative errors of single products on an H200, root mean square against float64, beside the
     library's: tf32x3 1.0e-7 to 2.0e-7 for k = 256 (float32: 2.9e-7) and 0.8e-7 to 0.9e-7 for
     k < 64 (float32: 0.3e-7 to 0.9e-7); tf32 5e-4 to 8e-4 (the library's TF32, which rounds:
-    3e-4; it keeps to float32 for some narrow products, the kernel does not). How far whole updates
-    differ has not been measured.
+    3e-4; it keeps to float32 for some narrow products, the kernel does not).
     """
     if a.is_cuda:
         from rl_training.runtime import tiles
