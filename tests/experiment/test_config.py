@@ -24,6 +24,7 @@ from rl_training.experiment.config_files import (
 )
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.experiment.registry import algorithm_names
+from rl_training.experiment.section import Section
 
 from ..each import each
 
@@ -110,6 +111,18 @@ def test_a_file_wins_over_a_packaged_config(
     Path("bc").mkdir()
     Path("bc/pendulum").write_text(yaml.safe_dump({**BASE, "seed": 77}), encoding="utf-8")
     assert load_config("bc/pendulum").seed == 77
+
+
+class Lengthy(Section):
+    """A section with a key that is described at length."""
+
+    knob: int = 0
+    """The first line, and
+    the second one."""
+
+
+def test_a_description_is_one_line_for_comments_and_help() -> None:
+    assert Lengthy.model_fields["knob"].description == "The first line, and the second one."
 
 
 def test_configs_are_frozen() -> None:

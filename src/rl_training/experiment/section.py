@@ -62,6 +62,14 @@ class Section(BaseModel):
     renamed: ClassVar[Mapping[str, Renamed]] = {}
     """Older names of keys, which are still accepted."""
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Join the lines of each key's description, which stands in comments and help."""
+        super().__pydantic_init_subclass__(**kwargs)
+        for field in cls.model_fields.values():
+            if field.description:
+                field.description = " ".join(field.description.split())
+
     @model_validator(mode="before")
     @classmethod
     def _current_names(cls, values: Any) -> Any:
