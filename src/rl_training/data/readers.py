@@ -121,7 +121,7 @@ def require_file(path: Path, kind: str) -> None:
         beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
         raise DataError(
             f"{kind} file '{path}' does not exist{did_you_mean(path.name, beside)}; "
-            "correct the path; in a config, and after 'resume RUN', its key is dataset.path"
+            "correct the path (dataset.path in a config; after 'resume RUN', dataset.path=FILE)"
         )
     if not path.is_file():
         what = "folder" if path.is_dir() else "device or pipe"
