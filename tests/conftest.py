@@ -7,6 +7,7 @@ import random
 import resource
 import runpy
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,12 @@ LONG = (
     "test_every_algorithm.py",
 )
 """Files whose tests take long. They run first, so that no process is left with one at the end."""
+
+
+def pytest_configure() -> None:
+    """Shells start what runs in the background deaf to Ctrl-C; tests of it need Python's way."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
