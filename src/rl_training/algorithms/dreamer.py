@@ -82,7 +82,7 @@ class DreamerParams(ReplayParams, OwnNetworkParams):
     size: Literal["tiny", "1m", "12m", "25m", "50m", "100m", "200m"] = "1m"
     """Size of all networks, named after the number of parameters."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of products and convolutions in updates; outputs of heads and all else: float32."""
+    """Precision of products and convolutions in updates; outputs of heads stay float32."""
     rollout_length: Count = 15
     """Imagined steps from every state of a batch."""
     horizon: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 333.0

@@ -2100,7 +2100,7 @@ class Dreamer(ManagedAlgorithm):
         size = '1m'
             Size of all networks, named after the number of parameters.
         precision = 'float32'
-            Precision of products and convolutions in updates; outputs of heads and all else: float32.
+            Precision of products and convolutions in updates; outputs of heads stay float32.
         rollout_length = 15
             Imagined steps from every state of a batch.
         horizon = 333.0
