@@ -83,8 +83,7 @@ def gpu_report(records: Records, figures: Path) -> Section:
         "which is how the authors play; beside it the same with the likeliest actions, as in the "
         "curve, and the best mean of games while learning. The authors report 34 over five seeds "
         "at this point, with a model of 200M parameters. Chance returns about 0. `boxing_bf16` is "
-        "the same with `precision: bfloat16`; these runs rounded the logits, too, which is no more "
-        "so. Runs may share the card."
+        "the same with `precision: bfloat16`; one seed is missing. Runs may share the card."
     )
     parts = (
         text,

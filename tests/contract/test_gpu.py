@@ -224,7 +224,10 @@ def test_tiled_products_are_captured_agree_with_the_librarys_and_repeat(
 @pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
 @pytest.mark.parametrize(
     ("m", "n", "k"),
-    [(256, 256, 256), (256, 256, 17), (23, 256, 256), (256, 17, 256), (256, 96, 1), (96, 80, 48)],
+    [
+        *((256, 256, 256), (256, 256, 17), (23, 256, 256), (256, 17, 256), (256, 96, 1)),
+        *((96, 80, 48), (256, 6, 256), (6, 256, 256)),
+    ],
 )
 def test_a_tiled_product_is_as_precise_as_it_says(m: int, n: int, k: int, precision: str) -> None:
     torch.manual_seed(0)

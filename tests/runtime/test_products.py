@@ -69,8 +69,9 @@ def test_an_update_with_tiled_products_is_the_same_update() -> None:
                 tensor.copy_(value)
             if tiled:
                 # two layers of five networks; of the three that learn, the gradients of what is
-                # below the last layers, but for the critics', and of the second layers' weights
-                assert tile_products(recorded, ("cpu",)) == (10 + 5 + 3, 0)
+                # below the last layers, but for the critics', of the second layers' weights, and of
+                # the critics' first ones, which four inputs make just wide enough
+                assert tile_products(recorded, ("cpu",)) == (10 + 5 + 3 + 1, 0)
                 recorded.graph.lint()
                 found = targets(recorded)
                 assert found.count("aten.relu_.default") == 0
@@ -78,7 +79,7 @@ def test_an_update_with_tiled_products_is_the_same_update() -> None:
                 fused = [n.args[2:6] for n in recorded.graph.nodes if "tiled" in str(n.target)]
                 assert sum(bias is not None and relu for bias, _, relu, _ in fused) == 10
                 assert sum(mask is not None for _, mask, _, _ in fused) == 5
-                assert sorted(sums for *_, sums in fused if sums) == [1, 2, 2]
+                assert sorted(sums for *_, sums in fused if sums) == [1, 1, 2, 2]
             for _ in range(3):
                 recorded([])
         learners.append(learner)
@@ -129,7 +130,7 @@ def test_only_what_belongs_to_a_product_alone_is_fused(function: Any, fused: int
 def test_small_and_other_products_stay_as_they_are() -> None:
     for batch, width, dtype, device in (
         (15, 20, torch.float32, "cpu"),
-        (16, 15, torch.float32, "cpu"),
+        (16, 3, torch.float32, "cpu"),
         (16, 20, torch.float64, "cpu"),
         (16, 20, torch.float32, "cuda"),
     ):

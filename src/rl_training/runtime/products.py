@@ -24,8 +24,9 @@ from rl_training.experiment.errors import ConfigError
 aten = torch.ops.aten
 
 FEWEST = 16
-"""Matrices in a batch from which they fill a GPU together; also the smallest side of a result,
-because narrower ones gain little, and with one column the library may be faster."""
+"""Matrices in a batch from which they fill a GPU together."""
+NARROWEST = 4
+"""Smallest side of a result: with one row or column the library is faster."""
 LARGEST = 2**31
 """Elements that the kernel's indices can count."""
 BOUNDS = {"tf32x3": 1e-5, "tf32": 5e-3}
@@ -198,7 +199,8 @@ def _is_worth_it(node: Node, devices: Sequence[str]) -> bool:
     return (
         out.device.type in devices
         and out.dtype == torch.float32
-        and min(out.shape) >= FEWEST
+        and out.shape[0] >= FEWEST
+        and min(out.shape) >= NARROWEST
         and all(x.numel() < LARGEST for x in (out, *parts))
     )
 
