@@ -37,6 +37,20 @@ UNFINISHED = ROOT / "benchmarks" / "unfinished"
 
 
 @dataclass(frozen=True)
+class Published:
+    """A score that others report."""
+
+    score: float
+    origin: str
+    """In words, such as version and seeds."""
+    same_budget: bool = True
+    """Whether it is a score after as many steps, which curves can be compared with."""
+
+    def __str__(self) -> str:
+        return f"{self.score:,g} ({self.origin})"
+
+
+@dataclass(frozen=True)
 class Run:
     """One long run, for some seeds."""
 
@@ -50,8 +64,7 @@ class Run:
     least: float | None = None
     most: float | None = None
     """Of a twin, which must not learn."""
-    published: str = ""
-    """What others report, in words."""
+    published: Published | None = None
     prior: Mapping[str, Any] | None = None
     """Data that are made first; see `benchmarks.learning.prior`."""
     share: float | None = None
@@ -191,7 +204,8 @@ class Field:
             text = verdict.text if verdict is not None else ""
             if not records.of(run.job):
                 text = "not run"
-            rows.append([run.task, run.title, *cells, run.published, text])
+            known = "" if run.published is None else str(run.published)
+            rows.append([run.task, run.title, *cells, known, text])
         verdicts += [self._rivalry(records, rival) for rival in self.rivals]
         verdicts += [self._rivalry(records, Rival(job, peer_of(job))) for job in self.peers]
         verdicts += self._beside_verdicts(records)
@@ -201,7 +215,7 @@ class Field:
                 cells = [*seed_columns(returns(records, own), 1)]
                 cells += details(records, own, "env_steps")
                 text = "" if records.of(own) else "not run"
-                rows.append([run.task, f"{run.title} of Stable-Baselines3", *cells, "", text])
+                rows.append([run.task, _peer_title(run), *cells, "", text])
         tasks = {run.job: run.task for run in self.runs}
         for beside in self.besides:
             cells = [*seed_columns(returns(records, beside.job), 1)]
@@ -210,17 +224,28 @@ class Field:
             rows.append([tasks[beside.run], beside.title, *cells, "", text])
         header = ("task", "run", *SEED_HEADER, "best evaluation", "env steps", "seconds")
         parts = [self.text]
-        for task in dict.fromkeys(run.task for run in self.runs):
-            labels = {run.job: run.title for run in self.runs if run.task == task}
-            labels |= {x.job: x.title for x in self.besides if tasks[x.run] == task}
-            name = f"{self.name}-{task.lower().replace(' ', '_')}.png"
-            drawn = {job: label for job, label in labels.items() if records.of(job)}
-            if drawn:
-                parts.append(figure(figures / name, records, drawn, task))
+        parts += [self._figure(records, task, figures) for task in dict.fromkeys(tasks.values())]
         parts.append(table((*header, "published", "gate"), rows))
         asked = [[verdict.gate, verdict.text] for verdict in verdicts]
         parts.append(table(("gate", ""), asked))
         return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
+
+    def _figure(self, records: Records, task: str, figures: Path) -> str:
+        """Curves of one task, of other libraries, too, and the published scores."""
+        runs = [run for run in self.runs if run.task == task]
+        labels = {run.job: run.title for run in runs}
+        labels |= {peer_of(run.job): _peer_title(run) for run in runs}
+        labels |= {x.job: x.title for x in self.besides if x.run in labels}
+        drawn = {job: label for job, label in labels.items() if records.of(job)}
+        if not drawn:
+            return ""
+        marks = {
+            f"{run.title}, published": run.published.score
+            for run in runs
+            if run.job in drawn and run.published is not None and run.published.same_budget
+        }
+        name = f"{self.name}-{task.lower().replace(' ', '_')}.png"
+        return figure(figures / name, records, drawn, task, marks=marks)
 
     def _verdict(self, records: Records, run: Run) -> Verdict | None:
         found, name = returns(records, run.job), f"{run.title} on {run.task}"
@@ -283,6 +308,10 @@ def _quick_prior(prior: Mapping[str, Any]) -> dict[str, Any]:
     config = {**prior["config"], "total_timesteps": 300, "eval_interval": 150, "eval_episodes": 1}
     config["algo_kwargs"] = {**config["algo_kwargs"], "learning_starts": 200}
     return {**prior, "config": config, **({"steps": 300} if "steps" in prior else {})}
+
+
+def _peer_title(run: Run) -> str:
+    return f"{run.title} of Stable-Baselines3"
 
 
 def peer_of(job: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.learning.field import Field, Rival, Run
+from benchmarks.learning.field import Field, Published, Rival, Run
 
 STEPS = 2_500_000
 """Ten million frames."""
@@ -47,7 +47,7 @@ def _runs() -> list[Run]:
     runs = []
     for game, scores in PUBLISHED.items():
         for algo, title in TITLES.items():
-            known = f"{scores[algo]:g} after 10 million steps"
+            known = Published(scores[algo], "after 10 million steps", same_budget=False)
             least = PONG if game == "pong" else None
             changes = _changes(algo, game)
             job = f"{algo}-{game}"

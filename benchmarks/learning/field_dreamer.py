@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.learning.field import Field, Run
+from benchmarks.learning.field import Field, Published, Run
 
 CONFIG = "dreamer/boxing_atari"
 AUTHORS = {"boxing": 87.0, "pong": -5.0, "breakout": 11.2, "freeway": 0.0, "krull": 8604.0}
@@ -14,7 +14,7 @@ def _runs() -> list[Run]:
     runs = []
     for game, score in AUTHORS.items():
         changes = {"env_kwargs": {"game": game, "protocol": "atari100k"}}
-        known = f"{score:,g} (authors, five seeds, 200m)"
+        known = Published(score, "authors, five seeds, 200m")
         runs.append(Run(game, "Dreamer, 12m", game.capitalize(), CONFIG, changes, published=known))
     twin = "twin: shuffled actions"
     spoilt = "shuffled_actions"

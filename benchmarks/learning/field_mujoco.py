@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.learning.field import Field, Rival, Run
+from benchmarks.learning.field import Field, Published, Rival, Run
 
 STEPS, WITHIN = 1_000_000, 0.9
 SAC = {"HalfCheetah": 11_321, "Hopper": 2_787, "Walker2d": 4_536, "Ant": 5_734}
 """v4, ten seeds: the baselines that SimbaV2's authors publish."""
-PPO = {"HalfCheetah": "5,819", "Hopper": "2,410", "Walker2d": "3,479", "Ant": "1,327"}
+PPO = {"HalfCheetah": 5_819, "Hopper": 2_410, "Walker2d": 3_479, "Ant": 1_327}
 """v3, one run: Stable-Baselines3's zoo, tuned."""
 PPO_CONFIG = {"Ant": "ppo/ant"}
 """Where it is not `ppo/halfcheetah`."""
@@ -49,13 +49,13 @@ def _runs() -> list[Run]:
     runs = []
     for task, score in SAC.items():
         changes = {"env_id": f"{task}-v5", "total_timesteps": STEPS, **CURVE}
-        known = f"{score:,} (v4, ten seeds)"
+        known = Published(score, "v4, ten seeds")
         least = WITHIN * score
         own = {**changes, **SEVERAL}
         runs.append(
             Run(f"sac-{task}", "SAC", task, "sac/halfcheetah", own, {}, least, published=known)
         )
-        known = f"{PPO[task]} (v3, one run)"
+        known = Published(PPO[task], "v3, one run")
         own, knobs = {**changes, **ROLLOUTS}, {"rollout_length": 2_048 // ROLLOUTS["num_envs"]}
         config = PPO_CONFIG.get(task, "ppo/halfcheetah")
         runs.append(Run(f"ppo-{task}", "PPO", task, config, own, knobs, published=known))
