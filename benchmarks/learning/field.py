@@ -157,10 +157,11 @@ class Field:
 
     def _peer(self, options: Options, job: Job) -> Job:
         """The same run of Stable-Baselines3, in one piece."""
-        keys = ("algo", "env_id", "env_kwargs", "num_envs", "total_timesteps", "eval_interval")
-        config = {key: job.spec["config"][key] for key in keys if key in job.spec["config"]}
-        if "game" in config.get("env_kwargs", {}):
-            config["algo_kwargs"] = job.spec["config"]["algo_kwargs"]
+        own = job.spec["config"]
+        keys = ["algo", "env_id", "env_kwargs", "total_timesteps", "eval_interval"]
+        if "game" in own.get("env_kwargs", {}):
+            keys += ["num_envs", "algo_kwargs"]
+        config = {key: own[key] for key in keys if key in own}
         starts = peer_inputs(options, job.spec["config"]["eval_episodes"])
         starts["reset_seeds"] = starts["reset_seeds"][: self.episodes]
         return replace(
