@@ -22,6 +22,7 @@ KINDS = [
 ]
 """Seeds, TF32, and whether products are tiled, beside JAX."""
 GATED = {(1, False, False), (16, False, False), (64, False, True), (64, True, True)}
+"""Of them, those with a bound: updates per second, or for one seed and with TF32 JAX's."""
 ROWS, TURN_SECONDS, ROUNDS = 100_000, 1.0, 3
 
 
@@ -124,17 +125,18 @@ def _beside_jax(records: Records) -> Section:
     for agents, tf32, tiled in KINDS:
         record = only(records, _jax_job(agents, tf32, tiled))
         r: dict[str, Any] = record.result if record else {}
+        several = f"{agents} seed{'s' if agents > 1 else ''}"
         how = ("TF32" if tf32 else "float32") + (", tiled" if tiled else "")
         gate, text = NO_VALUE, NO_VALUE
         if (agents, tf32, tiled) in GATED:
             if agents == 1 or tf32:
                 gate, values = "JAX", [r["ratio"]] if r else []
-                name = f"IQL of {agents} seeds ({how}) times a JAX scan on a GPU"
+                name = f"IQL of {several} ({how}) times a JAX scan on a GPU"
                 verdict = gates.at_least(name, values, 1.0)
             else:
                 least = SEEDS_AT_LEAST[agents]
                 gate, values = f"{least:,}", [r["rate"]] if r else []
-                verdict = gates.at_least(f"IQL of {agents} seeds ({how}), updates/s", values, least)
+                verdict = gates.at_least(f"IQL of {several} ({how}), updates/s", values, least)
             verdicts.append(verdict)
             text = verdict.text
         rows.append(
