@@ -11,7 +11,7 @@ SAC = {"HalfCheetah": 11_321, "Hopper": 2_787, "Walker2d": 4_536, "Ant": 5_734}
 """v4, ten seeds: the baselines that SimbaV2's authors publish."""
 PPO = {"HalfCheetah": 5_819, "Hopper": 2_410, "Walker2d": 3_479, "Ant": 1_327}
 """v3, one run: Stable-Baselines3's zoo, tuned."""
-PPO_CONFIG = {"Hopper": "ppo/hopper", "Ant": "ppo/ant"}
+PPO_CONFIG = {"Ant": "ppo/ant"}
 """Where it is not `ppo/halfcheetah`."""
 PRIOR_STEPS, MODEL_STEPS = 100_000, 300_000
 MBPO_KNOBS: dict[str, dict[str, Any]] = {
@@ -22,8 +22,8 @@ CURVE = {"eval_interval": 50_000, "eval_episodes": 10}
 SEVERAL: dict[str, Any] = {"num_envs": 8, "env_workers": 1, "overlap_updates": True}
 """Of SAC: an update per step as with one environment, but actions for eight are chosen at once, and
 the updates are made beside their steps. One at a time takes four times as long on a GPU."""
-PPO_ENVS = {"Hopper": 1}
-"""Where they are not eight; a rollout has 2,048 steps in any case."""
+ROLLOUTS: dict[str, Any] = {"num_envs": 8, "device": "cpu"}
+"""Of PPO, whose small networks are as fast on a core; a rollout has 2,048 steps as with one."""
 
 
 def prior(env_id: str, target: float, steps: int) -> dict[str, Any]:
@@ -56,9 +56,7 @@ def _runs() -> list[Run]:
             Run(f"sac-{task}", "SAC", task, "sac/halfcheetah", own, {}, least, published=known)
         )
         known = Published(PPO[task], "v3, one run")
-        envs = PPO_ENVS.get(task, 8)
-        own = {**changes, "num_envs": envs, "device": "cpu"}  # small networks are as fast on a core
-        knobs = {"rollout_length": 2_048 // envs}
+        own, knobs = {**changes, **ROLLOUTS}, {"rollout_length": 2_048 // ROLLOUTS["num_envs"]}
         config = PPO_CONFIG.get(task, "ppo/halfcheetah")
         runs.append(Run(f"ppo-{task}", "PPO", task, config, own, knobs, published=known))
     for task, knobs in MBPO_KNOBS.items():
@@ -74,16 +72,16 @@ def _runs() -> list[Run]:
 
 TEXT = (
     f"{STEPS:,} steps of Gymnasium's v5 tasks, mean return of the last policy over 50 start "
-    "states. SAC and PPO act in eight environments at once, PPO on Hopper in one. SAC has to come "
+    "states. SAC and PPO act in eight environments at once. SAC has to come "
     "within 10 % of published means, which are of v4. RLPD has "
     f"{PRIOR_STEPS:,} steps of a half-trained SAC and takes {PRIOR_STEPS:,} more, MBPO takes "
     f"{MODEL_STEPS:,}; both have to reach twice what SAC's curve shows at equal steps. "
     "PPO, on one core, has to be at least as good as Stable-Baselines3's with its defaults (one "
     "environment) and normalisation. On Ant ours has two settings of its own (`ppo/ant`), found in "
-    "a trial with seed 0; with those of the other tasks it came to 306, 149 and 140. On Hopper it "
-    "has the peer's activation, learning rate and number of environments (`ppo/hopper`), found in "
-    "trials with the seeds 10 and 11; with those of the other tasks it came to 3,273, 3,346 and "
-    "3,379, and with seed 10 to 1,588."
+    "a trial with seed 0; with those of the other tasks it came to 306, 149 and 140. On Hopper "
+    "last policies vary with both: in a trial with the peer's settings (tanh, a learning rate that "
+    "does not fall, Adam's epsilon, one environment) ours came to 2,324, 3,585 and 2,554, with "
+    "evaluations up to 3,630, 3,585 and 3,670, and with those of the table and seed 10 to 1,588."
 )
 SUITE = Field(
     "field_mujoco",
