@@ -83,8 +83,7 @@ def gpu_report(records: Records, figures: Path) -> Section:
         "which is how the authors play; beside it the same with the likeliest actions, as in the "
         f"curve, and the best mean of games while learning. The authors report {AUTHORS} over five "
         "seeds at this point, with a model of 200M parameters. Chance returns about 0. "
-        "`boxing_bf16` is the same with `precision: bfloat16`; one seed is missing. Runs may share "
-        "the card."
+        "`boxing_bf16` is the same with `precision: bfloat16`. Runs may share the card."
     )
     parts = (
         text,
