@@ -151,8 +151,10 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         self._read = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
         self._screens = np.zeros((2, height, width, *channels), np.uint8)
         self._start_screen = self._read()
-        self._rows = _AreaMean(height, screen_size)
-        self._columns = _AreaMean(width, screen_size)
+        self._rows = _AreaSums(height, screen_size)
+        self._columns = _AreaSums(width, screen_size)
+        self._area = self._rows.weight * self._columns.weight
+        self._wide = np.uint16 if 255 * self._area < 2**16 else np.uint32
         shape = (screen_size, screen_size, *channels)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self._lives = 0
@@ -223,12 +225,10 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
 
     def _small_frame(self) -> NDArray[Any]:
         screen = self._screens[0] if self._frame_skip == 1 else np.maximum(*self._screens)
-        if self._rows.sums_bytes:
-            short = self._rows.means_of_rows(screen)
-        else:
-            short = self._rows.means(screen.astype(np.float32), 0)
-        small = self._columns.means(short, 1)
-        frame: NDArray[Any] = np.rint(small, out=small).astype(np.uint8)
+        short = self._rows(screen.astype(np.uint16), 0)
+        sums = self._columns(short.astype(self._wide, copy=False), 1)
+        means = np.divide(sums, self._area, dtype=np.float32)
+        frame: NDArray[Any] = np.rint(means, out=means).astype(np.uint8)
         return frame
 
 
@@ -324,60 +324,33 @@ def register_atari() -> None:
         )
 
 
-class _AreaMean:
-    """Means over `parts` equal segments of an axis of `length` pixels.
+class _AreaSums:
+    """Sums over `parts` equal segments of an axis of `length` pixels, exact in whole numbers.
 
-    A mean is a difference of cumulative sums at the segment's ends. A matrix product would be
-    as short, but its library may start threads, which stall when processes share cores.
+    A pixel counts as many times as it has units in the segment, a unit being the largest length
+    of which pixels and segments are multiples: `weight` units in all. A matrix product would be as
+    short, but its library may start threads, which stall when processes share cores.
     """
 
     def __init__(self, length: int, parts: int) -> None:
-        cuts = np.linspace(0.0, length, parts + 1)
-        self._below = np.minimum(cuts.astype(int), length - 1)  # whole pixels before an end
-        self._share = (cuts - self._below).astype(np.float32)  # of the pixel that it divides
-        self._scale = np.float32(parts / length)
-        # Segments repeat after `period` pixels. Where their ends divide pixels into halves at
-        # most, as those of 84 parts of 210 do, sums of bytes are exact: the same numbers, sooner.
         repeats = math.gcd(length, parts)
-        self._period, self._per_period = length // repeats, parts // repeats
-        self.sums_bytes = self._per_period <= 2 and self._period <= 8
-        self._twice = np.zeros((self._per_period, self._period), int)
-        """Halves of each pixel of a period in each of its parts."""
-        for half in range(2 * self._period):
-            self._twice[half * self._per_period // (2 * self._period), half // 2] += 1
+        pixel, self.weight = parts // repeats, length // repeats
+        begins = np.arange(parts) * self.weight
+        ends = begins + self.weight
+        first, last = begins // pixel, (ends - 1) // pixel
+        self._pixels = []
+        """Of all segments the first pixel, the second one and so on, and their units."""
+        for place in range(int((last - first).max()) + 1):
+            index = np.minimum(first + place, last)
+            units = np.minimum(ends, (index + 1) * pixel) - np.maximum(begins, index * pixel)
+            self._pixels.append((index, np.where(first + place <= last, units, 0)))
 
-    def means_of_rows(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(parts, ...) from (length, ...) bytes, where `sums_bytes`."""
-        rows = image.reshape(-1, self._period, *image.shape[1:])
-        shape = (len(rows), self._per_period, *image.shape[1:])
-        sums = np.empty(shape, np.uint16)
-        for part, halves in enumerate(self._twice):
-            whole = [rows[:, i] for i in np.flatnonzero(halves == 2)]
-            total = np.add(*whole[:2], dtype=np.uint16) if len(whole) > 1 else whole[0]
-            for row in whole[2:]:
-                total += row
-            np.multiply(total, 2, out=sums[:, part], dtype=np.uint16)
-            for i in np.flatnonzero(halves == 1):
-                sums[:, part] += rows[:, i]
-        return np.multiply(sums, self._scale / 2, dtype=np.float32).reshape(-1, *image.shape[1:])
-
-    def means(self, values: NDArray[Any], axis: int) -> NDArray[Any]:
-        if values.ndim == 2 and axis == 1:
-            return self._means_of_columns(values)
-        values = np.moveaxis(values, axis, 0)
-        sums = np.zeros((len(values) + 1, *values.shape[1:]), np.float32)
-        np.cumsum(values, 0, out=sums[1:])
-        share = self._share.reshape(-1, *(1,) * (values.ndim - 1))
-        at_cuts = sums[self._below] + share * values[self._below]
-        return np.moveaxis((at_cuts[1:] - at_cuts[:-1]) * self._scale, 0, axis)
-
-    def _means_of_columns(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The same numbers where memory is read in its order."""
-        sums = np.zeros((len(values), values.shape[1] + 1), np.float32)
-        np.cumsum(values, 1, out=sums[:, 1:])
-        at_cuts = np.take(values, self._below, 1)
-        at_cuts *= self._share
-        at_cuts += np.take(sums, self._below, 1)
-        means: NDArray[Any] = at_cuts[:, 1:] - at_cuts[:, :-1]
-        means *= self._scale
-        return means
+    def __call__(self, values: NDArray[Any], axis: int) -> NDArray[Any]:
+        """(..., parts, ...) from (..., length, ...), of the same type."""
+        shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+        sums: NDArray[Any] = np.zeros((), values.dtype)
+        for place, (index, units) in enumerate(self._pixels):
+            pixels = values.take(index, axis)
+            pixels *= units.astype(values.dtype).reshape(shape)
+            sums = np.add(sums, pixels, out=sums) if place else pixels
+        return sums
