@@ -119,6 +119,8 @@ class Field:
     """Jobs that Stable-Baselines3 runs, too."""
     besides: Sequence[Beside] = ()
     """Runs of other libraries; ours has to be as good as the best of a kind."""
+    drawn: bool = False
+    """Whether the last policies draw their actions."""
 
     def suite(self) -> Suite:
         return Suite(self.name, self.title, self.jobs, self.report, long=True)
@@ -183,6 +185,8 @@ class Field:
         episodes = 1 if options.quick else self.episodes
         spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED}
         spec["final_episodes"] = episodes
+        if self.drawn:
+            spec["drawn"] = True
         if run.prior is not None:
             spec["prior"] = _quick_prior(run.prior) if options.quick else dict(run.prior)
         if run.sabotage is not None:

@@ -162,7 +162,8 @@ def judged(
     dataset: TransitionDataset | None,
 ) -> dict[str, Any]:
     """Evaluate the last policy of a run and say how it came about."""
-    final = agent.evaluate(spec["final_episodes"], seed=spec["eval_seed"])
+    likeliest = not spec.get("drawn", False)
+    final = agent.evaluate(spec["final_episodes"], seed=spec["eval_seed"], deterministic=likeliest)
     curve = evaluation_curve(trained.run_dir, "env_steps" if trained.env_steps else "updates")
     logged = events(trained.run_dir, "train")
     last = logged[-1]
