@@ -26,7 +26,7 @@ from benchmarks.learning.shared import (
     peer_inputs,
     returns,
 )
-from benchmarks.markdown import SEED_HEADER, number, seed_columns, table
+from benchmarks.markdown import SEED_HEADER, mean, number, seed_columns, table
 from benchmarks.peers.environment import SB3_VERSION, PeerEnvironment
 from benchmarks.process import ROOT
 from benchmarks.speed.atari_speed import HERE
@@ -34,6 +34,10 @@ from benchmarks.suites import Options, Section, Suite
 
 PEER = "benchmarks.peers.sb3_field_job"
 UNFINISHED = ROOT / "benchmarks" / "unfinished"
+LATE = (
+    "*Last quarter* is the mean of the evaluations in the last quarter of the steps, which depends "
+    "less than the last policy on when a run ends."
+)
 
 
 @dataclass(frozen=True)
@@ -204,8 +208,7 @@ class Field:
             verdict = self._verdict(records, run)
             if verdict is not None:
                 verdicts.append(verdict)
-            cells = [*seed_columns(returns(records, run.job), 1)]
-            cells += details(records, run.job, "env_steps")
+            cells = _cells(records, run.job)
             text = verdict.text if verdict is not None else ""
             if not records.of(run.job):
                 text = "not run"
@@ -217,18 +220,17 @@ class Field:
         for run in self.runs:
             if run.job in self.peers:
                 own = peer_of(run.job)
-                cells = [*seed_columns(returns(records, own), 1)]
-                cells += details(records, own, "env_steps")
+                cells = _cells(records, own)
                 text = "" if records.of(own) else "not run"
                 rows.append([run.task, _peer_title(run), *cells, "", text])
         tasks = {run.job: run.task for run in self.runs}
         for beside in self.besides:
-            cells = [*seed_columns(returns(records, beside.job), 1)]
-            cells += details(records, beside.job, "env_steps")
+            cells = _cells(records, beside.job)
             text = "" if records.of(beside.job) else "not run"
             rows.append([tasks[beside.run], beside.title, *cells, "", text])
-        header = ("task", "run", *SEED_HEADER, "best evaluation", "env steps", "seconds")
-        parts = [self.text]
+        measured = ("last quarter", "best evaluation", "env steps", "seconds")
+        header = ("task", "run", *SEED_HEADER, *measured)
+        parts = [f"{self.text} {LATE}"]
         parts += [self._figure(records, task, figures) for task in dict.fromkeys(tasks.values())]
         parts.append(table((*header, "published", "gate"), rows))
         asked = [[verdict.gate, verdict.text] for verdict in verdicts]
@@ -294,6 +296,20 @@ class Field:
         if rival.times != 1.0:
             return gates.times(name, returns(records, rival.job), theirs, rival.times)
         return gates.not_worse(name, returns(records, rival.job), theirs)
+
+
+def _cells(records: Records, job: str) -> list[str]:
+    """What is measured of a job's runs, for a row of the table."""
+    late = [_late(record.result["curve"]) for record in records.of(job)]
+    own = seed_columns(returns(records, job), 1)
+    return [*own, mean(late), *details(records, job, "env_steps")]
+
+
+def _late(curve: Mapping[str, Sequence[float]]) -> float:
+    """The mean of the evaluations in the last quarter of the steps."""
+    since = 0.75 * max(curve["env_steps"])
+    points = zip(curve["env_steps"], curve["return"], strict=True)
+    return fmean(y for x, y in points if x > since)
 
 
 def _quick_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
