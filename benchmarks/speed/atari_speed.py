@@ -76,7 +76,7 @@ def atari_speed_jobs(options: Options) -> list[Job]:
 
 def atari_speed_report(records: Records, _: Path) -> Section:
     verdicts: list[Verdict] = []
-    rows = []
+    rows, said = [], []
     for name, case in CASES.items():
         record = only(records, name)
         result = record.result if record else {}
@@ -91,6 +91,8 @@ def atari_speed_report(records: Records, _: Path) -> Section:
         ratio = ""
         if speed is not None and peer is not None:
             ratio = f"{speed / peer.result['frames_per_second']:.2f}"
+            if case.least is not None:
+                said.append(f"{case.title} {number(speed)} ({ratio})")
         cells = [number(result.get(key)) for key in ("num_envs", "frames_per_second", "updates")]
         rows.append((case.title, f"`{case.config}`", *cells, ratio, number(case.least), verdict))
     parts = [
@@ -113,7 +115,11 @@ def atari_speed_report(records: Records, _: Path) -> Section:
             "processes (0: in this process).",
             table(("processes", "frames/s"), speeds),
         ]
-    return Section("\n\n".join(parts), tuple(verdicts))
+    short = (
+        "Frames per second of training on Atari with a GPU and 16 cores, and in brackets in "
+        f"multiples of Stable-Baselines3's: {', '.join(said)}."
+    )
+    return Section("\n\n".join(parts), tuple(verdicts), short if said else "")
 
 
 SUITE = Suite(
