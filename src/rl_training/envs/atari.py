@@ -152,7 +152,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         self._screens = np.zeros((2, height, width, *channels), np.uint8)
         self._start_screen = self._read()
         self._rows = _AreaSums(height, screen_size)
-        self._columns = _AreaSums(width, screen_size)
+        self._columns = _AreaSums(width, screen_size, math.prod(channels))
         self._area = self._rows.weight * self._columns.weight
         self._wide = np.uint16 if 255 * self._area < 2**16 else np.uint32
         shape = (screen_size, screen_size, *channels)
@@ -225,11 +225,11 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
 
     def _small_frame(self) -> NDArray[Any]:
         screen = self._screens[0] if self._frame_skip == 1 else np.maximum(*self._screens)
-        short = self._rows(screen.astype(np.uint16), 0)
+        short = self._rows(screen.reshape(len(screen), -1).astype(np.uint16), 0)
         sums = self._columns(short.astype(self._wide, copy=False), 1)
         means = np.divide(sums, self._area, dtype=np.float32)
         frame: NDArray[Any] = np.rint(means, out=means).astype(np.uint8)
-        return frame
+        return frame.reshape(self.observation_space.shape)
 
 
 class LastFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
@@ -328,11 +328,12 @@ class _AreaSums:
     """Sums over `parts` equal segments of an axis of `length` pixels, exact in whole numbers.
 
     A pixel counts as many times as it has units in the segment, a unit being the largest length
-    of which pixels and segments are multiples: `weight` units in all. A matrix product would be as
-    short, but its library may start threads, which stall when processes share cores.
+    of which pixels and segments are multiples: `weight` units in all. The numbers of a pixel's
+    `channels` follow each other. A matrix product would be as short, but its library may start
+    threads, which stall when processes share cores.
     """
 
-    def __init__(self, length: int, parts: int) -> None:
+    def __init__(self, length: int, parts: int, channels: int = 1) -> None:
         repeats = math.gcd(length, parts)
         pixel, self.weight = parts // repeats, length // repeats
         begins = np.arange(parts) * self.weight
@@ -343,14 +344,15 @@ class _AreaSums:
         for place in range(int((last - first).max()) + 1):
             index = np.minimum(first + place, last)
             units = np.minimum(ends, (index + 1) * pixel) - np.maximum(begins, index * pixel)
-            self._pixels.append((index, np.where(first + place <= last, units, 0)))
+            units = np.where(first + place <= last, units, 0)
+            numbers = index[:, None] * channels + np.arange(channels)
+            self._pixels.append((numbers.ravel(), np.repeat(units, channels)))
 
     def __call__(self, values: NDArray[Any], axis: int) -> NDArray[Any]:
-        """(..., parts, ...) from (..., length, ...), of the same type."""
-        shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+        """Of the rows (axis 0) or columns (1) of a matrix; in its own type."""
         sums: NDArray[Any] = np.zeros((), values.dtype)
         for place, (index, units) in enumerate(self._pixels):
             pixels = values.take(index, axis)
-            pixels *= units.astype(values.dtype).reshape(shape)
+            pixels *= np.expand_dims(units.astype(values.dtype), 1 - axis)
             sums = np.add(sums, pixels, out=sums) if place else pixels
         return sums
