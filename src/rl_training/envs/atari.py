@@ -154,6 +154,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         self._rows = _AreaSums(height, screen_size)
         self._columns = _AreaSums(width, screen_size, math.prod(channels))
         self._area = self._rows.weight * self._columns.weight
+        # sums over rows alone fit into 16 bits, as screens have at most 250 of them
         self._wide = np.uint16 if 255 * self._area < 2**16 else np.uint32
         shape = (screen_size, screen_size, *channels)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
