@@ -301,6 +301,7 @@ def test_names_of_games(name: str) -> None:
         ({"game": "brekout"}, "env_kwargs.game.*did you mean 'breakout'"),
         ({"game": "pong", "frame_skip": 0}, "env_kwargs.frame_skip.*at least 1"),
         ({"game": "pong", "screen_size": 2}, "env_kwargs.screen_size"),
+        ({"game": "pong", "screen_siz": 64}, "env_kwargs.screen_siz: .*mean 'screen_size'"),
         ({"game": "pong", "protocol": "mnih2016"}, "protocol.*did you mean 'mnih2015'"),
         ({"game": "pong", "repeat_action_probability": 1.0}, "repeat_action_probability"),
     ],
@@ -310,9 +311,7 @@ def test_wrong_values_are_named(kwargs: dict[str, Any], words: str) -> None:
         make_env(ATARI_ID, kwargs)
 
 
-def test_unknown_and_missing_keys_are_named() -> None:
-    with pytest.raises(EnvironmentSetupError, match="foo"):
-        make_env(ATARI_ID, {"game": "pong", "foo": 1})
+def test_a_missing_key_is_named() -> None:
     with pytest.raises(EnvironmentSetupError, match="game"):
         make_env(ATARI_ID)
 

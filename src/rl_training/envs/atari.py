@@ -269,9 +269,12 @@ def make_atari(
     Its rules are those of `protocol`, one of `PROTOCOLS`, or `UNNAMED` without one; `changes`
     override them.
     """
-    unknown = set(changes) - set(UNNAMED)
-    if unknown:
-        raise TypeError(f"unexpected keyword {sorted(unknown)[0]!r}")
+    known_keys = ("game", "protocol", *UNNAMED)
+    for key in sorted(set(changes) - set(UNNAMED)):
+        raise ConfigError(
+            f"env_kwargs.{key}: unknown key{did_you_mean(key, known_keys)}; "
+            f"use {', '.join(known_keys)}"
+        )
     rules = {**UNNAMED, **(_protocol(protocol).kwargs if protocol is not None else {}), **changes}
     try:
         ale_py: Any = importlib.import_module("ale_py")
