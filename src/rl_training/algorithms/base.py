@@ -80,6 +80,9 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
     """Whether the data of a run must have rewards."""
     recurrent: bool = False
     """Whether the policy has a carry from step to step; knobs may decide."""
+    acts_by_tensors: ClassVar[bool] = False
+    """Whether the actions that its `act` draws depend on tensors alone, and no branch on their
+    values: on a GPU it is then captured in a graph. Of a subclass's own `act` it is said anew."""
     slow_to_compile: bool = False
     """Whether an update has so many operations that it is not compiled by default."""
     cycle: int = 1

@@ -51,6 +51,7 @@ class WorldModelAgent(Algorithm[P, SequenceBatch]):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"box", "discrete"})
     takes_masks: ClassVar[bool] = False
     observation_kinds: ClassVar[frozenset[str]] = frozenset({"vector", "image"})
+    acts_by_tensors: ClassVar[bool] = True
     recurrent = True
 
     def __init__(

@@ -43,7 +43,7 @@ class Acting(Playable):
             refuse_unknown_modules(self.config.to_dict(), self._source)
 
     def _acting(self, deterministic: bool, seed: int | None) -> ActingPolicy:
-        return ActingPolicy(self.algorithm, deterministic)
+        return ActingPolicy(self.algorithm, deterministic, repeats=True)
 
     def _own_task(self) -> tuple[str, Mapping[str, Any]]:
         self._check_modules()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -15,10 +14,11 @@ from torch.fx import GraphModule
 
 from rl_training.algorithms.functional import Metrics
 from rl_training.envs.global_random import untouched_randomness
-from rl_training.execution import LONGEST_CYCLE, in_phase, interrupted_by, is_tiled
+from rl_training.execution import LONGEST_CYCLE, in_phase, is_tiled
 from rl_training.experiment.errors import ConfigError
 from rl_training.runtime.agents import Learner, SingleLearner, VmapLearner
 from rl_training.runtime.compiling import COMPILER_OPTIONS
+from rl_training.runtime.graphs import WARM_UP, CaptureError, capture, no_host_sync
 from rl_training.runtime.products import FEWEST, refuse_untileable, tile_products
 from rl_training.runtime.recording import Compiled
 from rl_training.runtime.scripting import Scripted, ScriptedTogether, can_be_scripted
@@ -36,10 +36,6 @@ minute or two at the start and 23 of 51 milliseconds off an update of size 12m."
 RECORD_FROM_UPDATES = 2_000
 """Number of updates from which recording an update pays off on the CPU: it takes a second or two,
 and saves a third of the time of small networks, which is spent on bookkeeping."""
-
-WARM_UP = 3
-"""Warm-up updates before a capture, in which libraries initialise; they are undone."""
-
 
 MANY = 10
 """Updates captured in one graph if as many are due: between two graphs the device is idle for some
@@ -198,29 +194,24 @@ class Engine:
     def _capture(self, updates: int, phase: int) -> Recording | None:
         """Capture some updates. Weights and random state are unchanged afterwards, so that every
         update of a run, resumed or not, is the same work."""
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        random = generator.clone_state()
-        try:
-            with self._taken_back():
-                stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-                stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(stream):
-                    for i in range(max(WARM_UP, self._cycle)):
-                        self._update(phase + i, {})
-                    with no_host_sync():
-                        for i in range(self._cycle):
-                            self._update(phase + i, {})
-                torch.cuda.current_stream().wait_stream(stream)
+
+        def warm_up() -> None:
+            for i in range(max(WARM_UP, self._cycle)):
+                self._update(phase + i, {})
+            with no_host_sync():
+                for i in range(self._cycle):
+                    self._update(phase + i, {})
+
+        def work() -> Metrics:
             metrics: Metrics = {}
-            with self._taken_back(), captured() as pieces:
-                for i in range(updates):
-                    metrics = self._update(phase + i, metrics)
-        except RuntimeError as error:
-            torch.cuda.synchronize()
-            # An aborted capture would leave the generator in capture mode.
-            generator.graphsafe_set_state(random)
-            why = (str(error).strip().splitlines() or ["no reason given"])[0]
-            self.notes.append(f"the update cannot be captured, it runs eagerly ({why})")
+            for i in range(updates):
+                metrics = self._update(phase + i, metrics)
+            return metrics
+
+        try:
+            pieces, metrics = capture(warm_up, work, self._taken_back)
+        except CaptureError as error:
+            self.notes.append(f"the update cannot be captured, it runs eagerly ({error})")
             self.mode = "eager"
             return None
         self._graphs[updates, phase] = Recording(pieces, metrics)
@@ -242,62 +233,6 @@ class Engine:
 
 def _nothing() -> None:
     """Compiled only to initialise the compiler."""
-
-
-@contextmanager
-def captured() -> Iterator[list[Callable[[], None]]]:
-    """Capture what is done inside in CUDA graphs; gives what replays them, complete on exit.
-
-    One graph, or as many as `between_graphs` divides the work into. They share one memory: the
-    tensors of one are still there in the next, because they are always replayed in this order.
-    """
-    pieces: list[Callable[[], None]] = []
-    pool = torch.cuda.graph_pool_handle()
-
-    def begin() -> torch.cuda.graph:
-        graph = torch.cuda.CUDAGraph()
-        pieces.append(graph.replay)
-        capture = torch.cuda.graph(graph, pool=pool)
-        capture.__enter__()
-        return capture
-
-    capture = begin()
-
-    def interruption(work: Callable[[], None]) -> None:
-        nonlocal capture
-        capture.__exit__(None, None, None)
-        pieces.append(work)
-        capture = begin()
-
-    try:
-        with interrupted_by(interruption):
-            yield pieces
-    except BaseException as error:
-        with suppress(RuntimeError):  # must not hide the first error
-            capture.__exit__(type(error), error, None)
-        raise
-    capture.__exit__(None, None, None)
-
-
-@contextmanager
-def no_host_sync() -> Iterator[None]:
-    """Raise an error if the host waits for the device, which cannot be captured; between graphs
-    it may."""
-    before = torch.cuda.get_sync_debug_mode()
-
-    def unwatched(work: Callable[[], None]) -> None:
-        torch.cuda.set_sync_debug_mode(before)
-        work()
-        torch.cuda.set_sync_debug_mode("error")
-
-    with warnings.catch_warnings():  # that this mode of PyTorch is a prototype
-        warnings.simplefilter("ignore", UserWarning)
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        with interrupted_by(unwatched):
-            yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def choose_mode(

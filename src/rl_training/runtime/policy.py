@@ -14,8 +14,12 @@ from rl_training.envs.contract import FEW, all_finite
 from rl_training.execution import without_gradients
 from rl_training.experiment.errors import ConfigError, TrainingDivergedError
 from rl_training.models import Carry
+from rl_training.runtime.acting import RepeatedActing
 
 Array = np.ndarray[Any, Any]
+
+PATIENCE = 50
+"""Calls of an evaluation before it acts in a graph; capturing one takes as long as a dozen."""
 
 
 class ActingPolicy:
@@ -27,10 +31,16 @@ class ActingPolicy:
     `Spaces.to_env` alone, so an algorithm that overrides `act` is honoured everywhere.
     """
 
-    def __init__(self, algorithm: Algorithm, deterministic: bool = True) -> None:
+    def __init__(
+        self, algorithm: Algorithm, deterministic: bool = True, repeats: bool = False
+    ) -> None:
+        """`repeats` says that one thread makes many calls, as an evaluation does."""
         if not deterministic:
             refuse_sampling(algorithm)
         self.algorithm, self.explore = algorithm, not deterministic
+        self._repeated = None
+        if repeats:
+            self._repeated = RepeatedActing(algorithm, explore=self.explore, patience=PATIENCE)
         # found when an agent is built, so that a run leaves nothing behind on the algorithm
         self.policy, *_ = algorithm.acting_parts
         self.device = algorithm.update_count.device
@@ -47,8 +57,12 @@ class ActingPolicy:
 
     @without_gradients
     def __call__(self, obs: Array, carry: Carry | None = None) -> tuple[Array, Carry]:
-        tensor = torch.from_numpy(np.ascontiguousarray(obs, self.obs_dtype)).to(self.device)
-        action, carry = self.algorithm.act(tensor, explore=self.explore, carry=carry)
+        tensor = torch.from_numpy(np.ascontiguousarray(obs, self.obs_dtype))
+        if self._repeated is not None:
+            action, carry = self._repeated(tensor, carry)
+        else:
+            seen = tensor.to(self.device)
+            action, carry = self.algorithm.act(seen, explore=self.explore, carry=carry)
         return env_actions(self.algorithm, action.cpu().numpy()), carry
 
     def one(self, observation: Array) -> Array | None:

@@ -111,7 +111,9 @@ class Selection:
         """Run episodes of a policy; aborted if the run should end."""
         assert self.evaluator is not None
         with untouched_randomness(), self._pause:
-            return self.evaluator.run(ActingPolicy(algorithm), self.config.eval_episodes)
+            return self.evaluator.run(
+                ActingPolicy(algorithm, repeats=True), self.config.eval_episodes
+            )
 
     def take(self, found: Evaluation, tick: int) -> bool:
         """Record the evaluation at `tick`; returns whether it is the best so far."""

@@ -18,6 +18,7 @@ from rl_training.algorithms.functional import Metrics
 from rl_training.algorithms.roles import ReplayKnobs
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError
+from rl_training.runtime.acting import RepeatedActing
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.controls import crossed, last_crossing, owed_updates
 from rl_training.runtime.engine import Engine
@@ -312,7 +313,8 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
                 "not beside it; set it to false"
             )
         experience = Experience(config, algorithm, link.pause)
-        actor = StreamActor(algorithm, experience, memory.stream, starts)
+        acting = RepeatedActing(algorithm, explore=True, note=link.notes.append)
+        actor = StreamActor(acting, experience, memory.stream, starts)
         collecting = HostCollecting(algorithm, memory, actor, experience)
     else:
         collecting = collecting_for(config, algorithm, memory, engine, starts)

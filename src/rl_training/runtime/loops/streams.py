@@ -23,6 +23,7 @@ from rl_training.experiment.state import Stored
 from rl_training.models.carry import Carry, num_rows, reset_rows
 from rl_training.replay.batch import Batch
 from rl_training.replay.sequences import SequenceReplay, StatePart, StreamStep, transitions_of
+from rl_training.runtime.acting import RepeatedActing
 from rl_training.runtime.loops import Component
 from rl_training.runtime.loops.online import Experience, random_actions
 from rl_training.runtime.profile import Part
@@ -33,17 +34,16 @@ class StreamActor:
     during which the carry is kept as well."""
 
     def __init__(
-        self, algorithm: Algorithm, experience: Experience, stream: Stream, random_steps: int = 0
+        self, acting: RepeatedActing, experience: Experience, stream: Stream, random_steps: int = 0
     ) -> None:
-        self.algorithm, self.experience, self.stream = algorithm, experience, stream
+        self.acting, self.experience, self.stream = acting, experience, stream
         self.random_steps = random_steps
 
     def actions(self) -> NDArray[Any]:
-        obs = torch.from_numpy(self.experience.obs).to(self.algorithm.update_count.device)
-        acted = self.algorithm.act(obs, explore=True, carry=self.stream.carry)
+        acted = self.acting(torch.from_numpy(self.experience.obs), self.stream.carry)
         self.stream.acted(acted.carry)
         if self.experience.progress.env_steps < self.random_steps:
-            return random_actions(self.algorithm.spaces, self.experience)
+            return random_actions(self.acting.algorithm.spaces, self.experience)
         return acted.action.cpu().numpy()
 
 

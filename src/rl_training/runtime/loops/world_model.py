@@ -16,6 +16,7 @@ from rl_training.algorithms.roles import SequenceKnobs, SequenceLearner
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.seeding import derive_seed
 from rl_training.replay.sequences import Context, SequenceBatch, latent_parts
+from rl_training.runtime.acting import RepeatedActing
 from rl_training.runtime.agents import SingleLearner
 from rl_training.runtime.controls import Progress, crossed
 from rl_training.runtime.engine import Engine
@@ -88,7 +89,8 @@ def build(config: TrainConfig, algorithm: Algorithm, _: object) -> OffPolicyLoop
     learner = SingleLearner(algorithm, lambda _: memory.draw(), memory.learned, memory.touched)
     engine = Engine(learner, config.engine, schedule.in_total(total), link)
     experience = Experience(config, algorithm, link.pause)
-    actor = StreamActor(algorithm, experience, memory.stream)
+    acting = RepeatedActing(algorithm, explore=True, note=link.notes.append)
+    actor = StreamActor(acting, experience, memory.stream)
     collecting = HostCollecting(algorithm, memory, actor, experience)
     shown = ShownPredictions(config, memory, experience.progress, total)
     return OffPolicyLoop(
