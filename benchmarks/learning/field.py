@@ -165,8 +165,6 @@ class Field:
         """The same run of Stable-Baselines3, in one piece."""
         own = job.spec["config"]
         keys = ["algo", "env_id", "env_kwargs", "total_timesteps", "eval_interval"]
-        if "game" in own.get("env_kwargs", {}):
-            keys += ["num_envs", "algo_kwargs"]
         config = {key: own[key] for key in keys if key in own}
         starts = peer_inputs(options, job.spec["config"]["eval_episodes"])
         starts["reset_seeds"] = starts["reset_seeds"][: self.episodes]

@@ -1,7 +1,6 @@
-"""Train Stable-Baselines3's DQN or PPO for a long run of ours, and evaluate it as ours is.
+"""Train Stable-Baselines3's PPO for a long run of ours, and evaluate it as ours is.
 
-In one piece: the library does not resume exactly. Games are this package's, with the sizes of our
-configuration; locomotion has the library's own defaults and its normalisation.
+In one piece: the library does not resume exactly. It has its own defaults and its normalisation.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.peers.episodes import Array, Evaluations
 from benchmarks.peers.sb3_job import Evaluating
 from benchmarks.process import Request, answer_job
-from benchmarks.speed.atari_speed_job import sb3_model
 
 if TYPE_CHECKING:
     from rl_training import TrainConfig
@@ -20,14 +18,12 @@ if TYPE_CHECKING:
 
 def work(request: Request) -> dict[str, Any]:
     from rl_training import TrainConfig
-    from rl_training.envs.atari import ATARI_ID
 
     config = TrainConfig(**request.spec["config"], seed=request.seed)
-    game = config.env_id == ATARI_ID
-    model = sb3_model(config, request.seed) if game else locomotion(config, request.seed)
+    model = locomotion(config, request.seed)
 
     def act(observations: Any) -> Array:
-        seen = observations if game else model.get_env().normalize_obs(observations)
+        seen = model.get_env().normalize_obs(observations)
         actions: Array = model.predict(seen, deterministic=True)[0]
         return actions
 
@@ -56,4 +52,4 @@ def locomotion(config: TrainConfig, seed: int) -> Any:
 
 
 if __name__ == "__main__":
-    answer_job(work, ("rl-training", "stable-baselines3", "torch", "numpy", "gymnasium", "ale-py"))
+    answer_job(work, ("rl-training", "stable-baselines3", "torch", "numpy", "gymnasium"))
