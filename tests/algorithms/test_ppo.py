@@ -8,6 +8,7 @@ import torch
 
 from rl_training.algorithms.ppo import ppo_loss
 from rl_training.envs.make import env_spaces
+from rl_training.experiment.errors import ConfigError
 from rl_training.models import ObservationNormalizer, RewardScale
 from rl_training.replay.rollout import RolloutBatch, generalized_advantages
 from rl_training.runtime.build import build_algorithm
@@ -138,18 +139,24 @@ def test_first_update_sees_ratio_one():
 
 @each("spaces", [BOX, DISCRETE], ids=["box", "discrete"])
 @each("normalize", [True, False])
-def test_update_equals_the_papers_steps(spaces, normalize):
+@each("shared", [False, True])
+def test_update_equals_the_papers_steps(spaces, normalize, shared):
     """Five steps on one minibatch, by torch's distributions, norms and Adam."""
     knobs = {"lr": 1e-2, "clip": 0.1, "value_clip": 0.2, "value_coef": 0.25, "entropy_coef": 0.1}
     learner = make_learner(
-        "ppo", spaces, grad_clip=0.02, normalize_advantages=normalize, **knobs
+        "ppo",
+        spaces,
+        grad_clip=0.02,
+        normalize_advantages=normalize,
+        shared_layers=shared,
+        **knobs,
     ).double()
     batch = rollout(learner, dtype=torch.float64)
     actor, critic = copy.deepcopy(learner.actor), copy.deepcopy(learner.value)
-    steps = [
-        (actor, torch.optim.Adam(actor.parameters(), lr=1e-2)),
-        (critic, torch.optim.Adam(critic.parameters(), lr=0.5e-2)),  # half of 0.5, half the rate
-    ]
+    groups = [(actor.parameters(), 1e-2), (critic.parameters(), 0.5e-2)]  # half of 0.5, half of lr
+    if shared:
+        groups = [([*actor.parameters(), *critic.parameters()], 1e-2)]
+    steps = [torch.optim.Adam(parameters, lr=lr) for parameters, lr in groups]
     advantage = f64(3.0 * batch.advantage + 2.0)
     batch = batch._replace(advantage=torch.from_numpy(advantage))
     if normalize:
@@ -165,15 +172,20 @@ def test_update_equals_the_papers_steps(spaces, normalize):
             log_prob, entropy = policy.log_prob(batch.action).sum(-1), policy.entropy().sum(-1)
         ratio = (log_prob - batch.log_prob).exp()
         surrogate = torch.minimum(ratio * weight, ratio.clamp(0.9, 1.1) * weight)
-        value = critic.net(batch.obs).squeeze(-1)
+        seen = batch.obs
+        for layer in actor.net.layers[:-1] if shared else critic.net.layers[:-1]:
+            seen = torch.relu(seen @ layer.weight.T + layer.bias)
+        last = critic.net.layers[-1]
+        value = (seen @ last.weight.T + last.bias).squeeze(-1)
         near = batch.value + (value - batch.value).clamp(-0.2, 0.2)
         error = torch.maximum((value - batch.returns) ** 2, (near - batch.returns) ** 2)
         loss = -surrogate.mean() + 0.25 * 0.5 * error.mean() - 0.1 * entropy.mean()
-        for _, optimizer in steps:
+        for optimizer in steps:
             optimizer.zero_grad()
         loss.backward()
-        for network, optimizer in steps:
-            assert torch.nn.utils.clip_grad_norm_(network.parameters(), 0.02) > 0.02
+        for optimizer in steps:
+            (group,) = optimizer.param_groups
+            assert torch.nn.utils.clip_grad_norm_(group["params"], 0.02) > 0.02
             optimizer.step()
         metrics = learner.step(batch)
         assert f64(metrics["policy_loss"]) == pytest.approx(-f64(surrogate).mean(), rel=1e-6)
@@ -181,6 +193,42 @@ def test_update_equals_the_papers_steps(spaces, normalize):
     assert float(metrics["clip_fraction"]) > 0.1
     torch.testing.assert_close(weights_of(learner.actor), weights_of(actor), rtol=0, atol=1e-7)
     torch.testing.assert_close(weights_of(learner.value), weights_of(critic), rtol=0, atol=1e-7)
+
+
+def test_a_shared_network_has_one_layer_more_for_the_value():
+    learner = make_learner("ppo", hidden_sizes=[8, 6], shared_layers=True)
+    assert [list(x.shape) for x in learner.value.parameters()] == [[1, 6], [1]]
+    assert list(learner.optimizers) == ["policy"]
+    obs = torch.randn(5, learner.spaces.obs_dim)
+    before = learner.value(obs)
+    with torch.no_grad():  # the policy's own last layer is none of the value's
+        learner.actor.net.layers[-1].weight.add_(1.0)
+    torch.testing.assert_close(learner.value(obs), before)
+    with torch.no_grad():
+        learner.actor.net.layers[0].weight.add_(1.0)
+    assert not torch.allclose(learner.value(obs), before)
+    moved = copy.deepcopy(learner)  # its value looks at its own policy
+    torch.testing.assert_close(moved.value(obs), learner.value(obs))
+    with torch.no_grad():
+        learner.actor.net.layers[0].weight.zero_()
+    assert not torch.allclose(moved.value(obs), learner.value(obs))
+
+
+@each(
+    ("knobs", "reason"),
+    [
+        ({"memory": "gru"}, "with memory policy and value have layers of their own"),
+        ({"critic_hidden_sizes": [9]}, "critic_hidden_sizes: .* no hidden layers of its own"),
+        ({"layer_norm": True}, "layer_norm: .* no hidden layers of its own"),
+        (
+            {"networks": "tests.contract.own_networks:all_of_them"},
+            "of your own .* no layers to share",
+        ),
+    ],
+)
+def test_layers_that_cannot_be_shared_are_refused(knobs, reason):
+    with pytest.raises(ConfigError, match=reason):
+        make_learner("ppo", shared_layers=True, **knobs)
 
 
 def test_better_actions_become_likelier():

@@ -6,7 +6,8 @@ Kept: the clipped surrogate, generalised advantages, several epochs of minibatch
 each rollout. From the authors' code: orthogonal initialisation (gain 0.01 for the
 policy's last layer, 1 for the value's), advantage normalisation per minibatch, optional
 clipped value loss, gradient clipping, running observation and reward normalisation as
-options. Policy and value have separate networks and gradient norms. A time limit bootstraps
+options. Policy and value have separate networks and gradient norms, unless they are to share
+layers, as the authors' do on images. A time limit bootstraps
 with the value of the true final state. With `memory` a GRU or LSTM of each remembers earlier
 observations; minibatches are then sequences that start from what was carried when acting.
 """
@@ -38,16 +39,19 @@ from rl_training.experiment.config import (
     Positive,
     Schedule,
 )
+from rl_training.experiment.errors import ConfigError
 from rl_training.experiment.ranges import Choices, Linear, Log
 from rl_training.experiment.renames import Renamed
 from rl_training.models import (
     MLP,
     ChoicePolicy,
     GaussianPolicy,
+    LastHidden,
     Policy,
     RecurrentMemory,
     RolloutCarry,
     RolloutMemory,
+    ValueNetwork,
     orthogonal_init_,
 )
 from rl_training.replay.rollout import RolloutBatch
@@ -60,8 +64,10 @@ class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     """Steps per minibatch; must divide rollout_length times the number of environments."""
     hidden_sizes: Widths = (64, 64)
     """Widths of the hidden layers of policy and value network."""
+    shared_layers: bool = False
+    """Let policy and value share all layers but the last, and one optimiser; usual for images."""
     grad_clip: GradClip = 0.5
-    """Maximum gradient norm per network."""
+    """Maximum gradient norm per network, or of both where they share layers."""
     rollout_length: Annotated[Count, Choices((256, 512, 1024, 2048), by_default=False)] = 2048
     """Steps per environment between two rounds of updates."""
     epochs: Annotated[Count, Choices((4, 10, 20), by_default=False)] = 10
@@ -75,7 +81,7 @@ class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     value_clip: Positive | None = None
     """Clip range of the value around the rollout's value; off by default."""
     value_coef: Annotated[Positive, Log(0.1, 2.0)] = 0.5
-    """Weight of the value loss, and factor of the value network's learning rate."""
+    """Weight of the value loss, and factor of a separate value network's learning rate."""
     entropy_coef: Annotated[NonNegative, Choices((0.0, 1e-3, 3e-3, 0.01, 0.03))] = 0.0
     """Weight of the entropy bonus."""
     entropy_schedule: Schedule = Schedule()
@@ -93,7 +99,7 @@ class PPOParams(DiscountedParams, ActorCriticParams, MemoryParams):
     initial_std: Annotated[Positive, Log(0.1, 1.0, by_default=False)] = 1.0
     """Standard deviation of Box actions at the start; the action range is 2 wide."""
     lr: LearningRate = 3e-4
-    """Learning rate of the policy; value_coef scales that of the value network."""
+    """Learning rate of the policy; value_coef scales that of a separate value network."""
     adam_eps: Positive = 1e-8
     """Epsilon of Adam; larger values slow down weights with small gradients."""
 
@@ -182,12 +188,16 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
             self.actor = GaussianPolicy(*shape, params.squash_mean, params.initial_std)
         else:
             self.actor = cast(ChoicePolicy, self.make_policy(observed=seen))
-        self.value = self.make_value(None if self.memories is None else self.memories.for_value)
+        if params.shared_layers:
+            self.value = self._value_on_policy()
+        else:
+            self.value = self.make_value(None if self.memories is None else self.memories.for_value)
         orthogonal_init_(self)
         for net, gain in ((self.actor.net, 0.01), (self.value.net, 1.0)):
             if isinstance(net, MLP):  # the user's own are left as they are
                 nn.init.orthogonal_(cast(nn.Linear, net.layers[-1]).weight, gain)
-                if spaces.has_mask:  # at first, which actions are allowed is noise beside the rest
+                if spaces.has_mask and len(net.layers) > 1:
+                    # at first, which actions are allowed is noise beside the rest
                     nn.init.zeros_(cast(nn.Linear, net.layers[0]).weight[:, -spaces.action_dim :])
         self.register_buffer("clip", torch.tensor(params.clip), persistent=False)
         self.register_buffer("entropy_coef", torch.tensor(params.entropy_coef), persistent=False)
@@ -195,10 +205,34 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
         if self.memories is not None:
             policy += self.memories.policy.parameters()
             value += self.memories.value.parameters()
+        if params.shared_layers:
+            self.add_optimizer("policy", policy + value, params.lr, eps=params.adam_eps)
+            return
         self.add_optimizer("policy", policy, params.lr, eps=params.adam_eps)
         # Adam cancels a factor on the loss of a separate network, so it scales the learning rate
         rate = params.lr * params.value_coef / 0.5
         self.add_optimizer("value", value, rate, eps=params.adam_eps)
+
+    def _value_on_policy(self) -> ValueNetwork:
+        """One linear layer on the policy's last hidden one."""
+        if self.memories is not None:
+            raise ConfigError(
+                "algo_kwargs.shared_layers: with memory policy and value have layers of their own; "
+                "set it to false, or set algo_kwargs.memory=none"
+            )
+        for name in ("critic_hidden_sizes", "layer_norm"):
+            if getattr(self.params, name):
+                raise ConfigError(
+                    f"algo_kwargs.{name}: with shared_layers the value has no hidden layers of its "
+                    "own; remove this key, or set algo_kwargs.shared_layers=false"
+                )
+        net = self.actor.net
+        if not isinstance(net, MLP):
+            raise ConfigError(
+                "algo_kwargs.shared_layers: a policy of your own (algo_kwargs.networks) has no "
+                "layers to share; set it to false, or return None for the policy"
+            )
+        return ValueNetwork(LastHidden(net), self.layers("value").with_sizes(()))
 
     @property
     def policy(self) -> Policy:
@@ -272,4 +306,4 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
                 entropy_coef=bonus,
             )
 
-        return self.minimize(loss, "policy", "value")
+        return self.minimize(loss, *self.optimizers)

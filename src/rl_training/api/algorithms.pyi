@@ -1989,7 +1989,7 @@ class PPO(ManagedAlgorithm):
         hidden_sizes = (64, 64)
             Widths of the hidden layers of policy and value network.
         grad_clip = 0.5
-            Maximum gradient norm per network.
+            Maximum gradient norm per network, or of both where they share layers.
         activation = 'relu'
             Function after every hidden layer.
         layer_norm = False
@@ -2000,6 +2000,8 @@ class PPO(ManagedAlgorithm):
             Widths of the hidden layers of critics and value networks; hidden_sizes by default.
         gamma = 0.99
             Discount per step; 1 only for tasks that end, because returns without an end grow forever.
+        shared_layers = False
+            Let policy and value share all layers but the last, and one optimiser; usual for images.
         rollout_length = 2048
             Steps per environment between two rounds of updates.
         epochs = 10
@@ -2013,7 +2015,7 @@ class PPO(ManagedAlgorithm):
         value_clip = None
             Clip range of the value around the rollout's value; off by default.
         value_coef = 0.5
-            Weight of the value loss, and factor of the value network's learning rate.
+            Weight of the value loss, and factor of a separate value network's learning rate.
         entropy_coef = 0.0
             Weight of the entropy bonus.
         entropy_schedule = Schedule()
@@ -2031,7 +2033,7 @@ class PPO(ManagedAlgorithm):
         initial_std = 1.0
             Standard deviation of Box actions at the start; the action range is 2 wide.
         lr = 0.0003
-            Learning rate of the policy; value_coef scales that of the value network.
+            Learning rate of the policy; value_coef scales that of a separate value network.
         adam_eps = 1e-08
             Epsilon of Adam; larger values slow down weights with small gradients.
     """
@@ -2055,6 +2057,7 @@ class PPO(ManagedAlgorithm):
         policy_hidden_sizes: Sequence[int] | None = None,
         critic_hidden_sizes: Sequence[int] | None = None,
         gamma: float = 0.99,
+        shared_layers: bool = False,
         rollout_length: int = 2048,
         epochs: int = 10,
         gae_lambda: float = 0.95,

@@ -29,7 +29,7 @@ from rl_training.models.choices import CategoricalPolicy, ChoicePolicy, MultiCat
 from rl_training.models.crossq import absorb_statistics, batch_statistics
 from rl_training.models.discriminator import MLPGAILDiscriminator
 from rl_training.models.dynamics import Imagined, MLPMOPOEnsembleModel, Prediction
-from rl_training.models.encoders import Encoder, ImageEncoder, Observed
+from rl_training.models.encoders import Encoder, ImageEncoder, LastHidden, Observed
 from rl_training.models.mlp import (
     MLP,
     Activation,
@@ -90,6 +90,7 @@ __all__ = [
     "GaussianPolicy",
     "ImageEncoder",
     "Imagined",
+    "LastHidden",
     "MLPFQFNetwork",
     "MLPGAILDiscriminator",
     "MLPIQLModel",

@@ -156,6 +156,21 @@ class EncodedMLP(MLP):
     def forward(self, obs: Tensor) -> Tensor:
         return super().forward(self.encoder(obs))
 
+    def hidden(self, obs: Tensor) -> Tensor:
+        return super().hidden(self.encoder(obs))
+
+
+class LastHidden(Encoder):
+    """The last hidden layer of another network, which stays the owner of its parameters."""
+
+    def __init__(self, net: MLP) -> None:
+        super().__init__()
+        self.out_dim = net.layers[-1].in_features  # type: ignore[assignment]
+        self._nets = (net,)  # in a tuple it is no submodule
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self._nets[0].hidden(obs)
+
 
 Observed = int | Encoder
 """What a network looks at: vectors of a length, or what an encoder of its own makes of them."""

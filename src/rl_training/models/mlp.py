@@ -120,6 +120,13 @@ class MLP(nn.Module):
             x = F.linear(activated(x, self.activation), own["weight"], own["bias"])
         return x
 
+    def hidden(self, x: Tensor) -> Tensor:
+        """What the last layer takes."""
+        for i, own in enumerate(self.tables[:-1]):
+            x = F.linear(x, own["weight"], own["bias"])
+            x = activated(self.norms[i](x) if self.is_normed else x, self.activation)
+        return x
+
 
 class EnsembleMLP(nn.Module):
     """`num_members` MLPs of one shape, computed with one batched product per layer.
