@@ -161,7 +161,7 @@ class ResultStore:
                 own.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, own)
                 taken += 1
-        self.sources.write({**other.sources.read(), **self.sources.read()})
+        self.sources.take_over(other.sources)
         return taken
 
     def _path(self, job: Job) -> Path:

@@ -12,7 +12,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,18 @@ class SourceBook:
         with self._lock:
             self.write({sources.digest: sources, **self.read()})
         return sources.digest
+
+    def take_over(self, other: SourceBook) -> None:
+        """Keep the states of another machine's results, too; of one without git the commit is
+        known where its modules are those of the package here."""
+        here = commit(self.package)
+        states = {
+            key: replace(state, commit=here)
+            if state.commit is None and not state.changed(self.package)
+            else state
+            for key, state in other.read().items()
+        }
+        self.write({**states, **self.read()})
 
     def write(self, states: Mapping[str, Sources]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

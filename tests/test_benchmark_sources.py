@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.jobs import Records, ResultStore
@@ -55,6 +56,13 @@ def test_a_state_names_what_changed_since(tmp_path: Path) -> None:
     (state,) = book.read().values()
     assert re.fullmatch("[0-9a-f]{10}", state.commit or "")
     assert (state.digest, state.changed(package)) == (code, [])
+
+    # a machine without git noted the same modules, and one that has changed since
+    elsewhere, here = (SourceBook(tmp_path / name, package) for name in ("elsewhere", "here"))
+    other = Sources(None, {**state.modules, "rl_training.used": "another"})
+    elsewhere.write({code: replace(state, commit=None), other.digest: other})
+    here.take_over(elsewhere)
+    assert here.read() == {code: state, other.digest: other}
 
     (package / "used.py").write_text(CODE.replace("3", "4"))
     (package / "foreign.py").write_text("")

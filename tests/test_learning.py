@@ -151,6 +151,30 @@ def test_dqn_catches_what_it_sees(lr: float, learns: bool, options: dict[str, ob
     assert score >= 0.8 if learns else score <= 0.0
 
 
+@pytest.mark.parametrize(("lr", "learns"), [(1e-3, True), (1e-12, False)])
+def test_ppo_catches_with_layers_that_policy_and_value_share(
+    lr: float, learns: bool, options: dict[str, object]
+) -> None:
+    agent = PPO(
+        CATCH_ID,
+        total_timesteps=24_576 if learns else 1_024,
+        num_envs=8,
+        rollout_length=64,
+        batch_size=128,
+        epochs=4,
+        hidden_sizes=[64],
+        shared_layers=True,
+        entropy_coef=0.01,
+        lr=lr,
+        threads=1,
+        eval_interval=1_024,
+        eval_episodes=30,
+        **options,
+    )
+    score = score_of(agent, 50, until=1.0)
+    assert score >= 0.8 if learns else score <= 0.0
+
+
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_dreamer_catches_in_a_world_it_has_learned(
     shuffled: bool, options: dict[str, object], monkeypatch: pytest.MonkeyPatch

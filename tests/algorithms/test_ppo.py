@@ -207,6 +207,9 @@ def test_a_shared_network_has_one_layer_more_for_the_value():
     with torch.no_grad():
         learner.actor.net.layers[0].weight.add_(1.0)
     assert not torch.allclose(learner.value(obs), before)
+    with learner.actor.net.hidden_once(obs):  # the same, and of other inputs as well
+        torch.testing.assert_close(learner.value(obs), learner.value(obs.clone()))
+        torch.testing.assert_close(learner.actor.net(obs), learner.actor.net(obs.clone()))
     moved = copy.deepcopy(learner)  # its value looks at its own policy
     torch.testing.assert_close(moved.value(obs), learner.value(obs))
     with torch.no_grad():

@@ -16,7 +16,7 @@ from rl_training.envs.atari import (
 )
 from rl_training.envs.collector import Collector
 from rl_training.envs.make import env_spaces, make_env
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, MissingExtraError
+from rl_training.experiment.errors import ConfigError, MissingExtraError
 
 from ..each import each
 
@@ -298,6 +298,7 @@ def test_names_of_games(name: str) -> None:
 @each(
     ("kwargs", "words"),
     [
+        ({}, "env_kwargs.game: .* needs the name of a game"),
         ({"game": "brekout"}, "env_kwargs.game.*did you mean 'breakout'"),
         ({"game": "pong", "frame_skip": 0}, "env_kwargs.frame_skip.*at least 1"),
         ({"game": "pong", "screen_size": 2}, "env_kwargs.screen_size"),
@@ -309,11 +310,6 @@ def test_names_of_games(name: str) -> None:
 def test_wrong_values_are_named(kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_env(ATARI_ID, kwargs)
-
-
-def test_a_missing_key_is_named() -> None:
-    with pytest.raises(EnvironmentSetupError, match="game"):
-        make_env(ATARI_ID)
 
 
 def test_without_the_emulator_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

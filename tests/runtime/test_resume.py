@@ -18,6 +18,7 @@ import torch
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.algorithms.loops import loop_family
+from rl_training.envs.toys.catch import CATCH_ID
 from rl_training.experiment.checkpoint import read_checkpoint
 from rl_training.experiment.registry import algorithm_class
 from rl_training.runtime.callbacks import StepEvent
@@ -148,6 +149,18 @@ def test_a_memory_is_resumed_exactly(algo: str, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run(config_for(algo, whole, **changes))
     run(config_for(algo, killed, **changes), die_at=45 if algo == "dqn" else 30)
+    run_dir = only_run(killed)
+    run(resume=run_dir)
+    assert_same_state(final_state(only_run(whole)), final_state(run_dir))
+    assert curve(only_run(whole)) == curve(run_dir)
+
+
+def test_layers_that_policy_and_value_share_are_resumed_exactly(tmp_path: Path) -> None:
+    knobs = {"hidden_sizes": [8], "shared_layers": True, "rollout_length": 8, "batch_size": 8}
+    changes = {"env_id": CATCH_ID, "algo_kwargs": knobs}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run(config_for("ppo", whole, **changes))
+    run(config_for("ppo", killed, **changes), die_at=30)
     run_dir = only_run(killed)
     run(resume=run_dir)
     assert_same_state(final_state(only_run(whole)), final_state(run_dir))

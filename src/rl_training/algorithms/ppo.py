@@ -14,6 +14,7 @@ observations; minibatches are then sequences that start from what was carried wh
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -270,7 +271,15 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
 
         Box actions may lie outside [-1, 1]; they are clipped for the environment.
         """
-        return *self.actor.draw(obs), self.value(obs)
+        with self._hidden_once(obs):
+            return *self.actor.draw(obs), self.value(obs)
+
+    def _hidden_once(self, seen: Tensor) -> AbstractContextManager[None]:
+        """While active, layers that policy and value share are computed once."""
+        net = self.actor.net
+        if self.params.shared_layers and isinstance(net, MLP):
+            return net.hidden_once(seen)
+        return nullcontext()
 
     def follow_schedules(self, step: int, horizon: int) -> None:
         """Set clip range and entropy weight after `step` environment steps; schedules last
@@ -288,7 +297,9 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
 
         def loss() -> Loss:
             seen = self._seen(batch)
-            log_prob, entropy = self.actor.log_prob_and_entropy(seen, steps.action)
+            with self._hidden_once(seen):
+                log_prob, entropy = self.actor.log_prob_and_entropy(seen, steps.action)
+                value = self.value(seen)
             bonus: Tensor | float = self.entropy_coef
             if not p.entropy_coef:  # a metric alone
                 entropy, bonus = entropy.detach(), 0.0
@@ -297,7 +308,7 @@ class PPOAlgorithm(Algorithm[PPOParams, RolloutBatch]):
                 steps.log_prob,
                 advantage,
                 entropy,
-                self.value(seen),
+                value,
                 steps.value,
                 steps.returns,
                 clip=self.clip,

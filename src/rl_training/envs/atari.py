@@ -262,7 +262,10 @@ class LastFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
 
 
 def make_atari(
-    game: str, protocol: str | None = None, render_mode: str | None = None, **changes: Any
+    game: str | None = None,
+    protocol: str | None = None,
+    render_mode: str | None = None,
+    **changes: Any,
 ) -> gym.Env[Any, Any]:
     """Make a game by its name, such as "breakout" or "SpaceInvaders", wrapped in `AtariFrames`.
 
@@ -274,6 +277,11 @@ def make_atari(
         raise ConfigError(
             f"env_kwargs.{key}: unknown key{did_you_mean(key, known_keys)}; "
             f"use {', '.join(known_keys)}"
+        )
+    if game is None:
+        raise ConfigError(
+            f"env_kwargs.game: '{ATARI_ID}' needs the name of a game; set it, such as breakout or "
+            "space_invaders"
         )
     rules = {**UNNAMED, **(_protocol(protocol).kwargs if protocol is not None else {}), **changes}
     try:

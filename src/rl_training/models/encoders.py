@@ -154,10 +154,10 @@ class EncodedMLP(MLP):
         self.encoder = encoder
 
     def forward(self, obs: Tensor) -> Tensor:
-        return super().forward(self.encoder(obs))
+        return super().forward(obs if self._known is not None else self.encoder(obs))
 
-    def hidden(self, obs: Tensor) -> Tensor:
-        return super().hidden(self.encoder(obs))
+    def _hidden(self, obs: Tensor) -> Tensor:
+        return super()._hidden(self.encoder(obs))
 
 
 class LastHidden(Encoder):

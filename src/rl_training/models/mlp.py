@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
@@ -104,8 +105,12 @@ class MLP(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in normed)
         self.is_normed = bool(normed)  # looking into the list costs more
         self.is_plain = activation == "relu" and not normed
+        self._known: tuple[Tensor, Tensor] | None = None  # an input and what is hidden of it
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._known is not None:
+            own = self.tables[-1]
+            return F.linear(self.hidden(x), own["weight"], own["bias"])
         # By function and from the layers' own tables: on small batches calling a layer, and
         # asking a module for a parameter, cost a fifth of what is computed.
         (own,), others = self._first, self._others
@@ -120,8 +125,21 @@ class MLP(nn.Module):
             x = F.linear(activated(x, self.activation), own["weight"], own["bias"])
         return x
 
+    @contextmanager
+    def hidden_once(self, x: Tensor) -> Iterator[None]:
+        """While active, `hidden` of this input is computed once, for all who ask for it."""
+        self._known = (x, self.hidden(x))
+        try:
+            yield
+        finally:
+            self._known = None
+
     def hidden(self, x: Tensor) -> Tensor:
         """What the last layer takes."""
+        known = self._known
+        return self._hidden(x) if known is None or known[0] is not x else known[1]
+
+    def _hidden(self, x: Tensor) -> Tensor:
         for i, own in enumerate(self.tables[:-1]):
             x = F.linear(x, own["weight"], own["bias"])
             x = activated(self.norms[i](x) if self.is_normed else x, self.activation)
