@@ -183,7 +183,7 @@ class Field:
         config["algo_kwargs"] |= run.knobs
         if options.quick:
             config["algo_kwargs"] |= _quick_knobs(config)
-        config |= {"checkpoint_minutes": 10.0}
+        config = {"checkpoint_minutes": 10.0, **config}
         episodes = 1 if options.quick else self.episodes
         spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED}
         spec["final_episodes"] = episodes
