@@ -28,8 +28,8 @@ processes."""
 PAPERS = 10_000_000
 """Steps over which the zoo's PPO lets its schedules fall; a quarter of them are made here."""
 KNOBS: dict[str, dict[str, Any]] = {
-    # what the zoo's DQN and QR-DQN had, whose scores after as many frames are known; epsilon falls
-    # over a million steps, and over 50,000
+    # the zoo's settings for DQN, and sb3-contrib's defaults, which it takes for QR-DQN: epsilon
+    # falls over a million steps, and over 50,000
     "dqn": {"target_update_interval": 250, "learning_starts": 100_000, "epsilon_fraction": 0.4},
     "qr_dqn": {"buffer_capacity": 1_000_000, "epsilon_fraction": 0.02},
     # returns of three steps, as Tianshou's, from a replay as large as the papers'
@@ -86,9 +86,10 @@ TEXT = (
     f"{STEPS:,} steps of four frames, {GAMES} games at once (PPO 8) in {PROCESSES} processes, "
     "protocol `mnih2015` (1 to 30 no-op frames, no sticky actions, whole games; training clips "
     "rewards, and a lost life ends an episode for learning). Mean score of the last policy over 20 "
-    "whole games, cut after 10,000 steps. Twins take a million steps. DQN, QR-DQN and PPO have the "
-    "settings of Stable-Baselines3's zoo, IQN and FQF returns of three steps from a replay of a "
-    "million. Published are single runs of the zoo and Tianshou's best (IQN, FQF). On Breakout the "
+    "whole games, cut after 10,000 steps. Twins take a million steps. DQN, QR-DQN and PPO have "
+    "settings that Stable-Baselines3's zoo publishes (its logs do not say which its runs had), IQN "
+    "and FQF returns of three steps from a replay of a million. Published are single runs of the "
+    "zoo and Tianshou's best (IQN, FQF). On Breakout the "
     "gate is what the zoo's runs scored in training after as many frames (197, 149 and 88, by the "
     "logs beside its agents); the other published scores are of four times these steps. "
     "Stable-Baselines3's DQN itself would take an hour for these frames on the H200's machine "

@@ -16,12 +16,12 @@ from rl_training.runtime.graphs import WARM_UP, CaptureError, capture, no_host_s
 
 
 class RepeatedActing:
-    """`Algorithm.act` for many calls of one thread, each with as many observations as others.
+    """`Algorithm.act` for many calls of one thread, with few different numbers of rows.
 
     On a GPU an algorithm whose actions depend on tensors alone acts in CUDA graphs, one for each
-    number of observations: choosing an action is hundreds of small operations, which take longer
+    number of rows: choosing an action is hundreds of small operations, which take longer
     to launch than to make. A graph draws the random numbers that would be drawn without it. It is
-    captured once as many calls as `patience` had as many observations.
+    captured after `patience` calls with its number of rows.
     """
 
     def __init__(
