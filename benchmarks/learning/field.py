@@ -74,6 +74,8 @@ class Run:
     share: float | None = None
     """Of the mean return of the prior data, to be reached."""
     sabotage: str | None = None
+    drawn: bool = False
+    """Whether the last policy draws its actions."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,8 @@ class Field:
     """Jobs that Stable-Baselines3 runs, too."""
     besides: Sequence[Beside] = ()
     """Runs of other libraries; ours has to be as good as the best of a kind."""
-    drawn: bool = False
-    """Whether the last policies draw their actions."""
+    training: bool = False
+    """Whether the scores of the last games of the training are shown, too."""
 
     def suite(self) -> Suite:
         return Suite(self.name, self.title, self.jobs, self.report, long=True)
@@ -187,7 +189,7 @@ class Field:
         episodes = 1 if options.quick else self.episodes
         spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED}
         spec["final_episodes"] = episodes
-        if self.drawn:
+        if run.drawn:
             spec["drawn"] = True
         if run.prior is not None:
             spec["prior"] = _quick_prior(run.prior) if options.quick else dict(run.prior)
@@ -206,7 +208,7 @@ class Field:
             verdict = self._verdict(records, run)
             if verdict is not None:
                 verdicts.append(verdict)
-            cells = _cells(records, run.job)
+            cells = self._cells(records, run.job)
             text = verdict.text if verdict is not None else ""
             if not records.of(run.job):
                 text = "not run"
@@ -218,22 +220,30 @@ class Field:
         for run in self.runs:
             if run.job in self.peers:
                 own = peer_of(run.job)
-                cells = _cells(records, own)
+                cells = self._cells(records, own)
                 text = "" if records.of(own) else "not run"
                 rows.append([run.task, _peer_title(run), *cells, "", text])
         tasks = {run.job: run.task for run in self.runs}
         for beside in self.besides:
-            cells = _cells(records, beside.job)
+            cells = self._cells(records, beside.job)
             text = "" if records.of(beside.job) else "not run"
             rows.append([tasks[beside.run], beside.title, *cells, "", text])
         measured = ("last quarter", "best evaluation", "env steps", "seconds")
-        header = ("task", "run", *SEED_HEADER, *measured)
+        played = ("in training",) if self.training else ()
+        header = ("task", "run", *SEED_HEADER, *played, *measured)
         parts = [f"{self.text} {LATE}"]
         parts += [self._figure(records, task, figures) for task in dict.fromkeys(tasks.values())]
         parts.append(table((*header, "published", "gate"), rows))
         asked = [[verdict.gate, verdict.text] for verdict in verdicts]
         parts.append(table(("gate", ""), asked))
         return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
+
+    def _cells(self, records: Records, job: str) -> list[str]:
+        """What is measured of a job's runs, for a row of the table."""
+        late = [_late(record.result["curve"]) for record in records.of(job)]
+        own = seed_columns(returns(records, job), 1)
+        played = [mean(records.values(job, "training_score"))] if self.training else []
+        return [*own, *played, mean(late), *details(records, job, "env_steps")]
 
     def _figure(self, records: Records, task: str, figures: Path) -> str:
         """Curves of one task, of other libraries, too, and the published scores."""
@@ -294,13 +304,6 @@ class Field:
         if rival.times != 1.0:
             return gates.times(name, returns(records, rival.job), theirs, rival.times)
         return gates.not_worse(name, returns(records, rival.job), theirs)
-
-
-def _cells(records: Records, job: str) -> list[str]:
-    """What is measured of a job's runs, for a row of the table."""
-    late = [_late(record.result["curve"]) for record in records.of(job)]
-    own = seed_columns(returns(records, job), 1)
-    return [*own, mean(late), *details(records, job, "env_steps")]
 
 
 def _late(curve: Mapping[str, Sequence[float]]) -> float:

@@ -77,6 +77,18 @@ def evaluation_curve(run_dir: Path, clock: str) -> dict[str, list[float]]:
     }
 
 
+def late_score(logged: list[dict[str, Any]]) -> dict[str, float]:
+    """The mean score of whole games that ended in the last twentieth of the training, if they have
+    one beside the return that was learned from."""
+    since = 0.95 * logged[-1]["tick"]
+    late = [e for e in logged if e["tick"] > since and "rollout/score_mean" in e]
+    games = sum(e["rollout/episodes"] for e in late)
+    if not games:
+        return {}
+    total = sum(e["rollout/episodes"] * e["rollout/score_mean"] for e in late)
+    return {"training_score": round(total / games, 2)}
+
+
 def quality(dataset: TransitionDataset) -> dict[str, float]:
     """What a data set is worth, by its episodes."""
     found = dataset.episode_returns()
@@ -179,6 +191,7 @@ def judged(
     return {
         **prior,
         **watched,
+        **late_score(logged),
         "peaks": peaks,
         "return_mean": final.return_mean,
         "return_std": final.return_std,

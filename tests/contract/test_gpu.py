@@ -50,8 +50,15 @@ def in_double(x: torch.Tensor | None) -> torch.Tensor | None:
 
 @pytest.mark.parametrize(("algo", "kind"), cases())
 def test_every_update_is_captured_and_agrees_with_eager(algo: str, kind: str) -> None:
+    captured_as_eager(small_config(algo, kind, device="cuda", algo_kwargs={"grad_clip": 1.0}))
+
+
+def test_layers_that_policy_and_value_share_are_captured() -> None:
+    captured_as_eager(small_config("ppo", device="cuda", algo_kwargs={"shared_layers": True}))
+
+
+def captured_as_eager(config: Any) -> None:
     """The same random numbers, so also the algorithms with noise of their own."""
-    config = small_config(algo, kind, device="cuda", algo_kwargs={"grad_clip": 1.0})
     states = {}
     for mode in ("eager", "graph"):
         algorithm, engine = engine_of(config, mode)

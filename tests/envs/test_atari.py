@@ -54,10 +54,10 @@ def small(screen: np.ndarray, size: int = 84) -> np.ndarray:
 @each(("length", "parts"), [(210, 84), (160, 84), (10, 10), (7, 3), (5, 8)])
 def test_resized_rows_are_means_of_areas(length: int, parts: int) -> None:
     values = np.random.default_rng(0).integers(0, 256, (length, 4)).astype(np.uint16)
-    sums = _AreaSums(length, parts)
-    found = sums(values, 0)
-    np.testing.assert_allclose(found / sums.weight, area_weights(length, parts) @ values)
-    np.testing.assert_array_equal(sums(values.T, 1), found.T)
+    rows, columns = (_AreaSums(length, parts, axis, np.uint16) for axis in (0, 1))
+    found = rows(values)
+    np.testing.assert_allclose(found / rows.weight, area_weights(length, parts) @ values)
+    np.testing.assert_array_equal(columns(values.T), found.T)
 
 
 @each(("size", "grayscale"), [(84, True), (64, False), (84, False)])

@@ -151,11 +151,11 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         self._read = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
         self._screens = np.zeros((2, height, width, *channels), np.uint8)
         self._start_screen = self._read()
-        self._rows = _AreaSums(height, screen_size)
-        self._columns = _AreaSums(width, screen_size, math.prod(channels))
-        self._area = self._rows.weight * self._columns.weight
         # sums over rows alone fit into 16 bits, as screens have at most 250 of them
-        self._wide = np.uint16 if 255 * self._area < 2**16 else np.uint32
+        self._rows = _AreaSums(height, screen_size, 0, np.uint16)
+        self._area = self._rows.weight * (width // math.gcd(width, screen_size))
+        wide = np.uint16 if 255 * self._area < 2**16 else np.uint32
+        self._columns = _AreaSums(width, screen_size, 1, wide, math.prod(channels))
         shape = (screen_size, screen_size, *channels)
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
         self._lives = 0
@@ -226,8 +226,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
 
     def _small_frame(self) -> NDArray[Any]:
         screen = self._screens[0] if self._frame_skip == 1 else np.maximum(*self._screens)
-        short = self._rows(screen.reshape(len(screen), -1).astype(np.uint16), 0)
-        sums = self._columns(short.astype(self._wide, copy=False), 1)
+        sums = self._columns(self._rows(screen.reshape(len(screen), -1)))
         means = np.divide(sums, self._area, dtype=np.float32)
         frame: NDArray[Any] = np.rint(means, out=means).astype(np.uint8)
         return frame.reshape(self.observation_space.shape)
@@ -337,7 +336,8 @@ def register_atari() -> None:
 
 
 class _AreaSums:
-    """Sums over `parts` equal segments of an axis of `length` pixels, exact in whole numbers.
+    """Sums over `parts` equal segments of the rows (axis 0) or columns (1) of a matrix, `length`
+    pixels each way, exact in whole numbers of type `dtype`.
 
     A pixel counts as many times as it has units in the segment, a unit being the largest length
     of which pixels and segments are multiples: `weight` units in all. The numbers of a pixel's
@@ -345,12 +345,15 @@ class _AreaSums:
     threads, which stall when processes share cores.
     """
 
-    def __init__(self, length: int, parts: int, channels: int = 1) -> None:
+    def __init__(
+        self, length: int, parts: int, axis: int, dtype: type[np.generic], channels: int = 1
+    ) -> None:
         repeats = math.gcd(length, parts)
         pixel, self.weight = parts // repeats, length // repeats
         begins = np.arange(parts) * self.weight
         ends = begins + self.weight
         first, last = begins // pixel, (ends - 1) // pixel
+        self._axis, self._dtype = axis, dtype
         self._pixels = []
         """Of all segments the first pixel, the second one and so on, and their units."""
         for place in range(int((last - first).max()) + 1):
@@ -358,13 +361,14 @@ class _AreaSums:
             units = np.minimum(ends, (index + 1) * pixel) - np.maximum(begins, index * pixel)
             units = np.where(first + place <= last, units, 0)
             numbers = index[:, None] * channels + np.arange(channels)
-            self._pixels.append((numbers.ravel(), np.repeat(units, channels)))
+            weights = np.repeat(units, channels).astype(dtype)
+            self._pixels.append((numbers.ravel(), np.expand_dims(weights, 1 - axis)))
 
-    def __call__(self, values: NDArray[Any], axis: int) -> NDArray[Any]:
-        """Of the rows (axis 0) or columns (1) of a matrix; in its own type."""
-        sums: NDArray[Any] = np.zeros((), values.dtype)
-        for place, (index, units) in enumerate(self._pixels):
-            pixels = values.take(index, axis)
-            pixels *= np.expand_dims(units.astype(values.dtype), 1 - axis)
+    def __call__(self, values: NDArray[Any]) -> NDArray[Any]:
+        values = values.astype(self._dtype, copy=False)
+        sums: NDArray[Any] = np.zeros((), self._dtype)
+        for place, (index, weights) in enumerate(self._pixels):
+            pixels = values.take(index, self._axis)
+            pixels *= weights
             sums = np.add(sums, pixels, out=sums) if place else pixels
         return sums
