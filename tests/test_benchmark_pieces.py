@@ -215,3 +215,19 @@ def test_results_of_another_folder_are_taken_over_where_they_are_newer(tmp_path:
     assert [records.values(job.name, "x") for job in jobs] == [[2.0], [1.0], [2.0]]
     assert all(record.code in here.sources.read() for record in records.all)
     assert here.merge(there) == 0
+
+
+def test_scores_in_training_are_means_over_games_of_the_last_twentieth_of_the_steps() -> None:
+    def event(tick: int, episodes: float, score: float) -> dict[str, Any]:
+        found = {"rollout/episodes": episodes, "rollout/score_mean": score}
+        return {"tick": tick, **(found if episodes else {})}
+
+    steps = range(10, 401, 10)  # two logs to a twentieth
+    logged = [event(tick, 1.0, tick / 10) for tick in steps]
+    logged[-2:] = [event(390, 3.0, 10.0), event(400, 1.0, 30.0)]
+    logged[0] = event(10, 0.0, 0.0)  # no game had ended
+    found = train_job.played(logged)
+    assert found["training_score"] == 15.0
+    assert found["training_curve"]["env_steps"] == list(range(20, 401, 20))
+    assert found["training_curve"]["return"][:2] == [2.0, 3.5]
+    assert train_job.played([event(10, 0.0, 0.0)]) == {}

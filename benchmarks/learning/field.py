@@ -66,6 +66,8 @@ class Run:
     changes: Mapping[str, Any] = field(default_factory=dict)
     knobs: Mapping[str, Any] = field(default_factory=dict)
     least: float | None = None
+    least_in_training: float | None = None
+    """Of the score of the last games of the training, where others report theirs."""
     most: float | None = None
     """Of a twin, which must not learn."""
     published: Published | None = None
@@ -126,7 +128,7 @@ class Field:
     besides: Sequence[Beside] = ()
     """Runs of other libraries; ours has to be as good as the best of a kind."""
     training: bool = False
-    """Whether the scores of the last games of the training are shown, too."""
+    """Whether the scores of games during training are shown: a column, and the curves."""
 
     def suite(self) -> Suite:
         return Suite(self.name, self.title, self.jobs, self.report, long=True)
@@ -260,7 +262,8 @@ class Field:
             if run.job in drawn and run.published is not None and run.published.same_budget
         }
         name = f"{self.name}-{task.lower().replace(' ', '_')}.png"
-        return figure(figures / name, records, drawn, task, marks=marks)
+        kind = "training_curve" if self.training else "curve"
+        return figure(figures / name, records, drawn, task, marks=marks, kind=kind)
 
     def _verdict(self, records: Records, run: Run) -> Verdict | None:
         found, name = returns(records, run.job), f"{run.title} on {run.task}"
@@ -268,6 +271,9 @@ class Field:
             return gates.at_most(name, found, run.most)
         if run.least is not None:
             return gates.at_least(name, found, run.least)
+        if run.least_in_training is not None:
+            played = records.values(run.job, "training_score")
+            return gates.at_least(f"{name}, in training,", played, run.least_in_training)
         if run.share is not None:
             shown = [float(r.result["prior"]["return_mean"]) for r in records.of(run.job)]
             what = f"{name}: share of the expert's return"

@@ -121,11 +121,15 @@ def peer_row(
     ]
 
 
-def curves_of(records: Records, jobs: Mapping[str, str], clock: str) -> dict[str, list[Curve]]:
-    """The evaluations during training, by the label of each job that has run."""
+def curves_of(
+    records: Records, jobs: Mapping[str, str], clock: str, kind: str = "curve"
+) -> dict[str, list[Curve]]:
+    """The evaluations during training, or another curve of those that have it, by the label of
+    each job that has run."""
     found: dict[str, list[Curve]] = {}
     for job, label in jobs.items():
-        curves: Iterable[dict[str, Any]] = [r.result["curve"] for r in records.of(job)]
+        results = [r.result for r in records.of(job)]
+        curves: Iterable[dict[str, Any]] = [r.get(kind, r["curve"]) for r in results]
         if curves:
             found[label] = [(curve[clock], curve["return"]) for curve in curves]
     return found
@@ -142,12 +146,13 @@ def figure(
     clock: str = "env_steps",
     marks: Marks | None = None,
     axis: str | None = None,
+    kind: str = "curve",
 ) -> str:
     """Markdown of the figure of some jobs, by their names in words; empty where there is none.
 
     Its title says with how many seeds and which versions they ran.
     """
-    curves, axis = curves_of(records, labels, clock), axis or AXES[clock]
+    curves, axis = curves_of(records, labels, clock, kind), axis or AXES[clock]
     title = f"{title}\n{origin(records, labels)}"
     ylabel = "return, mean and range over seeds"
     if not curves or not draw_curves(path, curves, title, ylabel, axis, marks or {}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from dataclasses import replace
@@ -77,16 +78,27 @@ def evaluation_curve(run_dir: Path, clock: str) -> dict[str, list[float]]:
     }
 
 
-def late_score(logged: list[dict[str, Any]]) -> dict[str, float]:
-    """The mean score of whole games that ended in the last twentieth of the training, if they have
-    one beside the return that was learned from."""
-    since = 0.95 * logged[-1]["tick"]
-    late = [e for e in logged if e["tick"] > since and "rollout/score_mean" in e]
-    games = sum(e["rollout/episodes"] for e in late)
-    if not games:
+def played(logged: list[dict[str, Any]]) -> dict[str, Any]:
+    """Scores of whole games while they were learned from, where they are not the returns: their
+    mean over the last twentieth of the steps, and a curve of as many points."""
+    scored = [e for e in logged if "rollout/score_mean" in e]
+    if not scored:
         return {}
-    total = sum(e["rollout/episodes"] * e["rollout/score_mean"] for e in late)
-    return {"training_score": round(total / games, 2)}
+    width = logged[-1]["tick"] / POINTS
+    parts: dict[int, list[dict[str, Any]]] = {}
+    for event in scored:
+        parts.setdefault(math.ceil(event["tick"] / width), []).append(event)
+    means = {
+        part: sum(e["rollout/episodes"] * e["rollout/score_mean"] for e in found)
+        / sum(e["rollout/episodes"] for e in found)
+        for part, found in sorted(parts.items())
+    }
+    steps = [found[-1]["tick"] for _, found in sorted(parts.items())]
+    curve = {"env_steps": steps, "return": [round(mean, 2) for mean in means.values()]}
+    return {"training_score": curve["return"][-1], "training_curve": curve}
+
+
+POINTS = 20
 
 
 def quality(dataset: TransitionDataset) -> dict[str, float]:
@@ -191,7 +203,7 @@ def judged(
     return {
         **prior,
         **watched,
-        **late_score(logged),
+        **played(logged),
         "peaks": peaks,
         "return_mean": final.return_mean,
         "return_std": final.return_std,

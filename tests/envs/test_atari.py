@@ -113,12 +113,50 @@ def test_seed_and_actions_decide_an_episode(game: str) -> None:
 
 
 def test_idle_frames_and_sticky_actions_come_from_the_seed() -> None:
-    for kwargs in ({"noop_max": 30}, {"repeat_action_probability": 0.5}):
+    for kwargs in ({"noop_max": 30}, {"repeat_action_probability": 0.5}, {"random_actions": 0.5}):
         env = plain(game="pong", **kwargs)
         assert play(env, 1, 60) == play(env, 1, 60)
         assert len({str(play(env, seed, 60)) for seed in range(4)}) > 1
     env = plain(game="pong")
-    assert play(env, 1, 60) == play(env, 2, 60), "without both nothing is random"
+    assert play(env, 1, 60) == play(env, 2, 60), "without them nothing is random"
+
+
+def test_a_share_of_actions_is_random() -> None:
+    env = plain(game="pong", random_actions=0.25)
+    buttons = env.unwrapped._action_set
+    pressed: list[Any] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(emulator(env), name)
+
+        def act(self, button: Any) -> float:
+            pressed.append(button)
+            return float(emulator(env).act(button))
+
+    env.reset(seed=0)
+    frames = env
+    while not isinstance(frames, AtariFrames):
+        frames = frames.env
+    frames._ale = Watched()
+    for _ in range(400):
+        env.step(0)
+    steps = pressed[::4]
+    assert all(pressed[i::4] == steps for i in range(4)), "for all frames of a step"
+    shares = {button: steps.count(button) / 400 for button in buttons}
+    assert shares[buttons[0]] == pytest.approx(0.75 + 0.25 / 6, abs=0.06)
+    assert all(0.01 < shares[button] < 0.09 for button in buttons[1:])
+
+
+def test_evaluations_of_the_paper_do_not_repeat_a_few_games() -> None:
+    """With no-op frames alone one policy plays the same few games over and over."""
+
+    def games(**changes: Any) -> int:
+        env = atari("breakout", protocol="mnih2015", screen_size=16, **changes)
+        return len({str(play(env, seed, 120)) for seed in range(12)})
+
+    assert games(random_actions=0.0) <= 4
+    assert games() == 12
 
 
 def test_frame_skip_holds_the_action() -> None:
@@ -202,6 +240,7 @@ def test_protocols_are_what_the_papers_say() -> None:
     assert for_training(ATARI_ID, {"protocol": "mnih2015"}) == {
         "clip_rewards": True,
         "life_loss": True,
+        "random_actions": 0.0,
     }
     assert for_training(ATARI_ID, {"protocol": "machado2018"}) == {"clip_rewards": True}
     assert for_training("CartPole-v1", {"protocol": "mnih2015"}) == {}
@@ -305,6 +344,7 @@ def test_names_of_games(name: str) -> None:
         ({"game": "pong", "screen_siz": 64}, "env_kwargs.screen_siz: .*mean 'screen_size'"),
         ({"game": "pong", "protocol": "mnih2016"}, "protocol.*did you mean 'mnih2015'"),
         ({"game": "pong", "repeat_action_probability": 1.0}, "repeat_action_probability"),
+        ({"game": "pong", "random_actions": "few"}, "env_kwargs.random_actions: .*got 'few'"),
     ],
 )
 def test_wrong_values_are_named(kwargs: dict[str, Any], words: str) -> None:

@@ -39,6 +39,7 @@ UNNAMED: Mapping[str, Any] = {
     "life_loss": False,
     "clip_rewards": False,
     "repeat_action_probability": 0.25,
+    "random_actions": 0.0,
     "full_action_space": False,
     "max_frames": 108_000,
 }
@@ -51,12 +52,13 @@ PROTOCOLS: Mapping[str, Protocol] = {
         {"repeat_action_probability": 0.25, "noop_max": 0, "fire": False},
         {"clip_rewards": True},
     ),
-    # Mnih et al. 2015; fire is pressed as in OpenAI's baselines and Stable-Baselines3
+    # Mnih et al. 2015; fire is pressed as in OpenAI's baselines and Stable-Baselines3. Without
+    # random actions a policy that draws none plays but four different games of Breakout.
     "mnih2015": Protocol(
-        "1 to 30 no-op frames, no sticky actions, whole games; training clips rewards, and a lost "
-        "life ends an episode for learning",
-        {"repeat_action_probability": 0.0, "noop_max": 30, "fire": True},
-        {"clip_rewards": True, "life_loss": True},
+        "1 to 30 no-op frames, no sticky actions, whole games with 0.05 random actions; training "
+        "adds none, clips rewards, and a lost life ends an episode for learning",
+        {"repeat_action_probability": 0.0, "noop_max": 30, "fire": True, "random_actions": 0.05},
+        {"clip_rewards": True, "life_loss": True, "random_actions": 0.0},
     ),
     # Kaiser et al. 2020, with the images of DreamerV3 (Hafner et al. 2023)
     "atari100k": Protocol(
@@ -107,8 +109,9 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
     An action is repeated for `frame_skip` frames. Each pixel is the maximum over the last two
     frames, because sprites flicker, and the image is resized to `screen_size` squared by area
     averaging. Every episode starts from the same emulator state and depends only on its seed
-    and its actions: the seed samples 1 to `noop_max` no-op frames, and in each frame the
-    previous action is repeated with `repeat_action_probability`. With `fire`, the fire button
+    and its actions: the seed samples 1 to `noop_max` no-op frames, in each frame the previous
+    action is repeated with `repeat_action_probability`, and in each step the action is
+    replaced by a uniformly random one with probability `random_actions`. With `fire`, the fire button
     is pressed for games that wait for it at the start or after a lost life. With `life_loss`, a
     lost life sets `info["life_lost"]`: training takes it as a termination, and the game goes on.
     `clip_rewards` returns the sign of the reward; use it for training only. At the end of a
@@ -122,6 +125,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         frame_skip: int,
         noop_max: int,
         repeat_action_probability: float,
+        random_actions: float,
         screen_size: int,
         grayscale: bool,
         fire: bool,
@@ -138,7 +142,7 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
         self._ale.reset_game()
         self._start = self._ale.cloneSystemState()
         self._generator = np.random.default_rng()
-        self._sticky = repeat_action_probability
+        self._sticky, self._random = repeat_action_probability, random_actions
         self._actions = list(emulator._action_set)
         buttons = type(self._actions[0])
         self._noop_button, self._fire_button = buttons.NOOP, buttons.FIRE
@@ -184,6 +188,8 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
 
     def step(self, action: int) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         ale, reward = self._ale, 0.0
+        if self._random and self._generator.random() < self._random:
+            action = int(self._generator.integers(len(self._actions)))
         wanted = self._actions[action]
         obeyed = [True] * self._frame_skip
         if self._sticky:
@@ -301,11 +307,12 @@ def make_atari(
             raise ConfigError(
                 f"env_kwargs.{key}: expected a whole number, at least {least}, got {value!r}"
             )
-    if not 0.0 <= rules["repeat_action_probability"] < 1.0:
-        raise ConfigError(
-            "env_kwargs.repeat_action_probability: expected a number from 0 to below 1, got "
-            f"{rules['repeat_action_probability']}"
-        )
+    for key in ("repeat_action_probability", "random_actions"):
+        value = rules[key]
+        if not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
+            raise ConfigError(
+                f"env_kwargs.{key}: expected a number from 0 to below 1, got {value!r}"
+            )
     full_action_space, max_frames = rules.pop("full_action_space"), rules.pop("max_frames")
     frame_stack = rules.pop("frame_stack")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
