@@ -36,7 +36,8 @@ AREAS = (
         "Results on Atari",
         "Scores compare only under one protocol, which every run names: `machado2018` (sticky "
         "actions, whole games), `mnih2015` (no-op frames, random actions in evaluations, a lost "
-        "life ends an episode for learning) or `atari100k`. Scores are those of whole games, with unclipped rewards.",
+        "life ends an episode for learning) or `atari100k`. Scores are those of whole games, with "
+        "unclipped rewards.",
         ("field_atari", "atari_speed", "atari"),
     ),
     Area(
