@@ -11,10 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from benchmarks.jobs import Job, Outcome
+from benchmarks.progress import how_far
+
+TELL_S = 120.0
+"""Seconds between two lines about each long run."""
 
 
 class Board:
-    """One line per finished job; on a terminal also a live bar with the running ones.
+    """One line per finished job, and now and then one per long run; on a terminal also a live bar
+    with the running ones.
 
     The time left is the cost of what is left at the pace so far.
     """
@@ -26,6 +31,7 @@ class Board:
         self._running: dict[str, tuple[Job, float]] = {}
         self._lock = threading.Lock()
         self._done = 0
+        self._told = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -71,8 +77,16 @@ class Board:
     def refresh(self) -> None:
         with self._lock:
             now = time.monotonic()
+            due, jobs = now - self._told >= TELL_S, [job for job, _ in self._running.values()]
+            if due:
+                self._told = now
             running = ", ".join(f"{k} {now - t:.0f} s" for k, (_, t) in self._running.items())
         self._bar.update(self._task, state=f"{self._time_left()}  {running}")
+        for job in jobs if due else ():
+            text = how_far(job)
+            if text is not None:
+                line = f"{job.suite}/{job.key}: {text}"
+                self._bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _time_left(self) -> str:
         pace = self._seconds_done / self._cost_done if self._cost_done else 1.0

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import board, progress
 from benchmarks.areas import AREAS
+from benchmarks.board import Board
 from benchmarks.jobs import Job, Records, ResultStore
 from benchmarks.learning import train_job
 from benchmarks.learning.prior import prior_data
 from benchmarks.peers.environment import IMITATION_HERE
 from benchmarks.process import PausedError, Request
+from benchmarks.progress import how_far
 from benchmarks.suites import SUITES, Options, load_suite
+from rich.console import Console
 
 from rl_training import Callback, ManagedAlgorithm, TrainConfig
 from rl_training.runtime.callbacks import StepEvent
@@ -231,3 +237,28 @@ def test_scores_in_training_are_means_over_games_of_the_last_twentieth_of_the_st
     assert found["training_curve"]["env_steps"] == list(range(20, 401, 20))
     assert found["training_curve"]["return"][:2] == [2.0, 3.5]
     assert train_job.played([event(10, 0.0, 0.0)]) == {}
+
+
+def test_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job("field", "run", 3, "", {"config": CONFIG}, {"folder": str(tmp_path / "kept")})
+    console = Console(file=io.StringIO(), width=200)
+    shown = Board(console, "field", [job], 1)
+    monkeypatch.setattr(board, "TELL_S", 0.0)
+    shown.started(job)
+    assert console.file.getvalue() == ""  # nothing is logged yet
+    assert how_far(Job("field", "run", 3, "", {})) is None
+    with pytest.raises(PausedError):
+        result(tmp_path / "scratch", folder=str(tmp_path / "kept"), minutes=0.0)
+    (log,) = (tmp_path / "kept").glob("*/metrics.jsonl")
+    events = [
+        {"event": "train", "tick": 20, "time/env_steps_per_second": 2.0, "rollout/score_mean": 7.0},
+        {"event": "eval", "tick": 20, "eval/return_mean": 9.25},
+        {"event": "train", "tick": 30, "time/env_steps_per_second": 0.5},
+    ]
+    log.write_text("".join(f"{json.dumps(event)}\n" for event in events) + '{"event": "tra')
+    shown.refresh()
+    assert console.file.getvalue() == (
+        "field/run-s3: 30 of 60 steps, 0/s, 1 min left, score 7.0, evaluated 9.2 at 20\n"
+    )
+    monkeypatch.setattr(progress, "TAIL", 100)
+    assert how_far(job) == "30 of 60 steps, 0/s, 1 min left"
