@@ -23,6 +23,14 @@ Marks = Mapping[str, float]
 """Returns to compare with, by their names in words."""
 
 
+class Other(NamedTuple):
+    """A curve that others report."""
+
+    name: str
+    """In words."""
+    curve: Curve
+
+
 class Interval(NamedTuple):
     """A mean and the ends of its confidence interval."""
 
@@ -97,10 +105,12 @@ def draw_curves(
     ylabel: str,
     xlabel: str,
     marks: Marks,
+    beside: Mapping[str, Sequence[Other]] | None = None,
 ) -> bool:
     """One line per name: the mean over runs, and a band from the lowest to the highest.
 
-    `marks` are horizontal lines, such as the mean return of the data.
+    `marks` are horizontal lines, such as the mean return of the data. `beside` are curves that
+    others report, by the name of the line whose colour they get.
     False, and no file, without matplotlib.
     """
     try:
@@ -117,6 +127,8 @@ def draw_curves(
         axes.plot(clock, means, color=color, label=name, linewidth=1.6, marker="o", markersize=3)
         lows, highs = [min(column) for column in columns], [max(column) for column in columns]
         axes.fill_between(clock, lows, highs, color=color, alpha=0.12, linewidth=0)
+        for style, other in zip(STYLES, (beside or {}).get(name, ()), strict=False):
+            axes.plot(*other.curve, color=color, linestyle=style, linewidth=1.2, label=other.name)
     for style, (name, value) in zip(STYLES, marks.items(), strict=False):
         axes.axhline(value, color=COLORS[-1], linestyle=style, linewidth=1.2,
                      label=f"{name}: {value:,.0f}")  # fmt: skip

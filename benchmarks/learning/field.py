@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import gates
+from benchmarks.figures import Other
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, Records
 from benchmarks.learning.shared import (
@@ -49,6 +50,8 @@ class Published:
     """In words, such as version and seeds."""
     same_budget: bool = True
     """Whether it is a score after as many steps, which curves can be compared with."""
+    curve: Other | None = None
+    """Scores over environment steps, which need not be those of the score's origin."""
 
     def __str__(self) -> str:
         return f"{self.score:,g} ({self.origin})"
@@ -256,14 +259,23 @@ class Field:
         drawn = {job: label for job, label in labels.items() if records.of(job)}
         if not drawn:
             return ""
-        marks = {
-            f"{run.title}, published": run.published.score
-            for run in runs
-            if run.job in drawn and run.published is not None and run.published.same_budget
-        }
+        beside = {run.title: self._others(records, run) for run in runs if run.job in drawn}
         name = f"{self.name}-{task.lower().replace(' ', '_')}.png"
         kind = "training_curve" if self.training else "curve"
-        return figure(figures / name, records, drawn, task, marks=marks, kind=kind)
+        return figure(figures / name, records, drawn, task, kind=kind, beside=beside)
+
+    @staticmethod
+    def _others(records: Records, run: Run) -> list[Other]:
+        """What others report of such a run: a score as a level line, and a curve."""
+        known = run.published
+        if known is None:
+            return []
+        steps = max(max(r.result["curve"]["env_steps"]) for r in records.of(run.job))
+        level = Other(f"{run.title}: {known}", ([0, steps], [known.score] * 2))
+        if known.curve is None:
+            return [level] if known.same_budget else []
+        ends_there = round(known.curve.curve[1][-1]) == known.score
+        return [level, known.curve] if known.same_budget and not ends_there else [known.curve]
 
     def _verdict(self, records: Records, run: Run) -> Verdict | None:
         found, name = returns(records, run.job), f"{run.title} on {run.task}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.figures import Other
 from benchmarks.learning.field import Field, Published, Rival, Run
 
 STEPS = 2_500_000
@@ -20,6 +22,22 @@ ZOO = {"dqn": 197.0, "qr_dqn": 149.0, "ppo": 88.0}
 """On Breakout after as many frames as here: the mean score of the zoo's runs while they trained,
 over games between 9.5 and 10.5 million frames (164, 175 and 99 games of the `monitor.csv` files in
 DLR-RM/rl-trained-agents; standard errors 8, 5 and 5)."""
+TIANSHOU: dict[str, dict[str, Sequence[float]]] = {
+    "pong": {
+        "dqn": (-5.7, 20.0, 20.3, 20.3, 20.3),
+        "qr_dqn": (-7.1, 20.1, 20.7, 20.7, 20.7),
+        "iqn": (-9.7, 17.8, 17.0, 20.7, 20.7),
+        "ppo": (-9.6, 5.7, 13.4, 16.2, 17.3),
+    },
+    "breakout": {
+        "dqn": (28.4, 45.4, 64.2, 57.5, 75.9),
+        "iqn": (37.0, 105.3, 174.4, 255.1, 288.2),
+        "fqf": (27.5, 91.3, 157.4, 222.8, 281.9),
+        "ppo": (11.3, 17.0, 26.4, 25.1, 32.1),
+    },
+}
+"""After every 500,000 steps: means of ten seeds in thu-ml/tianshou, `examples/atari/benchmark`; on
+Pong of those that had not won by 20 before."""
 PONG, LOSES, WON = 18.0, 0.0, 19.5
 TWIN_STEPS = 1_000_000
 """Of twins, which learn nothing however long they take."""
@@ -71,6 +89,10 @@ def _runs() -> list[Run]:
                 known = Published(ZOO[algo], "zoo, after as many frames, in training")
             else:
                 known = Published(scores[algo], "Tianshou, after as many frames")
+            if algo in TIANSHOU[game]:
+                steps = [500_000 * (i + 1) for i in range(len(TIANSHOU[game][algo]))]
+                curve = Other(f"{title} of Tianshou", (steps, TIANSHOU[game][algo]))
+                known = replace(known, curve=curve)
             changes = _changes(algo, game)
             job = f"{algo}-{game}"
             config = f"{algo}/breakout"

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import gates
-from benchmarks.figures import Curve, Marks, draw_curves
+from benchmarks.figures import Curve, Marks, Other, draw_curves
 from benchmarks.jobs import Job, Records
 from benchmarks.markdown import mean, number, seed_columns
 from benchmarks.suites import Options
@@ -147,6 +147,7 @@ def figure(
     marks: Marks | None = None,
     axis: str | None = None,
     kind: str = "curve",
+    beside: Mapping[str, Sequence[Other]] | None = None,
 ) -> str:
     """Markdown of the figure of some jobs, by their names in words; empty where there is none.
 
@@ -155,7 +156,7 @@ def figure(
     curves, axis = curves_of(records, labels, clock, kind), axis or AXES[clock]
     title = f"{title}\n{origin(records, labels)}"
     ylabel = "return, mean and range over seeds"
-    if not curves or not draw_curves(path, curves, title, ylabel, axis, marks or {}):
+    if not curves or not draw_curves(path, curves, title, ylabel, axis, marks or {}, beside):
         return ""
     return f"![{title.splitlines()[0]}: return over {axis}]({path.parent.name}/{path.name})"
 
