@@ -111,9 +111,10 @@ class AtariFrames(gym.Wrapper[NDArray[Any], int, Any, Any]):
     averaging. Every episode starts from the same emulator state and depends only on its seed
     and its actions: the seed samples 1 to `noop_max` no-op frames, in each frame the previous
     action is repeated with `repeat_action_probability`, and in each step the action is
-    replaced by a uniformly random one with probability `random_actions`. With `fire`, the fire button
-    is pressed for games that wait for it at the start or after a lost life. With `life_loss`, a
-    lost life sets `info["life_lost"]`: training takes it as a termination, and the game goes on.
+    replaced by a uniformly random one with probability `random_actions`. With `fire`, the fire
+    button is pressed for games that wait for it at the start or after a lost life. With
+    `life_loss`, a lost life sets `info["life_lost"]`: training takes it as a termination, and the
+    game goes on.
     `clip_rewards` returns the sign of the reward; use it for training only. At the end of a
     game `info["episode"]` holds its true score and its steps, "r" and "l".
     """
