@@ -5,6 +5,7 @@
     python -m benchmarks.run --only 'offline/crr*'
     python -m benchmarks.run --quick              does everything run? writes no results
     python -m benchmarks.run field_atari --minutes 9   the next piece of every long run
+    python -m benchmarks.run field_atari --workers 6 --in-turn   many at once, the first soonest
     python -m benchmarks.run zoo --results there  on another machine, into a folder of its own
     python -m benchmarks.run --merge there        take its results over, here
 
@@ -46,7 +47,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("suites", nargs="*", metavar="suite", help=names)
     parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2; with --quick 0")
     parser.add_argument("--workers", type=int, default=2, help="jobs side by side (%(default)s)")
-    parser.add_argument("--only", metavar="PATTERN", help="jobs whose suite/name-sSEED matches")
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        help="jobs whose suite/name-sSEED matches; may be given several times, in the order wanted",
+    )
+    parser.add_argument(
+        "--in-turn",
+        action="store_true",
+        help="jobs that start later get less of the processors, so that the first finish first",
+    )
     parser.add_argument(
         "--minutes", type=float, help="of each long job (field_*), which goes on the next time"
     )
@@ -78,13 +89,21 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return chosen
 
 
-def matches(job: Job, pattern: str | None) -> bool:
-    """A pattern without wildcards matches anywhere in `suite/name-sSEED`."""
-    if pattern is None:
-        return True
-    if not any(sign in pattern for sign in "*?["):
-        pattern = f"*{pattern}*"
-    return fnmatch.fnmatchcase(f"{job.suite}/{job.key}", pattern)
+def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str] | None) -> list[Job]:
+    """Those that match a pattern, in the order of the patterns; all without any.
+
+    A pattern without wildcards matches anywhere in `suite/name-sSEED`.
+    """
+    if patterns is None:
+        return list(jobs)
+    found: dict[str, Job] = {}
+    for pattern in patterns:
+        whole = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
+        for job in jobs:
+            name = f"{job.suite}/{job.key}"
+            if fnmatch.fnmatchcase(name, whole):
+                found.setdefault(name, job)
+    return list(found.values())
 
 
 def run_suite(
@@ -92,7 +111,7 @@ def run_suite(
 ) -> list[Outcome]:
     """Run what is not finished yet; the jobs that failed."""
     options = Options(chosen.seeds, chosen.quick, scratch, chosen.minutes)
-    wanted = [job for job in suite.jobs(options) if matches(job, chosen.only)]
+    wanted = chosen_jobs(suite.jobs(options), chosen.only)
     jobs = [job for job in wanted if chosen.fresh or not store.is_finished(job)]
     console.print(f"{suite.name}: {len(jobs)} jobs, {len(wanted) - len(jobs)} already finished")
     if any(job.gpu for job in jobs) and not has_gpu():
@@ -112,7 +131,7 @@ def run_suite(
         return failed
     workers = 1 if suite.alone else chosen.workers
     with Board(console, suite.name, jobs, workers) as board:
-        for outcome in JobRunner(store, scratch, workers).run(jobs, board.started):
+        for outcome in JobRunner(store, scratch, workers, chosen.in_turn).run(jobs, board.started):
             if outcome is None:
                 board.refresh()
                 continue

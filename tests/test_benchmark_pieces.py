@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from benchmarks import board, progress
 from benchmarks.areas import AREAS
 from benchmarks.board import Board
-from benchmarks.jobs import Job, Records, ResultStore
+from benchmarks.jobs import Job, JobRunner, Records, ResultStore
 from benchmarks.learning import train_job
 from benchmarks.learning.prior import prior_data
 from benchmarks.peers.environment import IMITATION_HERE
 from benchmarks.process import PausedError, Request
 from benchmarks.progress import how_far
+from benchmarks.run import chosen_jobs
 from benchmarks.suites import SUITES, Options, load_suite
 from rich.console import Console
 
@@ -262,3 +264,36 @@ def test_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(progress, "TAIL", 100)
     assert how_far(job) == "30 of 60 steps, 0/s, 1 min left"
+
+
+def test_patterns_choose_jobs_in_their_order() -> None:
+    jobs = [Job("field", name, seed, "", {}) for name in ("dqn", "ppo") for seed in (0, 1)]
+
+    def chosen(*patterns: str) -> list[str]:
+        return [job.key for job in chosen_jobs(jobs, patterns or None)]
+
+    assert chosen() == ["dqn-s0", "dqn-s1", "ppo-s0", "ppo-s1"]
+    assert chosen("ppo-s1", "field/*-s0") == ["ppo-s1", "dqn-s0", "ppo-s0"]
+    assert chosen("ppo", "ppo-s0") == ["ppo-s0", "ppo-s1"]
+    assert chosen("sac") == []
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_jobs_that_start_later_are_nicer(in_turn: bool, tmp_path: Path) -> None:
+    script = tmp_path / "how_nice.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "answer = {'versions': {}, 'modules': [], 'result': {'nice': os.nice(0)}}\n"
+        "open(sys.argv[2], 'w').write(json.dumps(answer))\n"
+    )
+    jobs = [Job("turns", f"job{i}", 0, "how_nice", {}, cost=99.0 - i) for i in range(5)]
+    store = ResultStore(tmp_path / "results")
+    runner = JobRunner(store, tmp_path / "scratch", 1, in_turn)
+    before = os.nice(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        outcomes = [x for x in runner.run(jobs, lambda _: None) if x is not None]
+    assert [outcome.failure for outcome in outcomes] == [None] * 5
+    found = [record.result["nice"] - before for record in store.load("turns").all]
+    later = min(5, 19 - before) if in_turn else 0
+    assert found == [0, 0, 0, later, later]
