@@ -124,10 +124,11 @@ TEXT = (
     f"but PPO's end with the first evaluation over five games that reaches {WON:g}. Twins take a "
     "million steps. DQN and PPO have settings that the zoo publishes (its logs do not say which "
     "its runs had), QR-DQN, IQN and FQF those of DQN. On Breakout the gate is what single runs of "
-    "the zoo scored in training after as many frames (197, 149 and 88, by the logs beside its "
-    "agents). Tianshou's means of ten seeds there are 76 (DQN), 288 (IQN), 282 (FQF) and 32 "
-    "(PPO). Scores published for Pong are of four times these steps. Stable-Baselines3's DQN "
-    "itself would take an hour for these frames on the H200's machine (2,820 frames/s, below)."
+    "the zoo scored in training after as many frames (197, 149 and 88 with standard errors of 8, 5 "
+    "and 5, by the logs beside its agents). Tianshou's means of ten seeds there are 76 (DQN), 288 "
+    "(IQN), 282 (FQF) and 32 (PPO). Scores published for Pong are of four times these steps. "
+    "Stable-Baselines3's DQN itself would take an hour for these frames on the H200's machine "
+    "(2,820 frames/s, below)."
 )
 STORED = (
     "What is stored is seed 0 of 18 November, with three differences. No actions were random in "
