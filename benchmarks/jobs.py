@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -250,9 +252,8 @@ class JobRunner:
         values = {"spec": job.spec, "seed": job.seed, "inputs": job.inputs}
         request.write_text(json.dumps({**values, "scratch": str(folder / "work")}))
         began = time.monotonic()
-        command = ["nice", "-n", str(niceness)] if niceness else []
-        command += [str(job.python), "-m", job.module, str(request), str(answer)]
-        code = self._call(command, job, log)
+        command = [str(job.python), "-m", job.module, str(request), str(answer)]
+        code = self._call(command, job, log, niceness)
         seconds = time.monotonic() - began
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if code == PAUSED:
@@ -264,7 +265,7 @@ class JobRunner:
         shutil.rmtree(folder, ignore_errors=True)
         return Outcome(job, seconds, lines[-1] if lines else "")
 
-    def _call(self, command: list[str], job: Job, log: Path) -> int:
+    def _call(self, command: list[str], job: Job, log: Path, niceness: int) -> int:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -277,6 +278,8 @@ class JobRunner:
                 start_new_session=True,
             )
             self._processes.add(process)
+            if niceness:
+                give_way(process.pid, niceness)
             try:
                 return process.wait(timeout=job.timeout)
             except subprocess.TimeoutExpired:
@@ -285,3 +288,15 @@ class JobRunner:
                 return process.wait()
             finally:
                 self._processes.discard(process)
+
+
+def give_way(leader: int, niceness: int) -> None:
+    """Let a process that leads a session, and what it starts, yield to others.
+
+    Linux may share the processors among sessions first; then each has a niceness of its own.
+    """
+    with suppress(OSError):  # it has ended
+        own = os.getpriority(os.PRIO_PROCESS, leader)
+        os.setpriority(os.PRIO_PROCESS, leader, min(own + niceness, 19))
+    with suppress(OSError):  # there is none, on this system or in this container
+        Path(f"/proc/{leader}/autogroup").write_text(str(niceness), encoding="ascii")

@@ -282,8 +282,12 @@ def test_patterns_choose_jobs_in_their_order() -> None:
 def test_jobs_that_start_later_are_nicer(in_turn: bool, tmp_path: Path) -> None:
     script = tmp_path / "how_nice.py"
     script.write_text(
-        "import json, os, sys\n"
-        "answer = {'versions': {}, 'modules': [], 'result': {'nice': os.nice(0)}}\n"
+        "import json, os, pathlib, sys, time\n"
+        "time.sleep(0.3)\n"
+        "group = pathlib.Path('/proc/self/autogroup')\n"
+        "shared = int(group.read_text().split()[-1]) if group.exists() else None\n"
+        "nice = {'nice': os.nice(0), 'session': shared}\n"
+        "answer = {'versions': {}, 'modules': [], 'result': nice}\n"
         "open(sys.argv[2], 'w').write(json.dumps(answer))\n"
     )
     jobs = [Job("turns", f"job{i}", 0, "how_nice", {}, cost=99.0 - i) for i in range(5)]
@@ -294,6 +298,10 @@ def test_jobs_that_start_later_are_nicer(in_turn: bool, tmp_path: Path) -> None:
         patch.setenv("PYTHONPATH", str(tmp_path))
         outcomes = [x for x in runner.run(jobs, lambda _: None) if x is not None]
     assert [outcome.failure for outcome in outcomes] == [None] * 5
-    found = [record.result["nice"] - before for record in store.load("turns").all]
-    later = min(5, 19 - before) if in_turn else 0
-    assert found == [0, 0, 0, later, later]
+    records = store.load("turns").all
+    later = min(before + 5, 19) if in_turn else before
+    assert [record.result["nice"] for record in records] == [*[before] * 3, later, later]
+    sessions = [record.result["session"] for record in records]
+    if sessions[0] is not None:  # Linux shares processors among sessions
+        later = 5 if in_turn else 0
+        assert sessions == [0, 0, 0, later, later]

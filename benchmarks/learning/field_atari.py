@@ -54,8 +54,8 @@ KNOBS: dict[str, dict[str, Any]] = {
     "dqn": {"target_update_interval": 250, "learning_starts": 100_000, "epsilon_fraction": 0.4},
     "ppo": {"clip_schedule": {"kind": "linear", "over": PAPERS}},
 }
-for _algo in ("qr_dqn", "iqn", "fqf"):  # DQN's, but for Adam's epsilon, which is the papers'
-    KNOBS[_algo] = {**KNOBS["dqn"], "lr": 1e-4}
+for _algo in ("qr_dqn", "iqn", "fqf"):  # as DQN's, where their configs have other values
+    KNOBS[_algo] = {**KNOBS["dqn"], "lr": 1e-4, "adam_eps": 1e-8}
 KNOBS["iqn"] |= {"num_quantiles": 8, "num_target_quantiles": 8}
 
 
