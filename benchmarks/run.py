@@ -106,6 +106,15 @@ def chosen_jobs(jobs: Sequence[Job], patterns: Sequence[str] | None) -> list[Job
     return list(found.values())
 
 
+def idle_patterns(chosen: argparse.Namespace, scratch: Path) -> list[str]:
+    """Those of `--only` that choose no job of the suites."""
+    if chosen.only is None:
+        return []
+    options = Options(chosen.seeds, chosen.quick, scratch, chosen.minutes)
+    jobs = [job for name in chosen.suites for job in load_suite(name).jobs(options)]
+    return [pattern for pattern in chosen.only if not chosen_jobs(jobs, [pattern])]
+
+
 def run_suite(
     suite: Suite, chosen: argparse.Namespace, store: ResultStore, scratch: Path, console: Console
 ) -> list[Outcome]:
@@ -164,6 +173,10 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends jobs and cleans up as Ctrl-C
     with tempfile.TemporaryDirectory(prefix="rl-training-benchmarks-") as temporary:
         scratch = Path(temporary)
+        for pattern in idle_patterns(chosen, scratch):
+            suites = ", ".join(chosen.suites)
+            console.print(f"--only: no job of {suites} matches '{pattern}'", highlight=False)
+            return 2
         store = ResultStore(chosen.results)
         report = REPORT if chosen.results == RESULTS else chosen.results / REPORT.name
         if chosen.quick:

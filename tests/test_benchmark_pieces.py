@@ -19,7 +19,7 @@ from benchmarks.learning.prior import prior_data
 from benchmarks.peers.environment import IMITATION_HERE
 from benchmarks.process import PausedError, Request
 from benchmarks.progress import how_far
-from benchmarks.run import chosen_jobs
+from benchmarks.run import chosen_jobs, main
 from benchmarks.suites import SUITES, Options, load_suite
 from rich.console import Console
 
@@ -276,6 +276,11 @@ def test_patterns_choose_jobs_in_their_order() -> None:
     assert chosen("ppo-s1", "field/*-s0") == ["ppo-s1", "dqn-s0", "ppo-s0"]
     assert chosen("ppo", "ppo-s0") == ["ppo-s0", "ppo-s1"]
     assert chosen("sac") == []
+
+
+def test_a_pattern_that_chooses_nothing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["field_dreamer", "--only", "boxing-s0", "--only", "boxng"]) == 2
+    assert "no job of field_dreamer matches 'boxng'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("in_turn", [False, True])
