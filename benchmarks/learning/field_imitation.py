@@ -122,8 +122,8 @@ def _besides() -> list[Beside]:
 
 
 TEXT = (
-    f"{STEPS:,} steps of eight environments with SAC as the generator, `{CONFIG}`, from ten "
-    "demonstrations. Hopper's are "
+    f"{STEPS:,} steps of eight environments with SAC as the generator and learning rates that fall "
+    f"to 0, `{CONFIG}`, from ten demonstrations. Hopper's are "
     "episodes of the best policy in the data of `zoo` (three of the ten end in a fall), Walker2d's "
     f"of a SAC that was stopped at a return of {WALKS:,.0f} and samples its actions. Mean return "
     "of the last policy over 50 start states; the gate asks for 80 % of the demonstrations' mean "
