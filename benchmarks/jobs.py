@@ -201,9 +201,9 @@ class Outcome:
 class JobRunner:
     """Runs jobs in processes, `workers` at a time.
 
-    With `in_turn` every third job that starts gets less of the processors than those before it.
-    Side by side they keep a machine as busy as in any order, and when its time is over, some are
-    finished instead of none.
+    With `in_turn` each three jobs that start get less of the processors than those before them.
+    The machine is as busy as without it, and when its time is over, some jobs are finished
+    instead of none.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         {"clip_rewards": True},
     ),
     # Mnih et al. 2015; fire is pressed as in OpenAI's baselines and Stable-Baselines3. Without
-    # random actions a policy that draws none plays but four different games of Breakout.
+    # random actions a policy that draws none plays the same few games of Breakout.
     "mnih2015": Protocol(
         "1 to 30 no-op frames, no sticky actions, whole games with 0.05 random actions; training "
         "adds none, clips rewards, and a lost life ends an episode for learning",
