@@ -149,7 +149,7 @@ class Field:
         return [*jobs, *peers, *others]
 
     def _beside(self, options: Options, beside: Beside, job: Job) -> Job:
-        """In one piece, on the CPU; a GPU is needed where the data have to be made with one."""
+        """In one piece, on the CPU."""
         config, prior = job.spec["config"], job.spec.get("prior")
         settings = {**beside.settings, **(beside.quick if options.quick else {})}
         spec = {"env_id": config["env_id"], "settings": settings, "prior": prior}
@@ -165,7 +165,7 @@ class Field:
             spec=spec,
             inputs=inputs,
             peer=beside.peer,
-            gpu=prior is not None and "config" in prior,
+            gpu=_has_to_learn(prior),
         )
 
     def _peer(self, options: Options, job: Job) -> Job:
@@ -200,7 +200,7 @@ class Field:
             spec["prior"] = _quick_prior(run.prior) if options.quick else dict(run.prior)
         if run.sabotage is not None:
             spec["sabotage"] = run.sabotage
-        gpu = config["device"] != "cpu"
+        gpu = config["device"] != "cpu" or _has_to_learn(spec.get("prior"))
         job = Job(self.name, run.job, seed, TRAIN, spec, cost=3600, timeout=10 * 3600.0, gpu=gpu)
         root = options.scratch if options.quick else UNFINISHED
         folder = root / self.name / f"{job.key}-{job.config_hash}"
@@ -324,6 +324,15 @@ class Field:
         return gates.not_worse(name, returns(records, rival.job), theirs)
 
 
+def _has_to_learn(prior: Mapping[str, Any] | None) -> bool:
+    """Whether a GPU is needed, on which the policy learns whose data are wanted."""
+    if prior is None or "config" not in prior:
+        return False
+    from benchmarks.learning.prior import kept_at
+
+    return not kept_at(prior).is_file()
+
+
 def _late(curve: Mapping[str, Sequence[float]]) -> float:
     """The mean of the evaluations in the last quarter of the steps."""
     since = 0.75 * max(curve["env_steps"])
@@ -337,7 +346,11 @@ def _quick_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
         return {"rollout_length": 8}
     starts = {"learning_starts": 200}
     if config["algo"] == "gail":  # they are its generator's
-        return {"sac": {**config["algo_kwargs"].get("sac", {}), **starts}}
+        own, knobs = config["algo_kwargs"], starts
+        name = own.get("generator", "ppo")
+        if name == "ppo":
+            knobs = {"rollout_length": 8}
+        return {name: {**own.get(name, {}), **knobs}}
     return starts
 
 

@@ -35,7 +35,7 @@ def prior_data(spec: Mapping[str, Any]) -> TransitionDataset:
 
 def prior_file(spec: Mapping[str, Any]) -> Path:
     """Where those data are; made if they are not, by one process while others wait for it."""
-    path = (cache_folder() or Path.cwd()) / f"prior-{digest(dict(spec))}.npz"
+    path = kept_at(spec)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
@@ -46,6 +46,11 @@ def prior_file(spec: Mapping[str, Any]) -> Path:
             draft.replace(path)
             shutil.rmtree(runs, ignore_errors=True)
     return path
+
+
+def kept_at(spec: Mapping[str, Any]) -> Path:
+    """Where those data are once they have been made."""
+    return (cache_folder() or Path.cwd()) / f"prior-{digest(dict(spec))}.npz"
 
 
 def _shown(spec: Mapping[str, Any]) -> TransitionDataset:
