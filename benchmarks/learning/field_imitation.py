@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.learning.field import Beside, Field, Run
-from benchmarks.learning.field_mujoco import SEVERAL, prior
+from benchmarks.learning.field_mujoco import prior
 from benchmarks.peers.environment import IMITATION_HERE, IMITATION_VERSION
 
 STEPS = {"Hopper": 500_000, "Walker2d": 1_000_000}
@@ -75,22 +75,26 @@ def _demonstrations(task: str) -> dict[str, Any]:
         return {"zoo": "hopper-mixed-zoo.npz", "source": 3, "episodes": EPISODES, "env_id": env_id}
     shown = prior(env_id, WALKS, 0)
     del shown["steps"]
-    return {**shown, "config": {**shown["config"], **SEVERAL}, "episodes": EPISODES}
+    return {**shown, "episodes": EPISODES}
+
+
+def _curve(steps: int) -> dict[str, Any]:
+    return {"total_timesteps": steps, "eval_interval": steps // 20}
 
 
 def _runs() -> list[Run]:
     runs = []
     for task, config in CONFIGS.items():
-        changes = {"env_id": f"{task}-v5", "eval_interval": 25_000, "eval_episodes": 10}
-        shown = _demonstrations(task)
+        changes = {"env_id": f"{task}-v5", "eval_episodes": 10}
+        steps, shown = STEPS[task], _demonstrations(task)
         for job, title, knobs, share in (
             (f"gail-{task}", "GAIL", {}, SHARE),
             (f"gail-{task}-free", "GAIL without gradient penalty", {"gradient_penalty": 0.0}, None),
         ):
-            own = {**changes, "total_timesteps": STEPS[task], "device": "cpu"}
+            own = {**changes, **_curve(steps), "device": "cpu"}
             runs.append(Run(job, title, task, config, own, knobs, prior=shown, share=share))
         # an update per step, as with one environment; choosing actions takes less time
-        own = {**changes, "total_timesteps": SAC_STEPS, "num_envs": 8}
+        own = {**changes, **_curve(SAC_STEPS), "num_envs": 8}
         title = "GAIL with SAC"
         runs.append(Run(f"gail-{task}-sac", title, task, OFF_POLICY_CONFIG, own, prior=shown))
     return runs

@@ -40,6 +40,7 @@ def prior(env_id: str, target: float, steps: int) -> dict[str, Any]:
             "final_eval": False,
             "tensorboard": False,
             "algo_kwargs": {"learning_starts": 10_000},
+            **SEVERAL,
         },
         "env_id": env_id,
         "steps": steps,
