@@ -266,11 +266,15 @@ class Field:
 
     @staticmethod
     def _others(records: Records, run: Run) -> list[Other]:
-        """What others report of such a run: a score as a level line, and a curve."""
-        known = run.published
+        """What others report of such a run: a score as a level line, and a curve; and what the
+        demonstrations that it imitates are worth."""
+        known, stored = run.published, records.of(run.job)
+        steps = max(max(r.result["curve"]["env_steps"]) for r in stored)
+        if run.share is not None:
+            worth = fmean(r.result["prior"]["return_mean"] for r in stored)
+            return [Other(f"demonstrations: {number(worth)}", ([0, steps], [worth] * 2))]
         if known is None:
             return []
-        steps = max(max(r.result["curve"]["env_steps"]) for r in records.of(run.job))
         level = Other(f"{run.title}: {known}", ([0, steps], [known.score] * 2))
         if known.curve is None:
             return [level] if known.same_budget else []
