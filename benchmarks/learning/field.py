@@ -189,7 +189,7 @@ class Field:
         config = on_gpu(run.config, options, run.changes, steps, None)
         config["algo_kwargs"] |= run.knobs
         if options.quick:
-            config["algo_kwargs"] |= _quick_knobs(config)
+            config["algo_kwargs"] |= _quick_knobs(config["algo"], config["algo_kwargs"])
         config = {"checkpoint_minutes": 10.0, **config}
         episodes = 1 if options.quick else self.episodes
         spec: dict[str, Any] = {"config": config, "eval_seed": EVAL_SEED}
@@ -344,18 +344,13 @@ def _late(curve: Mapping[str, Sequence[float]]) -> float:
     return fmean(y for x, y in points if x > since)
 
 
-def _quick_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
+def _quick_knobs(algo: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
     """Knobs of a run of a few hundred steps."""
-    if config["algo"] == "ppo":
-        return {"rollout_length": 8}
-    starts = {"learning_starts": 200}
-    if config["algo"] == "gail":  # they are its generator's
-        own, knobs = config["algo_kwargs"], starts
-        name = own.get("generator", "ppo")
-        if name == "ppo":
-            knobs = {"rollout_length": 8}
-        return {name: {**own.get(name, {}), **knobs}}
-    return starts
+    if algo == "gail":  # they are its generator's
+        name = knobs.get("generator", "ppo")
+        own = knobs.get(name, {})
+        return {name: {**own, **_quick_knobs(name, own)}}
+    return {"rollout_length": 8} if algo == "ppo" else {"learning_starts": 200}
 
 
 def _quick_prior(prior: Mapping[str, Any]) -> dict[str, Any]:

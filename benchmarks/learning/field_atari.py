@@ -53,7 +53,8 @@ FALLS: dict[str, Any] = {"epsilon_fraction": 0.4}
 """Epsilon falls over a million steps, as in the zoo."""
 KNOBS: dict[str, dict[str, Any]] = {
     "dqn": FALLS,
-    **{key: {**FALLS, "adam_eps": 1e-8} for key in ("qr_dqn", "iqn", "fqf")},  # as DQN's
+    # Adam's epsilon is the default, which stored results of an earlier config name
+    **{key: {**FALLS, "adam_eps": 1e-8} for key in ("qr_dqn", "iqn", "fqf")},
     "ppo": {"clip_schedule": {"kind": "linear", "over": PAPERS}},
 }
 
@@ -136,7 +137,7 @@ STORED = (
     "place of four, returns of three steps and 0.05 random actions in training, FQF half the "
     "learning rate, with which it learned little. A run of FQF on Breakout with the settings "
     "above made all its steps and was lost before its result was written; five games scored 397 "
-    "on average then, those in training 412. Earlier trials, not stored: QR-DQN and IQN on "
+    "on average then, the last few in training 412. Earlier trials, not stored: QR-DQN and IQN on "
     "Breakout with an update per ten steps came to 103 and 113 in training, and DQN and QR-DQN "
     "with returns of three steps and 0.01 random actions from 250,000 steps on to 29 and 50; DQN "
     "had 190 in training and, by the same policy, 97 in evaluations without random actions; PPO "

@@ -144,7 +144,7 @@ TEXT = (
     f"`{OFF_POLICY_CONFIG}`, takes {SAC_STEPS:,} steps on a GPU. It has no gate of its own, and "
     "its last policies are worse: seed 0 hops for 3,499 after 375,000 steps and falls more and "
     "more often until the end. Beside it is imitation's GAIL with Stable-Baselines3's SAC for "
-    f"{FEW_STEPS:,} steps, since as many as ours take hours; at equal steps ours has to be as good."
+    f"{FEW_STEPS:,} steps, since 500,000 take hours; at equal steps ours has to be as good."
 )
 SUITE = Field(
     "field_imitation",
