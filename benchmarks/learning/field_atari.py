@@ -39,8 +39,8 @@ TIANSHOU: dict[str, dict[str, Sequence[float]]] = {
 """After every 500,000 steps: means of ten seeds in thu-ml/tianshou, `examples/atari/benchmark`; on
 Pong of those that had not won by 20 before."""
 PONG, LOSES, WON = 18.0, 0.0, 19.5
-TWIN_STEPS = 1_000_000
-"""Of twins, which learn nothing however long they take."""
+TWIN_STEPS, TWIN_PROCESSES = 1_000_000, 8
+"""Of twins, which learn nothing however long they take; two at once have 16 cores alone."""
 GAMES, PROCESSES = 32, 4
 """Of a run: with so many games a step of all of them takes long enough that choosing actions on a
 GPU counts little, and three runs at once keep 16 cores busy. Results do not depend on the
@@ -108,15 +108,15 @@ def _runs() -> list[Run]:
     }
     for number, (title, knobs) in enumerate(twins.items()):
         job, changes = f"dqn-pong-twin{number}", _changes("dqn", "pong")
-        changes |= {"total_timesteps": TWIN_STEPS}
+        changes |= {"total_timesteps": TWIN_STEPS, "env_workers": TWIN_PROCESSES}
         own = {**KNOBS["dqn"], **knobs}
         runs.append(Run(job, title, "Pong", "dqn/breakout", changes, own, most=LOSES))
     return runs
 
 
 TEXT = (
-    f"{STEPS:,} steps of four frames, {GAMES} games at once (PPO 8) in {PROCESSES} processes, "
-    "protocol `mnih2015` (1 to 30 no-op frames, no sticky actions, whole games; training clips "
+    f"{STEPS:,} steps of four frames, {GAMES} games at once (PPO 8) in {PROCESSES} processes "
+    f"(twins {TWIN_PROCESSES}), protocol `mnih2015` (1 to 30 no-op frames, no sticky actions, whole games; training clips "
     f"rewards, and a lost life ends an episode for learning), but with {RANDOM:g} random actions "
     "in evaluations, as Stable-Baselines3's zoo plays. Mean score of the last policy over 20 whole "
     "games, cut after 10,000 steps; PPO draws its actions. *In training* is the mean score of the "
