@@ -116,7 +116,8 @@ def _runs() -> list[Run]:
 
 TEXT = (
     f"{STEPS:,} steps of four frames, {GAMES} games at once (PPO 8) in {PROCESSES} processes "
-    f"(twins {TWIN_PROCESSES}), protocol `mnih2015` (1 to 30 no-op frames, no sticky actions, whole games; training clips "
+    f"(twins {TWIN_PROCESSES}), protocol `mnih2015` (1 to 30 no-op frames, no sticky actions, "
+    "whole games; training clips "
     f"rewards, and a lost life ends an episode for learning), but with {RANDOM:g} random actions "
     "in evaluations, as Stable-Baselines3's zoo plays. Mean score of the last policy over 20 whole "
     "games, cut after 10,000 steps; PPO draws its actions. *In training* is the mean score of the "

@@ -13,11 +13,14 @@ import numpy as np
 
 from benchmarks.jobs import digest
 from benchmarks.learning.zoo import FOLDER
+from benchmarks.process import ROOT
 from rl_training import ManagedAlgorithm, TrainConfig, TransitionDataset, load_transition_dataset
 from rl_training.data.convert import save_dataset
 from rl_training.experiment.storage import cache_folder
 from rl_training.runtime.collection import Behaviour, collect
 
+STORED = ROOT / "benchmarks" / "data"
+"""Demonstrations whose expert takes a GPU to train."""
 CHECKPOINT_MINUTES = 2.0
 """Of the training of a policy whose data are wanted."""
 
@@ -36,10 +39,12 @@ def prior_data(spec: Mapping[str, Any]) -> TransitionDataset:
 def prior_file(spec: Mapping[str, Any]) -> Path:
     """Where those data are; made if they are not, by one process while others wait for it."""
     path = kept_at(spec)
+    if path.is_file():
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-        if not path.exists():
+        if not path.is_file():
             draft, runs = path.with_name(f"draft-{path.name}"), path.with_suffix(".runs")
             made = _shown(spec) if "zoo" in spec else _made(spec, runs)
             save_dataset(made, draft, overwrite=True)
@@ -49,8 +54,10 @@ def prior_file(spec: Mapping[str, Any]) -> Path:
 
 
 def kept_at(spec: Mapping[str, Any]) -> Path:
-    """Where those data are once they have been made."""
-    return (cache_folder() or Path.cwd()) / f"prior-{digest(dict(spec))}.npz"
+    """Where those data are once they have been made; small ones come with the project."""
+    name = f"prior-{digest(dict(spec))}.npz"
+    stored = STORED / name
+    return stored if stored.is_file() else (cache_folder() or Path.cwd()) / name
 
 
 def _shown(spec: Mapping[str, Any]) -> TransitionDataset:
