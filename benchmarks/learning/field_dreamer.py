@@ -35,7 +35,8 @@ TEXT = (
     "ratio. Mean score of the last policy over 20 games of at most 10,000 steps with drawn "
     "actions. *In training* is the mean score of the games that ended in the last twentieth of the "
     "training, and curves are of games in training. The authors' means are of such games, too, "
-    "those of the last fortieth, over five seeds with 200M parameters."
+    "those of the last fortieth, over five seeds with 200M parameters. Runs share the card, three "
+    "to five at a time, so *seconds* are not those of a run alone."
 )
 SUITE = Field(
     "field_dreamer", "Dreamer on Atari 100k", TEXT, _runs(), seeds=3, episodes=20, training=True
