@@ -98,7 +98,8 @@ TEXT = (
     "On Hopper policies of both libraries swing by a thousand from one evaluation to the next, "
     "and all three of the peer's ended high; over the last quarter ours are ahead. With the "
     "peer's own settings (tanh, a learning rate that does not fall, Adam's epsilon, one "
-    "environment) a trial of ours came to 2,324, 3,585 and 2,554 there, with evaluations up to 3,630, 3,585 and 3,670."
+    "environment) a trial of ours came to 2,324, 3,585 and 2,554 there, with evaluations up to "
+    "3,630, 3,585 and 3,670."
 )
 SUITE = Field(
     "field_mujoco",
