@@ -23,10 +23,10 @@ CURVE = {"eval_interval": 50_000, "eval_episodes": 10}
 SEVERAL: dict[str, Any] = {"num_envs": 8, "env_workers": 1, "overlap_updates": True}
 """Of SAC: an update per step as with one environment, but actions for eight are chosen at once, and
 the updates are made beside their steps. One at a time takes four times as long on a GPU."""
-ROLLOUTS: dict[str, Any] = {"num_envs": 8, "device": "cpu", "lr_schedule": {"kind": "linear"}}
-"""Of PPO, whose small networks are as fast on a core; a rollout has 2,048 steps as with one."""
+PPO_CHANGES: dict[str, Any] = {"num_envs": 8, "device": "cpu", "lr_schedule": {"kind": "linear"}}
+"""Small networks are as fast on a core; a rollout has 2,048 steps as with one environment."""
 PPO_KNOBS: dict[str, Any] = {
-    "rollout_length": 2_048 // ROLLOUTS["num_envs"],
+    "rollout_length": 2_048 // PPO_CHANGES["num_envs"],
     "normalize_observations": True,
     "normalize_rewards": True,
 }
@@ -64,7 +64,7 @@ def _runs() -> list[Run]:
         )
         known = Published(PPO[task], "v3, one run")
         config = PPO_CONFIG.get(task, "ppo/default")
-        own, knobs = {**changes, **ROLLOUTS}, dict(PPO_KNOBS)
+        own, knobs = {**changes, **PPO_CHANGES}, dict(PPO_KNOBS)
         runs.append(Run(f"ppo-{task}", "PPO", task, config, own, knobs, published=known))
     older = {"env_id": "Ant-v4", "total_timesteps": STEPS, **CURVE, **SEVERAL}
     known = Published(SAC["Ant"], "v4, ten seeds")
