@@ -1049,6 +1049,7 @@ RESUME_MISTAKES: list[tuple[list[str], tuple[str, ...]]] = [
     (["run_dir=1"], ("run_dir: unknown key",)),
     (["callbacks=1"], ("callbacks: unknown key",)),
     (["total_updates=0"], ("total_updates:",)),
+    (["total_updates=10"], ("total_updates: 20 updates are done already; give more than 20",)),
 ]
 
 
@@ -1096,7 +1097,30 @@ def test_resume_with_only_damaged_checkpoints_does_not_start_over(
     assert len(outcome.error_lines) == 1
     assert "none of its checkpoints can be used" in outcome.err
     assert outcome.err.count("warning: ") == 4
+    assert "starting from the beginning" not in outcome.err
     assert (bc_run / "metrics.jsonl").read_bytes() == metrics
+
+
+@pytest.mark.parametrize("file_name", ["algorithm.pt", "manifest.json"])
+def test_no_other_checkpoint_is_recommended_where_there_is_none(
+    cli: Command, bc_run: Path, file_name: str
+) -> None:
+    *others, last = sorted((bc_run / "checkpoints").iterdir())
+    _flip(file_name)(last)
+    assert "; use an earlier checkpoint" in cli("eval", last, "-n", 1).err
+    for other in others:
+        shutil.rmtree(other)
+    for command in (["resume", bc_run, "total_updates=40"], ["eval", last, "-n", 1]):
+        outcome = cli(*command)
+        assert outcome.code == 2
+        assert f"{last}' is damaged: " in outcome.err
+        assert "put back a whole copy of it" in outcome.err
+        assert "use an" not in outcome.err
+        assert "starting from the beginning" not in outcome.err
+    shutil.rmtree(bc_run / "checkpoints")
+    outcome = cli("resume", bc_run)
+    assert outcome.code == 0
+    assert "no usable checkpoint in this run: starting from the beginning" in outcome.err
 
 
 def test_eval_without_checkpoints(cli: Command, bc_run: Path, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Categorical DQN, Bellemare et al. 2017, and noisy layers, Fortunato et al. 2018."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from rl_training.algorithms.c51 import C51Algorithm, c51_loss, c51_projection
 from rl_training.experiment.errors import ConfigError
@@ -263,6 +265,31 @@ def test_epsilon_with_noise_and_noise_with_own_networks_are_refused():
         load(epsilon_end=0.01)
     with pytest.raises(ConfigError, match=r"algo_kwargs.noise_scale: C51 reads this key only"):
         load(noisy=False, noise_scale=0.1, dataset={"kind": "random", "steps": 50})
+
+
+@each(
+    ("config", "wanted", "unread", "default"),
+    [
+        ("dqn/breakout", {"noisy": True}, "epsilon_end", 0.05),
+        ("rainbow/breakout", {"memory": "gru"}, "n_step", 1),
+    ],
+)
+def test_what_a_packaged_config_has_set_can_be_taken_back(config, wanted, unread, default):
+    """Its keys cannot be removed, so the advice names what to set instead."""
+    from rl_training.experiment.config import load_config
+
+    packaged, set_back = load_config(config), {}
+    knobs = {**packaged.to_dict()["algo_kwargs"], **wanted}
+    advice = r"algo_kwargs\.(\w+): .*; remove this key, or set it to its default, ([\w.]+), or "
+    while unread not in set_back:  # a config may have set several such keys
+        with pytest.raises(ConfigError, match=advice) as refused:
+            packaged.replace(algo_kwargs={**knobs, **set_back})
+        ((name, value),) = re.findall(advice, str(refused.value))
+        assert name not in set_back, "the advice does not help"
+        set_back[name] = yaml.safe_load(value)
+    assert set_back[unread] == default
+    rest = {"prioritized": False} if "memory" in wanted else {"epsilon_fraction": 0.1}
+    packaged.replace(algo_kwargs={**knobs, **rest, **set_back})
 
 
 def load(noisy=True, dataset=None, **knobs):

@@ -35,7 +35,7 @@ from rl_training.models.dreamer import (
     two_hot,
     two_hot_bins,
 )
-from rl_training.models.dreamer.coders import enlarging
+from rl_training.models.dreamer.coders import enlarging, halving
 from rl_training.models.dreamer.layers import trunc_normal_
 
 from ..each import each
@@ -353,6 +353,19 @@ def test_a_convolution_of_doubled_images_needs_no_doubled_images() -> None:
     x = torch.randn(2, 3, 5, 6, dtype=torch.float64, requires_grad=True)
     doubled = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
     outputs = layer(doubled), enlarging(layer, x)
+    torch.testing.assert_close(*outputs)
+    weights = torch.randn_like(outputs[0])
+    wanted, found = (
+        torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()]) for y in outputs
+    )
+    torch.testing.assert_close(wanted, found)
+
+
+def test_a_convolution_before_pooling_by_blocks_of_pixels() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(3, 4, 5, padding=2).double()
+    x = torch.randn(2, 3, 6, 10, dtype=torch.float64, requires_grad=True)
+    outputs = torch.nn.functional.max_pool2d(layer(x), 2), halving(layer, x)
     torch.testing.assert_close(*outputs)
     weights = torch.randn_like(outputs[0])
     wanted, found = (

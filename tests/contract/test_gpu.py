@@ -15,6 +15,7 @@ from rl_training.algorithms.optim import FusedAdam
 from rl_training.execution import tiling
 from rl_training.experiment.registry import algorithm_class
 from rl_training.models import stacked
+from rl_training.models.dreamer import SIZES, PixelEncoder
 from rl_training.replay.batch import Batch
 from rl_training.replay.replay import Priorities, ReplayBuffer
 from rl_training.runtime.agents import SingleLearner, VmapLearner
@@ -108,6 +109,20 @@ def test_updates_in_bfloat16_are_compiled_and_captured() -> None:
     assert algorithm.first_nonfinite() is None
     still = [key for key, p in algorithm.named_parameters() if torch.equal(p, before[key])]
     assert not still
+
+
+def test_an_encoder_of_images_means_the_same_on_both_devices() -> None:
+    encoder = PixelEncoder(3, 64, 64, SIZES["tiny"]).double()
+    images = torch.rand(5, 3, 64, 64, dtype=torch.float64)
+    weights = torch.randn(5, encoder.out_dim, dtype=torch.float64)
+    found = []
+    for device in ("cpu", "cuda"):
+        encoder.to(device).zero_grad()
+        out = encoder(images.to(device))
+        (out * weights.to(device)).sum().backward()
+        gradients = [x.grad.cpu() for x in encoder.parameters() if x.grad is not None]
+        found.append([out.detach().cpu(), *gradients])
+    torch.testing.assert_close(*found)
 
 
 def test_a_schedule_changes_the_rate_inside_the_graph() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import pickle
 import re
 import sys
@@ -16,12 +17,14 @@ import rl_training
 from rl_training import algorithms
 from rl_training.algorithms.params import Params
 from rl_training.api.algorithms import managed_class
+from rl_training.envs.spaces import Spaces
 from rl_training.experiment import registry
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.config_files import packaged_config_names
-from rl_training.experiment.errors import ConfigError
+from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 
 from ..each import each
+from .small_runs import LOOP_KNOBS, known_knobs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -160,3 +163,52 @@ def test_third_parties_can_register(
 def test_unknown_algorithm_is_named_with_a_guess() -> None:
     with pytest.raises(ConfigError, match="did you mean 'awr'"):
         registry.algorithm_class("awrr")
+
+
+def _images(*shape: int) -> dict[str, Any]:
+    return {"obs_dim": math.prod(shape), "image_shape": shape}
+
+
+BOX: dict[str, Any] = {
+    "action_kind": "box",
+    "action_dim": 2,
+    "action_low": (-1.0, -1.0),
+    "action_high": (1.0, 1.0),
+}
+DISCRETE: dict[str, Any] = {"action_kind": "discrete", "action_dim": 3}
+PARTS: dict[str, Any] = {
+    "action_kind": "multi_discrete",
+    "action_dim": 2,
+    "action_choices": (3, 2),
+    "action_starts": (0, 0),
+}
+OBSERVED: dict[str, dict[str, Any]] = {
+    "vectors": {"obs_dim": 5},
+    "Atari": _images(4, 84, 84) | {"frame_stack": 4},
+    "colours": _images(64, 64, 3),
+    "stacked colours": _images(4, 64, 64, 3) | {"frame_stack": 4},
+    "odd images": _images(50, 50),
+}
+KINDS = {"Box": BOX, "Discrete": DISCRETE, "MultiDiscrete": PARTS}
+SPACES = {f"{o}, {k}": Spaces(**OBSERVED[o], **KINDS[k]) for o in OBSERVED for k in KINDS}
+SPACES["masked vectors"] = Spaces(obs_dim=8, has_mask=True, **DISCRETE)
+
+
+@each("name", SPACES)
+def test_exactly_the_algorithms_that_take_a_task_are_recommended_for_it(name: str) -> None:
+    spaces, taken, advice = SPACES[name], [], set()
+    for algo in registry.algorithm_names():
+        cls = registry.algorithm_class(algo)
+        knobs = {"hidden_sizes": [8], **LOOP_KNOBS[cls.loop]}
+        try:
+            cls(spaces, cls.Params(**known_knobs(algo, knobs)), False)
+            taken.append(algo)
+        except EnvironmentSetupError as error:
+            found = re.search(
+                r"(?:choose one of |for images \()([\w, ]+?)(?:, or |\)|$)", str(error)
+            )
+            if found:
+                advice.add(found[1])
+    assert taken
+    assert advice <= {", ".join(taken)}
+    assert advice or len(taken) == len(registry.algorithm_names())

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rl_training import DQN
 from rl_training.envs.atari import (
     ATARI_ID,
     AtariFrames,
     _AreaSums,
     for_training,
+    make_atari,
     protocol_of,
 )
 from rl_training.envs.collector import Collector
 from rl_training.envs.make import env_spaces, make_env
-from rl_training.experiment.errors import ConfigError, MissingExtraError
+from rl_training.experiment.errors import ConfigError, MissingExtraError, RLTrainingError
 
 from ..each import each
 
@@ -262,10 +265,42 @@ def test_protocols_are_what_the_papers_say() -> None:
     changed = protocol_of(ATARI_ID, {"game": "pong", "protocol": "mnih2015", "noop_max": 0})
     assert changed is not None
     assert changed.endswith("; changed: noop_max")
+    both = protocol_of(ATARI_ID, {"protocol": "mnih2015", "fire": False}, {"clip_rewards": False})
+    assert both is not None
+    assert both.endswith("; changed: fire; changed in training: clip_rewards")
     unnamed = protocol_of(ATARI_ID, {"game": "pong"})
     assert unnamed is not None
     assert "no named protocol" in unnamed
     assert protocol_of("CartPole-v1", {}) is None
+
+
+def test_keys_that_are_given_override_a_protocol_in_training_too() -> None:
+    given = {"protocol": "mnih2015", "clip_rewards": False, "random_actions": 0.01}
+    assert for_training(ATARI_ID, given) == {"life_loss": True, "random_actions": 0.0}
+    own = for_training(ATARI_ID, given, {"life_loss": False, "random_actions": 0.1})
+    assert own == {"life_loss": False, "random_actions": 0.1}
+    assert for_training("CartPole-v1", {}, {"sutton_barto_reward": True}) == {
+        "sutton_barto_reward": True
+    }
+    with pytest.raises(ConfigError, match=r"^train_env_kwargs\.protocol: .* set env_kwargs"):
+        for_training(ATARI_ID, given, {"protocol": "machado2018"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("clip_rewards", "maybe", "true or false"),
+        ("fire", 1, "true or false"),
+        ("frame_skip", True, "a whole number, at least 1"),
+        ("frame_stack", 0, "a whole number, at least 1"),
+        ("random_actions", False, "a number from 0 to below 1"),
+        ("repeat_action_probability", 1.0, "a number from 0 to below 1"),
+        ("render_mode", "human", "rgb_array or null"),
+    ],
+)
+def test_rules_of_another_kind_are_refused(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^env_kwargs\.{key}: expected {expected}, got"):
+        make_atari("pong", **{key: value})
 
 
 def test_fire_keeps_a_waiting_game_going() -> None:
@@ -356,3 +391,19 @@ def test_without_the_emulator_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
     with pytest.raises(MissingExtraError, match=r"gymnasium\[atari\]"):
         make_env(ATARI_ID, {"game": "pong"})
+
+
+def test_a_wrong_rule_of_training_is_named_as_given(tmp_path: Path) -> None:
+    knobs = {"learning_starts": 10, "batch_size": 4, "buffer_capacity": 20}
+    options: dict[str, Any] = {"total_timesteps": 20, "algo_kwargs": knobs}
+    options["output_dir"] = str(tmp_path)
+    game = {"game": "pong", "protocol": "mnih2015"}
+    for own, sentence in (
+        ({"gam": "pong"}, r"^train_env_kwargs\.gam: unknown key \(did you mean 'game'\?\)"),
+        ({"random_actions": 3}, r"^train_env_kwargs\.random_actions: expected a number"),
+        ({"screen_size": 44}, r"^train_env_kwargs: .*; give what changes observations"),
+    ):
+        agent = DQN(ATARI_ID, env_kwargs=game, train_env_kwargs=own, **options)
+        with pytest.raises(RLTrainingError, match=sentence):
+            agent.learn(progress=False)
+    assert not list(tmp_path.iterdir())

@@ -11,12 +11,13 @@ import pytest
 
 from rl_training import Callback, ManagedAlgorithm, RLTrainingError, TrainConfig
 from rl_training.api.seeds import learn_seeds, resume_seeds
-from rl_training.experiment.errors import ConfigError, TrainingDivergedError
+from rl_training.experiment.errors import CheckpointError, ConfigError, TrainingDivergedError
 from rl_training.runtime.callbacks import EvalEvent, SaveEvent, StepEvent
 from rl_training.runtime.controls import EarlyStopping
 from rl_training.runtime.saving import Autosave
 
 from ..contract.test_updates import assert_same_state
+from ..each import each
 from .test_resume import config_for, curve, final_state
 
 PLAIN = {"lr_schedule": {"kind": "constant"}, "early_stopping": None, "eval_interval": 0}
@@ -51,6 +52,71 @@ def test_learn_again_trains_on_or_says_why_not(tmp_path: Path) -> None:
         assert ManagedAlgorithm.resume(first.run_dir, progress=False).result is not None
     fresh = agent_for("bc", tmp_path / "fresh")
     assert fresh.learn(more_updates=9, progress=False).updates == 9
+
+
+# --- a smaller budget on resume ----------------------------------------------------------------
+
+
+def written(run_dir: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+
+
+@each(
+    ("algo", "loop", "spent", "words"),
+    [
+        ("bc", "offline", {"total_updates": 30}, "total_updates: 61 updates"),
+        ("bc", "offline", {"total_updates": 60}, "total_updates: 61 updates"),
+        ("sac", "off_policy", {"total_timesteps": 40}, "total_timesteps: 63 env steps"),
+        ("sac", "off_policy", {"total_timesteps": 63}, "total_timesteps: 63 env steps"),
+        # fewer than the learning_starts of 12, which a resume could not lower
+        ("sac", "off_policy", {"total_timesteps": 9}, "total_timesteps: 63 env steps"),
+        ("ppo", "on_policy", {"total_timesteps": 24}, "total_timesteps: 72 env steps"),
+        ("ppo", "on_policy", {"total_timesteps": 6}, "total_timesteps: 72 env steps"),
+        # 21 more ticks are updates of the pretraining
+        ("rlpd", "offline_to_online", {"total_timesteps": 30}, "total_timesteps: 42 env steps"),
+        ("dreamer", "world_model", {"total_timesteps": 30}, "total_timesteps: 63 env steps"),
+        ("gail", "imitation", {"total_timesteps": 30}, "total_timesteps: 72 env steps"),
+    ],
+)
+def test_a_smaller_budget_than_what_is_done_is_refused(
+    algo: str, loop: str, spent: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    config = config_for(algo, tmp_path, loop, **PLAIN, final_eval=False)
+    run_dir = ManagedAlgorithm(TrainConfig(**config)).learn(progress=False).run_dir
+    before, done = written(run_dir), words.split()[1]
+    with pytest.raises(ConfigError, match=f"^{words} are done already; give more than {done}$"):
+        ManagedAlgorithm.resume(run_dir, progress=False, **spent)
+    assert written(run_dir) == before
+    (key,) = spent
+    for kept in ({}, {key: config[key]}):  # its own budget, though it is spent
+        result = ManagedAlgorithm.resume(run_dir, progress=False, **kept).result
+        assert result is not None
+        assert result.stop_reason.endswith("spent")
+
+
+def test_fewer_epochs_than_are_done_are_refused(tmp_path: Path) -> None:
+    agent = agent_for("bc", tmp_path, total_updates=None, total_epochs=3)
+    run_dir = agent.learn(progress=False).run_dir
+    before = written(run_dir)
+    for epochs in (2, 1):
+        words = r"^total_epochs: [\d,]+ updates are done already; give more than 3$"
+        with pytest.raises(ConfigError, match=words):
+            ManagedAlgorithm.resume(run_dir, progress=False, total_epochs=epochs)
+    assert written(run_dir) == before
+    on = ManagedAlgorithm.resume(run_dir, progress=False, total_epochs=4).result
+    assert on is not None
+
+
+def test_a_smaller_budget_for_seeds_is_refused(tmp_path: Path) -> None:
+    config = TrainConfig(**config_for("bc", tmp_path, **PLAIN))
+    run_dir = learn_seeds(config, [1, 2], progress=False).run_dir
+    before = written(run_dir)
+    with pytest.raises(ConfigError, match=r"^total_updates: 61 updates are done already;"):
+        resume_seeds(run_dir, progress=False, total_updates=30)
+    assert written(run_dir) == before
+    assert len(resume_seeds(run_dir, progress=False, total_updates=61).results) == 2
+    again = resume_seeds(run_dir, progress=False, total_updates=62)
+    assert {one.updates for one in again.results.values()} == {62}
 
 
 # --- early stopping --------------------------------------------------------------------------
@@ -97,7 +163,9 @@ def test_a_run_that_has_stopped_early_stays_stopped(tmp_path: Path) -> None:
         assert on.result.updates == 61
 
 
-def test_seeds_that_have_stopped_early_stay_stopped(tmp_path: Path) -> None:
+def test_seeds_that_have_stopped_early_stay_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     changes = {"early_stopping": {"target": -1e9}, "eval_interval": 10, "checkpoint_interval": 10}
     config = TrainConfig(**config_for("bc", tmp_path, **{**PLAIN, **changes}))
     result = learn_seeds(config, [1, 2], progress=False)
@@ -106,6 +174,13 @@ def test_seeds_that_have_stopped_early_stay_stopped(tmp_path: Path) -> None:
     again = resume_seeds(result.run_dir, progress=False)
     assert {one.updates for one in again.results.values()} == {10}
     assert again.stop_reason == result.stop_reason
+    for weights in (result.run_dir / "seed-1").glob("checkpoints/*/algorithm.pt"):
+        weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="no checkpoint of seed 1, which is done, is whole"):
+        resume_seeds(result.run_dir)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "differs from its checksum" in said
+    assert "starting from the beginning" not in said
 
 
 def test_a_target_is_remembered_by_the_newest_evaluation() -> None:

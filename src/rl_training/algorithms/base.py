@@ -161,6 +161,16 @@ class Algorithm(NetworkMaker[P], Generic[P, B]):
         return cls.loop if online is None or config.total_timesteps is None else online
 
     @classmethod
+    def takes_task(cls, spaces: Spaces) -> bool:
+        """Whether it takes the actions, masks and observations of a task, so that it may be
+        recommended for it; a subclass that refuses more adds it here."""
+        return (
+            spaces.action_kind in cls.action_kinds
+            and (cls.takes_masks or not spaces.has_mask)
+            and ("image" in cls.observation_kinds or not spaces.is_image)
+        )
+
+    @classmethod
     def check_config(cls, config: TrainConfig) -> None:
         """Refuse configurations that do not fit the algorithm; subclasses add their own checks."""
         check_keys(cls, config)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from typing_extensions import get_protocol_members
 
 from rl_training.algorithms import roles
-from rl_training.algorithms.params import DiscountedParams, OfflineToOnlineParams
+from rl_training.algorithms.params import DiscountedParams, OfflineToOnlineParams, without_knob
 from rl_training.envs.device.register import device_task
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, did_you_mean
@@ -362,7 +362,7 @@ def check_keys(algorithm: type[Algorithm], config: TrainConfig) -> None:
             if getattr(params, name) != algorithm.Params.model_fields[name].default:
                 raise ConfigError(
                     f"algo_kwargs.{name}: {algorithm.name()} reads this key only where it goes on "
-                    f"in the environment; remove this key{instead}"
+                    f"in the environment; {without_knob(algorithm.Params, name)}{instead}"
                 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -376,6 +377,14 @@ def refuse_cut_sequences(params: MemoryParams, *names: str) -> None:
                 "and a policy with memory learns from whole sequences; set a divisor, such as "
                 f"{math.gcd(steps, length):,}, or another {name}"
             )
+
+
+def without_knob(params: type[Section], name: str) -> str:
+    """The advice to leave out a knob, which a packaged config may have set, so that only its
+    default takes it back."""
+    default = params.model_fields[name].get_default(call_default_factory=True)
+    value = default if isinstance(default, str) else json.dumps(default)
+    return f"remove this key, or set it to its default, {value}"
 
 
 def refuse_missing_part(batch_size: int, ratio: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rl_training.algorithms.params import without_knob
 from rl_training.envs.spaces import ACTION_NAMES, Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
 from rl_training.experiment.registry import working_algorithms
@@ -28,19 +29,19 @@ def refuse_unfit(
         if getattr(params, knob) != type(params).model_fields[knob].default:
             raise ConfigError(
                 f"algo_kwargs.{knob}: {name} reads this key for Box actions alone, but the task "
-                f"has {spaces.describe()}; remove this key"
+                f"has {spaces.describe()}; {without_knob(type(params), knob)}"
             )
     if spaces.has_mask and not algorithm.takes_masks:
         raise EnvironmentSetupError(
-            f"algo: {name} does not support action masks, which the task has; choose another "
-            "algorithm, or wrap the environment so that it gives none"
+            f"algo: {name} does not support action masks, which the task has; choose one of "
+            f"{_others_for(spaces)}, or wrap the environment so that it gives none"
         )
     if not spaces.is_image:
         return
     if "image" not in algorithm.observation_kinds:
         raise EnvironmentSetupError(
             f"algo: {name} takes vector observations, but the task has {spaces.describe()}; choose "
-            f"an algorithm for images ({_others_for(spaces, 'image')}), or wrap the environment"
+            f"an algorithm for images ({_others_for(spaces)}), or wrap the environment"
         )
     if normalize_observations:
         own = "normalize_observations" in params.model_fields_set
@@ -50,11 +51,6 @@ def refuse_unfit(
         )
 
 
-def _others_for(spaces: Spaces, observations: str = "") -> str:
-    """The algorithms that take such actions, and such observations where those are named."""
-    return ", ".join(
-        name
-        for name, other in working_algorithms().items()
-        if spaces.action_kind in other.action_kinds
-        and (not observations or observations in other.observation_kinds)
-    )
+def _others_for(spaces: Spaces) -> str:
+    """The algorithms that take such a task."""
+    return ", ".join(n for n, other in working_algorithms().items() if other.takes_task(spaces))

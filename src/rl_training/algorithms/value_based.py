@@ -21,6 +21,7 @@ from rl_training.algorithms.params import (
     ReplayParams,
     UpdatesPerStep,
     refuse_cut_sequences,
+    without_knob,
 )
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import can_branch_on, is_batched, without_gradients
@@ -266,13 +267,13 @@ class ValueAlgorithm(Algorithm[V, Batch]):
             for name in changed(EPSILON_KNOBS if params.noisy else ()):
                 raise ConfigError(
                     f"algo_kwargs.{name}: noisy networks explore by their weights, without "
-                    "epsilon; remove this key, or set algo_kwargs.noisy=false"
+                    f"epsilon; {without_knob(cls.Params, name)}, or set algo_kwargs.noisy=false"
                 )
             return
         for name in changed(EXPERIENCE_KNOBS):
             raise ConfigError(
                 f"algo_kwargs.{name}: {cls.name()} reads this key only where it learns in the "
-                "environment; remove this key, or remove dataset to learn there"
+                f"environment; {without_knob(cls.Params, name)}, or remove dataset to learn there"
             )
 
     @classmethod
@@ -282,8 +283,8 @@ class ValueAlgorithm(Algorithm[V, Batch]):
             if getattr(params, name) != plain:
                 raise ConfigError(
                     f"algo_kwargs.{name}: with memory {cls.name()} learns from sequences that "
-                    "are sampled uniformly, with one-step returns; remove this key, or set "
-                    "algo_kwargs.memory=none"
+                    "are sampled uniformly, with one-step returns; "
+                    f"{without_knob(cls.Params, name)}, or set algo_kwargs.memory=none"
                 )
 
     def values_parameters(self) -> Iterable[nn.Parameter]:

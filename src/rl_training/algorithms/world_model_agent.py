@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Act, Algorithm
 from rl_training.algorithms.learner import P
 from rl_training.envs.spaces import Spaces
+from rl_training.experiment.errors import EnvironmentSetupError
 from rl_training.models import Carry, OwnNetwork, Policy
 from rl_training.models.dreamer import (
     RSSM,
@@ -22,6 +23,7 @@ from rl_training.models.dreamer import (
     Sight,
     TwoHotHead,
     exponential_noise,
+    image_stages,
     mask_state,
     one_hot,
     sample_one_hot,
@@ -70,6 +72,18 @@ class WorldModelAgent(Algorithm[P, SequenceBatch]):
         outputs = actions if spaces.is_discrete else 2 * actions
         head = self.own_network("policy", (width,), outputs)
         self.actor = ImaginedPolicy(width, size.units, actions, spaces.is_discrete, head)
+
+    @classmethod
+    def takes_task(cls, spaces: Spaces) -> bool:
+        if not super().takes_task(spaces):
+            return False
+        try:
+            image = Sight(spaces, cls.name()).image
+            if image is not None:
+                image_stages(*image[1:])
+        except EnvironmentSetupError:  # stacked colour images, or a size that cannot be halved
+            return False
+        return True
 
     def seen(self, obs: Tensor) -> Tensor:
         """Convert observations to the encoder's input, which is also the decoder's target."""

@@ -17,8 +17,15 @@ from rl_training.api.run_folders import (
     with_absolute_paths,
     with_paths_found,
 )
-from rl_training.api.support import check_checkpoints, refused_if_unfit, version_note
+from rl_training.api.support import (
+    check_checkpoints,
+    refuse_spent,
+    refused_if_unfit,
+    spent_budget_named,
+    version_note,
+)
 from rl_training.data.dataset import TransitionDataset
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import DatasetConfig, TrainConfig, load_config, whole_number
 from rl_training.experiment.console import Console, ProgressConsole
 from rl_training.experiment.errors import ConfigError
@@ -26,6 +33,7 @@ from rl_training.experiment.lock import working_in
 from rl_training.experiment.sinks import make_sinks
 from rl_training.experiment.storage import local_run
 from rl_training.experiment.tracking import (
+    CHECKPOINT_FOLDER,
     CONFIG_FILE,
     create_run_folder,
     read_run_config,
@@ -113,12 +121,16 @@ def resume_seeds(
                 "warning: the run began on a GPU; on a CPU it continues, but not bit for bit"
             )
             config = config.settled(engine="auto")
-        clock = build_clock(config, agents)
+        folder = seed_folder(run_dir, stored.seeds[0]) / CHECKPOINT_FOLDER
+        first = CheckpointStore(folder, config.keep_last, config.keep_best)
+        with spent_budget_named(stored, config, first):
+            clock = build_clock(config, agents)
         trainer = seeds_trainer(config, agents, clock, run_dir, console, live.callbacks())
         for part in trainer.records:
             check_checkpoints(part.store, part.config, spaces, console)
         with refused_if_unfit(run_dir):
             trainer.restore()
+        refuse_spent(stored, config, max(clock.loops, key=lambda loop: loop.tick))
         if trainer.started_anew:
             begin(config, agents, None)
         with reraise_os_error(run_dir / CONFIG_FILE):

@@ -30,6 +30,8 @@ from rl_training.experiment.tracking import (
     versions,
 )
 from rl_training.export.contract import is_export
+from rl_training.runtime.loops import Loop
+from rl_training.runtime.saving import BUDGETS
 
 
 def find_checkpoint(path: Path, which: str = "latest") -> Path:
@@ -121,6 +123,51 @@ def check_checkpoints(
             where = f"environment '{config.env_id}'" if config.env_id else "the data set"
             made_for.refuse_other(spaces, where, "env_id" if config.env_id else "dataset")
         known.append(_task_of(info))
+
+
+def refuse_spent(stored: TrainConfig, config: TrainConfig, loop: Loop) -> None:
+    """Refuse another budget than the stored one if the restored loop has done as much already.
+
+    The loop is closed then. The stored budget itself may be spent.
+    """
+    key = _new_budget(stored, config)
+    if key is None or loop.tick < loop.total:
+        return
+    loop.close()
+    if key == "total_epochs":
+        updates = loop.total // getattr(config, key)  # of one epoch
+        raise _spent(key, f"{loop.tick:,} {loop.unit}", loop.tick // updates)
+    done = loop.tick - (loop.total - getattr(config, key))  # the rest is pretraining
+    raise _spent(key, f"{done:,} {'updates' if key == 'total_updates' else 'env steps'}", done)
+
+
+@contextmanager
+def spent_budget_named(
+    stored: TrainConfig, config: TrainConfig, store: CheckpointStore
+) -> Iterator[None]:
+    """Around the building of a loop: where it refuses a budget that is done already, name the
+    budget, because the knob that it would name cannot change on resume."""
+    try:
+        yield
+    except ConfigError:
+        newest = store.latest()
+        if newest is not None and _new_budget(stored, config) == "total_timesteps":
+            done = Stored(newest.manifest).section("progress").whole("env_steps")
+            if done >= (config.total_timesteps or 0):
+                raise _spent("total_timesteps", f"{done:,} env steps", done) from None
+        raise
+
+
+def _new_budget(stored: TrainConfig, config: TrainConfig) -> str | None:
+    """The key of the budget, if it is not the stored one."""
+    given = {key: getattr(config, key) for key in BUDGETS}
+    return next(
+        (k for k, value in given.items() if value is not None and value != getattr(stored, k)), None
+    )
+
+
+def _spent(key: str, done: str, most: int) -> ConfigError:
+    return ConfigError(f"{key}: {done} are done already; give more than {most:,}")
 
 
 def _task_of(info: CheckpointInfo) -> Any:

@@ -17,7 +17,13 @@ from rl_training.api.run_folders import (
     with_absolute_paths,
     with_paths_found,
 )
-from rl_training.api.support import check_checkpoints, refused_if_unfit, version_note
+from rl_training.api.support import (
+    check_checkpoints,
+    refuse_spent,
+    refused_if_unfit,
+    spent_budget_named,
+    version_note,
+)
 from rl_training.data.dataset import TransitionDataset
 from rl_training.envs.make import env_spaces
 from rl_training.experiment.checkpoint import CheckpointInfo
@@ -44,7 +50,7 @@ from rl_training.reports.live import LiveReport
 from rl_training.runtime.build import build_loop, run_scope
 from rl_training.runtime.callbacks import Callback, TrainResult, checked_callbacks
 from rl_training.runtime.loops import Loop
-from rl_training.runtime.trainer import Trainer, one_agent
+from rl_training.runtime.trainer import STARTING_OVER, Trainer, one_agent
 
 
 class Training(Acting):
@@ -164,9 +170,7 @@ class Training(Acting):
         if self.run_dir is None:
             return more
         config = TrainConfig.stored(read_run_config(self.run_dir))
-        latest = CheckpointStore(
-            self.run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best
-        ).latest()
+        latest = _store_of(self.run_dir, config).latest()
         key = "env_steps" if unit == "timesteps" else unit
         return more + (0 if latest is None else int(latest.manifest["progress"][key]))
 
@@ -178,7 +182,8 @@ class Training(Acting):
         progress: bool,
         again: bool = False,
     ) -> TrainResult:
-        """Continue a run; with `again` a complete run is refused."""
+        """Continue a run; a new budget that is spent already is refused, and with `again` every
+        complete run."""
         stored = TrainConfig.stored(read_run_config(run_dir))
         config = with_options(stored, options, stored.algo)
         refuse_changes(stored, config)
@@ -193,7 +198,8 @@ class Training(Acting):
         callbacks = (*callbacks, *live.callbacks())
         with working_in(run_dir), run_scope(config, self.algorithm.spaces):
             make_sinks(config)
-            loop = build_loop(config, self.algorithm)
+            with spent_budget_named(stored, config, _store_of(run_dir, config)):
+                loop = build_loop(config, self.algorithm)
             trainer = self._trainer(config, loop, run_dir, console, callbacks)
             (record,) = trainer.records
             check_checkpoints(record.store, config, self.algorithm.spaces, console)
@@ -215,7 +221,9 @@ class Training(Acting):
                     f"learn: the run in '{run_dir}' is complete after {loop.tick:,} {loop.unit} "
                     f"({record.stop_reason or f'its budget is {loop.total:,}'}); {fix}"
                 )
+            refuse_spent(stored, config, loop)
             if started_anew:
+                console.say(STARTING_OVER)
                 self._start()
             with reraise_os_error(run_dir / CONFIG_FILE):
                 write_run_config(run_dir, config)
@@ -225,3 +233,7 @@ class Training(Acting):
             console.say(f"resuming {run_dir} at {loop.tick:,} of {loop.total:,} {loop.unit}")
             with live.until_the_end():
                 return trainer.run()
+
+
+def _store_of(run_dir: Path, config: TrainConfig) -> CheckpointStore:
+    return CheckpointStore(run_dir / CHECKPOINT_FOLDER, config.keep_last, config.keep_best)

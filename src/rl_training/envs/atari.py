@@ -76,22 +76,54 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 
 
-def for_training(env_id: str, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments that a game's protocol adds in training; none for other environments."""
+NO_RULES = {"game", "protocol", "render_mode"}
+"""Keyword arguments that are no rule of play."""
+EVALUATION_ONLY = "random_actions"
+"""What `env_kwargs` say of it is for evaluations; training has the protocol's own."""
+
+
+def for_training(
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    train_env_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Keyword arguments that training has beside `env_kwargs`: for a game those that its protocol
+    adds, and `train_env_kwargs` above them.
+
+    Rules that `env_kwargs` change are not among the protocol's, but `EVALUATION_ONLY` is.
+    """
+    own = train_env_kwargs or {}
     name = env_kwargs.get("protocol") if env_id == ATARI_ID else None
-    return dict(_protocol(name).training) if name is not None else {}
+    if env_id == ATARI_ID and "protocol" in own:
+        raise ConfigError(
+            "train_env_kwargs.protocol: a protocol has rules of training and of evaluation; set "
+            "env_kwargs.protocol, and single rules here"
+        )
+    if name is None:
+        return dict(own)
+    changed = set(env_kwargs) - {EVALUATION_ONLY}
+    rules = _protocol(name).training
+    return {**{key: rule for key, rule in rules.items() if key not in changed}, **own}
 
 
-def protocol_of(env_id: str | None, env_kwargs: Mapping[str, Any]) -> str | None:
-    """A sentence that says under which rules a game is played; None for other environments."""
+def protocol_of(
+    env_id: str | None,
+    env_kwargs: Mapping[str, Any],
+    train_env_kwargs: Mapping[str, Any] | None = None,
+) -> str | None:
+    """A sentence that says under which rules a game is played, and which of them training changes
+    besides; None for other environments."""
     if env_id != ATARI_ID:
         return None
     name = env_kwargs.get("protocol")
     if name is None:
         return "no named protocol: scores compare with no published ones"
-    changed = sorted(set(env_kwargs) - {"game", "protocol", "render_mode"})
-    sentence = f"{name}: {_protocol(name).summary}"
-    return sentence + (f"; changed: {', '.join(changed)}" if changed else "")
+    parts = [f"{name}: {_protocol(name).summary}"]
+    for what, given in (("changed", env_kwargs), ("changed in training", train_env_kwargs or {})):
+        changed = sorted(set(given) - NO_RULES)
+        if changed:
+            parts.append(f"{what}: {', '.join(changed)}")
+    return "; ".join(parts)
 
 
 def _protocol(name: Any) -> Protocol:
@@ -301,19 +333,12 @@ def make_atari(
             f"env_kwargs.game: there is no Atari game '{game}'{did_you_mean(name, known)}; "
             "use the name of a ROM, such as breakout or space_invaders"
         )
-    limits = {"frame_skip": 1, "noop_max": 0, "screen_size": 8, "frame_stack": 1, "max_frames": 1}
-    for key, least in limits.items():
-        value = rules[key]
-        if not isinstance(value, int) or value < least:
-            raise ConfigError(
-                f"env_kwargs.{key}: expected a whole number, at least {least}, got {value!r}"
-            )
-    for key in ("repeat_action_probability", "random_actions"):
-        value = rules[key]
-        if not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
-            raise ConfigError(
-                f"env_kwargs.{key}: expected a number from 0 to below 1, got {value!r}"
-            )
+    _check_rules(rules)
+    if render_mode not in (None, "rgb_array"):
+        raise ConfigError(
+            f"env_kwargs.render_mode: expected rgb_array or null, got {render_mode!r}; to watch a "
+            "policy, record a video"
+        )
     full_action_space, max_frames = rules.pop("full_action_space"), rules.pop("max_frames")
     frame_stack = rules.pop("frame_stack")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
@@ -330,6 +355,23 @@ def make_atari(
         **rules,
     )
     return LastFrames(env, frame_stack) if frame_stack > 1 else env
+
+
+def _check_rules(rules: Mapping[str, Any]) -> None:
+    """Refuse values of another type or range."""
+    limits = {"frame_skip": 1, "noop_max": 0, "screen_size": 8, "frame_stack": 1, "max_frames": 1}
+    for key, value in rules.items():
+        is_switch = isinstance(value, bool)
+        if key in limits:
+            expected = f"a whole number, at least {limits[key]}"
+            fits = isinstance(value, int) and not is_switch and value >= limits[key]
+        elif isinstance(UNNAMED[key], bool):
+            expected, fits = "true or false", is_switch
+        else:
+            expected = "a number from 0 to below 1"
+            fits = isinstance(value, (int, float)) and not is_switch and 0.0 <= value < 1.0
+        if not fits:
+            raise ConfigError(f"env_kwargs.{key}: expected {expected}, got {value!r}")
 
 
 def register_atari() -> None:

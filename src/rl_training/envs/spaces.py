@@ -347,13 +347,18 @@ class Spaces:
             done = f"{self._named_actions()} actions from {low} to {high}"
         return f"{'images' if self.is_image else 'observations'} {seen} and {done}"
 
-    def refuse_other(self, found: Spaces, where: str, key: str = "env_id") -> None:
+    def refuse_other(
+        self, found: Spaces, where: str, key: str = "env_id", fix: str | None = None
+    ) -> None:
         """Raise an error if a task's spaces are not these, for which a policy was made."""
         if found != self:
+            usual = (
+                "use the environment, its arguments and the version of its package that the policy "
+                "was trained with, or train a new policy"
+            )
             raise EnvironmentSetupError(
                 f"{key}: {where} has {found.in_full()}, but the policy was made for "
-                f"{self.in_full()}; use the environment, its arguments and the version of its "
-                "package that the policy was trained with, or train a new policy"
+                f"{self.in_full()}; {fix or usual}"
             )
 
 

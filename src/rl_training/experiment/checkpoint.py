@@ -25,6 +25,7 @@ from typing import IO, Any
 from rl_training.experiment.errors import CheckpointError, NewerFormatError
 from rl_training.experiment.files import (
     NOT_ALLOWED,
+    REPLACED,
     aside_of,
     flush_to_disk,
     open_regular,
@@ -207,10 +208,7 @@ def read_manifest(path: Path) -> CheckpointInfo:
         if manifest["checksum"] != manifest_checksum(manifest):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise CheckpointError(
-            f"checkpoint '{path}' is damaged: its {MANIFEST} is truncated or changed; "
-            "use an earlier checkpoint"
-        ) from None
+        raise damaged(path, f"its {MANIFEST}", "is truncated or changed") from None
     return CheckpointInfo(path, manifest)
 
 
@@ -221,9 +219,23 @@ def _whole_number(value: Any, *, least: int) -> int:
 
 
 def damaged(path: Path, file_name: str, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint '{path}' is damaged: {file_name} {what}; use an earlier checkpoint"
-    )
+    """An error that recommends another checkpoint of the run only if there is one."""
+    return CheckpointError(f"checkpoint '{path}' is damaged: {file_name} {what}; {_instead(path)}")
+
+
+def _instead(path: Path) -> str:
+    """What to use in place of a damaged checkpoint."""
+    own = path.name.removeprefix(REPLACED)
+    try:
+        names = os.listdir(path.parent) if own.isdecimal() else []
+    except OSError:
+        names = []
+    others = sorted((int(name), name) for name in names if name.isdecimal() and name != own)
+    ticks = (tick for tick, name in others if (path.parent / name / MANIFEST).is_file())
+    first = next(ticks, None)
+    if first is None:
+        return "put back a whole copy of it, as there is no other checkpoint beside it"
+    return f"use {'an earlier' if first < int(own) else 'another'} checkpoint"
 
 
 def _forbidden(path: Path, file_name: str, error: OSError) -> CheckpointError:

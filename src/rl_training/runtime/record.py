@@ -108,7 +108,8 @@ class Record:
         for collector in self._collectors():
             for note in collector.notes:
                 self.console.say(f"warning: {note}")
-        protocol = protocol_of(self.config.env_id, self.config.env_kwargs)
+        config = self.config
+        protocol = protocol_of(config.env_id, config.env_kwargs, config.train_env_kwargs)
         if protocol:
             self.console.say(f"rules of the game: {protocol}")
         loop = self.loop
@@ -354,8 +355,8 @@ class Record:
             self._delayed = {name: torch.tensor(kept.measure(name)) for name in kept.names()}
 
     def restore(self, tick: int | None = None) -> None:
-        """Go on from the newest checkpoint that is whole, from the start if there is none; or
-        from the one at `tick` and no other."""
+        """Go on from the newest checkpoint that is whole, or from the one at `tick` and no other;
+        without any, `resumed_at` is -1 and nothing changes."""
         for info in reversed(self.store.all()):
             if tick is not None and info.tick != tick:
                 continue
@@ -386,7 +387,6 @@ class Record:
             self.resumed_at, self.last_saved = self.loop.tick, info
             self.saved_done = self.loop.progress.to_dict()
             return
-        self.console.say("no usable checkpoint in this run: starting from the beginning")
         self.resumed_at = -1
 
     def elapsed(self) -> float:

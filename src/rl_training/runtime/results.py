@@ -37,7 +37,8 @@ def train_result(record: Record) -> TrainResult:
 def write_result(record: Record, status: str) -> None:
     """Write result.json."""
     result = train_result(record)
-    protocol = protocol_of(record.config.env_id, record.config.env_kwargs)
+    config = record.config
+    protocol = protocol_of(config.env_id, config.env_kwargs, config.train_env_kwargs)
     held_out, best = result.held_out, result.best_held_out
     write_json(
         record.run_dir / RESULT_FILE,

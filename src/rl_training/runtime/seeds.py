@@ -39,7 +39,7 @@ from rl_training.runtime.saving import Autosave
 from rl_training.runtime.selection import measured, short_name
 from rl_training.runtime.shared_evaluation import SharedEvaluations
 from rl_training.runtime.statistics import Summary
-from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainer import STARTING_OVER, Trainer
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class SeedsForm:
             else:
                 record.restore(tick)
         if tick is None and active:
-            self.console.say("no usable checkpoint in this run: starting from the beginning")
+            self.console.say(STARTING_OVER)
         elif tick is not None:  # those that ended before keep the common clock
             for record in trainer.records:
                 record.loop.progress.load(active[0].loop.progress.to_dict())

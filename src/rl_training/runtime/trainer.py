@@ -30,6 +30,8 @@ from rl_training.runtime.record import Record
 from rl_training.runtime.saving import Autosave
 from rl_training.runtime.signals import RunLink, StepInterrupted, end_by, interruptible
 
+STARTING_OVER = "no usable checkpoint in this run: starting from the beginning"
+"""Of a resume, once it is sure that nothing which was saved is lost."""
 STRIDE_SECONDS = 0.1
 """Time between two calls of callbacks, progress bar and autosave, unless one environment step or
 one update takes longer."""

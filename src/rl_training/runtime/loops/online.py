@@ -261,22 +261,24 @@ def random_actions(spaces: Spaces, experience: Experience) -> NDArray[Any]:
 def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
     """A collector in the training environments, whose spaces must equal the task's."""
     refuse_worlds(config)
-    key = "train_env_kwargs" if config.train_env_kwargs else "env_kwargs"
+    own = config.train_env_kwargs
+    beside = for_training(config.environment, config.env_kwargs, own)
     try:
         collector = Collector(
             config.environment,
-            {
-                **config.task_kwargs,
-                **for_training(config.environment, config.env_kwargs),
-                **config.train_env_kwargs,
-            },
+            {**config.task_kwargs, **beside},
             config.num_envs,
             derive_seed(config.seed, "collect"),
             config.vectorization,
             config.env_workers,
         )
+    except ConfigError as error:
+        _, _, wrong = str(error).partition("env_kwargs.")
+        if wrong.partition(":")[0] not in own:
+            raise
+        raise ConfigError(f"train_env_kwargs.{wrong}") from None
     except EnvironmentSetupError as error:
-        if not config.train_env_kwargs:
+        if not own:
             raise
         # raises if train_env_kwargs are not the cause
         env_spaces(config.environment, config.task_kwargs)
@@ -284,7 +286,10 @@ def training_collector(config: TrainConfig, spaces: Spaces) -> Collector:
         raise EnvironmentSetupError(f"train_env_kwargs: {what}") from None
     try:
         where = f"the training environment '{config.env_id}'"
-        spaces.refuse_other(collector.spaces, where, key)
+        if own:
+            both = "give what changes observations or actions in env_kwargs, for evaluations, too"
+            spaces.refuse_other(collector.spaces, where, "train_env_kwargs", both)
+        spaces.refuse_other(collector.spaces, where, "env_kwargs")
     except EnvironmentSetupError:
         collector.close()
         raise
