@@ -184,7 +184,7 @@ def halving(layer: nn.Conv2d, x: Tensor) -> Tensor:
     kernels = torch.einsum("aypk,bxql,oikl->abopqiyx", taps, taps, weight)
     kernels = kernels.reshape(4 * outputs, 4 * inputs, 3, 3)
     found = F.conv2d(blocks.to(weight.dtype), kernels, layer.bias.repeat(4), padding=1)
-    places = found.permute(0, 2, 3, 1).unflatten(-1, (4, outputs))
+    places = found.permute(0, 2, 3, 1).reshape(count, height // 2, width // 2, 4, outputs)
     return places.amax(-2).permute(0, 3, 1, 2)
 
 
