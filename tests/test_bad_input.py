@@ -1158,7 +1158,9 @@ def test_observations_that_are_none(cli: Command, bc_run: Path, text: str, fragm
     assert_refused(cli("predict", bc_run, text), "predict:", fragment)
 
 
-def test_predict_files(refuses: Callable[..., None], bc_run: Path, tmp_path: Path) -> None:
+def test_predict_files(
+    cli: Command, refuses: Callable[..., None], bc_run: Path, tmp_path: Path
+) -> None:
     files: dict[str, Any] = {
         "text": np.array([["a", "b", "c"]]),
         "flat": np.zeros(3),
@@ -1173,7 +1175,11 @@ def test_predict_files(refuses: Callable[..., None], bc_run: Path, tmp_path: Pat
     for name, fragment in (("text", "<U1"), ("flat", "(3,)"), ("narrow", "(4, 2)"), ("nan", "NaN")):
         refuses([*base, "--npz", tmp_path / f"{name}.npz"], fragment)
     refuses([*base, "--npz", tmp_path / "other.npz"], "no array 'observations'", "obs")
-    refuses([*base, "--npz", tmp_path / "none.npz"], "none.npz", "does not exist")
+    for kind, missing in (("npz", "none.npz"), ("hdf5", "none.h5"), ("csv", "none.csv")):
+        done = cli(*base, "--npz", tmp_path / "empty" / missing)
+        assert_refused(done, f"--npz: {kind} file", missing, "does not exist; correct the path")
+        assert "dataset" not in done.err
+    refuses([*base, "--npz", tmp_path / "goood.npz"], "(did you mean 'good.npz'?)")
     refuses([*base, "--npz", good, "--out", good], "exists already")
     refuses([*base, "--npz", good, "--out", "/proc/none/a.npz"], "cannot be written")
     refuses([*base, "--npz", good, "--out", tmp_path / "actions.txt"], "must end in .npz")

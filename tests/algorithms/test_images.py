@@ -11,7 +11,12 @@ import torch
 from rl_training import ManagedAlgorithm, TrainConfig
 from rl_training.envs.spaces import Spaces
 from rl_training.envs.toys.catch import CATCH_ID
-from rl_training.experiment.errors import ConfigError, EnvironmentSetupError, RLTrainingError
+from rl_training.experiment.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentSetupError,
+    RLTrainingError,
+)
 from rl_training.experiment.registry import algorithm_class, algorithm_names
 from rl_training.models import ImageEncoder
 
@@ -94,10 +99,17 @@ def test_learns_acts_and_comes_back(algo: str, tmp_path: Any) -> None:
 
 def test_predict_refuses_other_images() -> None:
     learner = agent("dqn")
-    with pytest.raises(EnvironmentSetupError, match="uint8"):
+    with pytest.raises(DataError, match="whole numbers from 0 to 255, got float64;"):
         learner.predict(np.zeros((16, 16)))
     with pytest.raises(EnvironmentSetupError, match=r"\(n, 16, 16\)"):
         learner.predict(np.zeros((16, 17), np.uint8))
+    for wrong in (256, -1):
+        with pytest.raises(DataError, match=f"whole numbers from 0 to 255, got {wrong};"):
+            learner.predict(np.full((16, 16), wrong))
+    images = np.random.default_rng(0).integers(0, 256, (7, 16, 16), dtype=np.uint8)
+    expected = learner.predict(images)[0]
+    np.testing.assert_array_equal(learner.predict(images.astype(np.int64))[0], expected)
+    np.testing.assert_array_equal(learner.predict(images.tolist())[0], expected)
 
 
 @each("algo", sorted(set(algorithm_names()) - set(ON_IMAGES)))

@@ -17,7 +17,12 @@ import rl_training
 from rl_training import DQN, Callback, ManagedAlgorithm, learn_seeds, load
 from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
 from rl_training.experiment.checkpoint_store import CheckpointStore
-from rl_training.experiment.errors import DataError, EnvironmentSetupError, RLTrainingError
+from rl_training.experiment.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentSetupError,
+    RLTrainingError,
+)
 from rl_training.runtime.callbacks import EvalEvent
 from rl_training.runtime.evaluation import HELD_OUT_STATES, SELECTION_STATES, start_seed
 from tests.conftest import Command
@@ -198,7 +203,27 @@ def test_an_episode_that_never_ends_is_cut_and_noted(
     assert data.known_arrays()["truncations"].sum() == 2
     shown = cli("eval", result.run_dir, "-n", 2)
     assert shown.code == 0
-    assert "set eval_max_steps" in shown.out
+    assert "(--set max_episode_steps=N), or set --max-steps" in " ".join(shown.out.split())
+    assert "(env_kwargs.max_episode_steps), or set eval_max_steps" in said
+    note = trained.evaluate(1).note()
+    assert note is not None
+    assert note.endswith("(env_kwargs.max_episode_steps), or set max_steps")
+
+
+def test_the_most_steps_of_an_evaluation_can_be_given(tmp_path: Path, cli: Command) -> None:
+    Task.endless = True
+    run_dir = agent(tmp_path / "runs", eval_max_steps=50, total_timesteps=20).learn().run_dir
+    trained = load(run_dir)
+    assert trained.evaluate(2, max_steps=7).lengths == (7, 7)
+    assert trained.evaluate(1).lengths == (50,)
+    longer = cli("eval", run_dir, "-n", 2, "--max-steps", 80, "--json")
+    assert json.loads(longer.out)["eval/length_mean"] == 80
+    for wrong in (0, 1.5, True, "many"):
+        with pytest.raises(ConfigError, match=r"^max_steps: expected a whole number, at least 1"):
+            trained.evaluate(1, max_steps=wrong)  # type: ignore[arg-type]
+    refused = cli("eval", run_dir, "--max-steps", 0)
+    assert refused.code == 2
+    assert "--max-steps" in refused.err
 
 
 def test_evaluating_repeats_whatever_was_drawn_before(tmp_path: Path) -> None:

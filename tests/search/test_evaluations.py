@@ -97,11 +97,28 @@ def test_only_what_is_missing_is_a_job_and_other_settings_have_other_results(
         EvaluationPlan(candidates, 1, 7, True, None, None, (), False),
         EvaluationPlan(candidates, 1, None, False, None, None, (), False),
         EvaluationPlan(candidates, 1, None, True, None, None, ("g=9.0",), False),
+        EvaluationPlan(candidates, 1, None, True, None, None, (), False, max_steps=3),
     ]
     for other in others:
         assert not set(other.files(tmp_path)) & set(target.files)
     Evaluations(tmp_path, plan, again=True)
     assert target.missing() == target.files
+
+
+def test_all_episodes_are_cut_where_the_command_says(
+    runs: Path, cli: Command, tmp_path: Path
+) -> None:
+    command = ("eval", runs / "two", "-n", 1, "--workers", 1, "--out", tmp_path / "cut")
+    shown = cli(*command, "--max-steps", 3)
+    assert shown.code == 0, shown.err
+    assert "cut there; give the environment a time limit (--set max_episode_steps=N), or set " in (
+        " ".join(shown.out.split())
+    )
+    rows = json.loads(cli(*command, "--max-steps", 3, "--json").out)["evaluations"]
+    assert [row["eval/length_mean"] for row in rows] == [3, 3]
+    with pytest.raises(ConfigError, match="max_steps must be at least 1"):
+        rl_training.evaluate_runs([runs / "one"], 1, max_steps=0, folder=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_cannot_be_evaluated_is_refused(runs: Path, cli: Command, tmp_path: Path) -> None:

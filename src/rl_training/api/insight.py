@@ -16,6 +16,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.contract import all_finite
 from rl_training.envs.packed import packed_rows
+from rl_training.envs.pixels import as_bytes
 from rl_training.experiment.errors import (
     ConfigError,
     DataError,
@@ -41,9 +42,9 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
             raise DataError(f"{asked}: the observation holds NaN, infinity or a number too large")
         return obs, alone
     obs = np.asarray(observation)
-    if obs.dtype != spaces.obs_dtype:
-        if spaces.is_image:  # other numbers would be cut to bytes
-            raise EnvironmentSetupError(f"{asked}: images must be uint8, got {obs.dtype}")
+    if spaces.is_image:
+        obs = as_bytes(obs, f"{asked}: the image")
+    elif obs.dtype != spaces.obs_dtype:
         if obs.dtype.kind not in "fiub":  # of complex numbers a part would be lost
             raise DataError(
                 f"{asked}: observations must be numbers, got {obs.dtype}; give a list of them, as "

@@ -59,7 +59,7 @@ def evaluate_many(
         print(json.dumps({"evaluations": [one.to_dict() for one in found]}))
         return
     out.print(evaluation_table(found))
-    notes = {note for one in found if (note := one.result.note())}
+    notes = {note for one in found if (note := one.result.note(options=True))}
     for note in sorted(notes):
         out.print(f"note: {note}", soft_wrap=True)
     out.print(f"results: {folder}", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -21,6 +21,11 @@ from rl_training.cli.options import (
     out,
 )
 from rl_training.experiment.errors import ConfigError, printable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rl_training.envs.spaces import Spaces
 
 app = typer.Typer()
 
@@ -57,6 +62,14 @@ def evaluate(
     episodes: Annotated[
         int, typer.Option("--episodes", "-n", min=1, help="Whole episodes to run.")
     ] = 20,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--max-steps",
+            min=1,
+            help="Steps after which an episode is cut; by default eval_max_steps of the run.",
+        ),
+    ] = None,
     checkpoint: Annotated[
         str,
         typer.Option(
@@ -104,6 +117,7 @@ def evaluate(
     """
     parallel = folder is not None or not wanted.is_default
     mode: dict[str, Any] = {"seed": seed, "deterministic": not stochastic, "env_id": env}
+    mode["max_steps"] = max_steps
     if len(paths) > 1 or checkpoint == "all" or parallel or holds_many(paths[0]):
         if video is not None:
             raise ConfigError("--video: it shows one policy; name a single run, or remove it")
@@ -150,7 +164,7 @@ def evaluate(
     out.print(table)
     kind = "export" if is_export(path) else "checkpoint"
     out.print(f"{result}, {kind} {chosen}", soft_wrap=True)
-    note = result.note()
+    note = result.note(options=True)
     if note:
         out.print(f"note: {note}", soft_wrap=True)
     if filmed is not None:
@@ -165,11 +179,18 @@ def predict(
     ],
     observation: Annotated[
         str | None,
-        typer.Argument(help="One observation as JSON, e.g. '[1.0, 0.0, 0.0]'; - for stdin."),
+        typer.Argument(
+            help="One observation as JSON, e.g. '[1.0, 0.0, 0.0]', of an image whole numbers from "
+            "0 to 255; - for stdin."
+        ),
     ] = None,
     npz: Annotated[
         Path | None,
-        typer.Option("--npz", help="File with an array 'observations' of shape (n, width)."),
+        typer.Option(
+            "--npz",
+            help="File with an array 'observations' of n observations: (n, width) of vectors, "
+            "such as (n, 4, 84, 84) of images.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -189,7 +210,6 @@ def predict(
     """Print the action for one observation, or write actions for a file of many."""
     import numpy as np
 
-    from rl_training.data.readers import read_file_arrays
     from rl_training.experiment.config_errors import shortened
     from rl_training.experiment.errors import DataError
     from rl_training.experiment.files import draft_of
@@ -206,9 +226,10 @@ def predict(
     if npz is None:
         text = sys.stdin.read() if observation == "-" else str(observation)
         try:
-            parsed = json.loads(text, parse_int=float)
+            whole = int if agent._task_spaces().is_image else float
+            parsed = json.loads(text, parse_int=whole)
             values: Any = parsed if isinstance(parsed, dict) else np.asarray(parsed)
-            if not isinstance(values, dict) and values.dtype.kind not in "fb":  # in quotes, say
+            if not isinstance(values, dict) and values.dtype.kind not in "fib":  # in quotes, say
                 raise TypeError
         except (ValueError, TypeError, RecursionError):
             raise ConfigError(
@@ -216,15 +237,7 @@ def predict(
                 f"{shortened(text.strip())}"
             ) from None
     else:
-        arrays = read_file_arrays(npz)
-        if "observations" not in arrays:
-            raise DataError(f"'{npz}' has no array 'observations'; it has {', '.join(arrays)}")
-        values = arrays["observations"]
-        if values.dtype.kind not in "fiub" or values.ndim != 2:
-            raise DataError(
-                f"'{npz}': array 'observations' must hold numbers in the shape (n, width), it "
-                f"holds {values.dtype} in the shape {values.shape}"
-            )
+        values = _observations_in(npz, agent._task_spaces())
     if explain and stochastic:
         raise ConfigError(
             "predict: --explain is about the most likely actions; remove --stochastic"
@@ -249,3 +262,26 @@ def predict(
     else:
         shown = {"action": actions, **answers} if explain else actions
         print(json.dumps(shown, default=lambda array: np.asarray(array).tolist()))
+
+
+def _observations_in(npz: Path, spaces: Spaces) -> NDArray[Any]:
+    """The array 'observations' of a file; refused if it does not hold those of the spaces."""
+    from rl_training.data.readers import read_file_arrays
+    from rl_training.experiment.errors import DataError
+
+    arrays = read_file_arrays(npz, "--npz")
+    if "observations" not in arrays:
+        raise DataError(f"'{npz}' has no array 'observations'; it has {', '.join(arrays)}")
+    values = arrays["observations"]
+    shapes = [spaces.obs_shape]
+    parts = () if spaces.layout is None else spaces.layout.parts
+    if len(parts) == 1 and not (parts[0].path or parts[0].pixels):
+        own = parts[0].shape  # as the environment gives it; a single choice is a whole number
+        shapes += [own] if own or values.dtype.kind in "iu" else []
+    if values.dtype.kind not in "fiub" or values.ndim == 0 or values.shape[1:] not in shapes:
+        rows = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in dict.fromkeys(shapes))
+        raise DataError(
+            f"'{npz}': array 'observations' must hold numbers in the shape {rows}, it holds "
+            f"{values.dtype} in the shape {values.shape}; give one row per observation"
+        )
+    return values

@@ -61,13 +61,19 @@ def read_arrays(
     return RawTransitions(label=name, name=name, arrays=copies, keys=keys)
 
 
-def read_file_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+def read_file_arrays(path: str | Path, option: str | None = None) -> dict[str, NDArray[Any]]:
     """All top-level arrays of an npz or hdf5 file, or columns of a table, under the names they
-    have there."""
+    have there. A missing file is answered with the `option` that names it, or else with the keys
+    of a config."""
     path = Path(path)
-    if path.suffix.lower() in SUFFIXES:
+    suffix = path.suffix.lower()
+    if option is not None:
+        require_file(
+            path, "hdf5" if suffix in HDF5_SUFFIXES else SUFFIXES.get(suffix, "npz"), option
+        )
+    if suffix in SUFFIXES:
         return file_columns(path)
-    if path.suffix.lower() in HDF5_SUFFIXES:
+    if suffix in HDF5_SUFFIXES:
         return _hdf5_arrays(path, None)
     return _npz_arrays(path, None)
 
@@ -114,20 +120,22 @@ def _raw_file(
     return RawTransitions(label=label, name=str(path), arrays=arrays, keys=keys)
 
 
-def require_file(path: Path, kind: str) -> None:
-    """Refuse a path that is no file which may be read."""
+def require_file(path: Path, kind: str, option: str | None = None) -> None:
+    """Refuse a path that is no file which may be read; `option` named it, or else a config."""
+    asked = "" if option is None else f"{option}: "
     if not path.exists():
         folder = path.parent
-        beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+        beside = [p.name for p in folder.iterdir() if p.is_file()] if folder.is_dir() else []
+        keys = " (dataset.path in a config; after 'resume RUN', dataset.path=FILE)"
         raise DataError(
-            f"{kind} file '{path}' does not exist{did_you_mean(path.name, beside)}; "
-            "correct the path (dataset.path in a config; after 'resume RUN', dataset.path=FILE)"
+            f"{asked}{kind} file '{path}' does not exist{did_you_mean(path.name, beside)}; "
+            f"correct the path{keys if option is None else ''}"
         )
     if not path.is_file():
         what = "folder" if path.is_dir() else "device or pipe"
-        raise DataError(f"'{path}' is a {what}, expected a {kind} file; correct the path")
+        raise DataError(f"{asked}'{path}' is a {what}, expected a {kind} file; correct the path")
     if not os.access(path, os.R_OK):
-        raise DataError(f"{kind} file '{path}' may not be read; change its permissions")
+        raise DataError(f"{asked}{kind} file '{path}' may not be read; change its permissions")
 
 
 Chooser = Callable[[list[str]], list[str]]

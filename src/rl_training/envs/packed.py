@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.contract import WrongAnswerError, all_finite
 from rl_training.envs.layout import Layout, Packing, Part, packing_of, value_at
+from rl_training.envs.pixels import as_bytes
 from rl_training.experiment.errors import DataError, EnvironmentSetupError
 
 
@@ -44,10 +45,8 @@ def packed_rows(
         flat = values.reshape(-1, *(part.pixels or part.shape))
         if not part.pixels:
             numbers.append(part.encode(flat, asked))
-        elif values.dtype != np.uint8:
-            raise DataError(f"{asked}: the image '{part.name}' must be uint8, got {values.dtype}")
         else:
-            image = flat
+            image = as_bytes(flat, f"{asked}: the image '{part.name}'")
     if len(counts) > 1:
         raise DataError(f"{asked}: the parts have different numbers of rows; give one per row each")
     found = np.concatenate([np.zeros((len(image), 0), np.float32), *numbers], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -41,6 +41,8 @@ class EvalResult:
     """Episodes that had not ended after the most steps that an evaluation takes."""
     successes: tuple[bool | None, ...] = ()
     """What `info["is_success"]` said at the end of each; None where it says nothing."""
+    limit: str = field(default="eval_max_steps", compare=False, repr=False, kw_only=True)
+    """What sets the most steps: this key of a config, or an argument of the call."""
 
     @property
     def episodes(self) -> int:
@@ -81,14 +83,18 @@ class EvalResult:
             f"{cut if any(self.cut) else ''}"
         )
 
-    def note(self) -> str | None:
-        """A remark that belongs beside the returns."""
+    def note(self, *, options: bool = False) -> str | None:
+        """A remark that belongs beside the returns; it names the command's `options`, or else keys
+        and arguments."""
         if not any(self.cut):
             return None
+        time_limit, most = "env_kwargs.max_episode_steps", self.limit
+        if options:
+            time_limit, most = "--set max_episode_steps=N", "--max-steps"
         return (
             f"{sum(self.cut)} of {self.episodes} evaluation episodes had not ended after "
             f"{max(self.lengths):,} steps and were cut there; give the environment a time limit "
-            "(env_kwargs.max_episode_steps), or set eval_max_steps"
+            f"({time_limit}), or set {most}"
         )
 
 

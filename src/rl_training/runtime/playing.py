@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,26 +43,29 @@ class Playable(ABC):
         deterministic: bool = True,
         env_id: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        max_steps: int | None = None,
     ) -> EvalResult:
         """Run whole episodes in new environments, with the likeliest actions or with samples.
 
         `seed` decides the start states and the samples. By default they are held out: no
         evaluation during training, by which `best` is chosen, uses them, and they are the same
         for every run of the task. `env_id` and `env_kwargs` replace the policy's own; the spaces
-        must be the same, and with another `env_id` the policy's own arguments are not used.
+        must be the same, and with another `env_id` the policy's own arguments are not used. An
+        episode is cut after `max_steps` steps, by default the `eval_max_steps` of its config.
         """
         from rl_training.experiment.config import whole_number
         from rl_training.runtime.evaluation import evaluate_once
 
-        usual, max_steps = self._eval_lengths()
-        return evaluate_once(
+        usual, _ = self._eval_lengths()
+        result = evaluate_once(
             self._acting(deterministic, seed),
             self._task(env_id, env_kwargs),
             self._task_spaces(),
             episodes=usual if episodes is None else whole_number(episodes),
-            max_steps=max_steps,
+            max_steps=self._longest(max_steps),
             seed=seed,
         )
+        return replace(result, limit="max_steps")
 
     def record_video(
         self,
@@ -73,6 +77,7 @@ class Playable(ABC):
         deterministic: bool = True,
         env_id: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        max_steps: int | None = None,
     ) -> EvalResult:
         """Write an episode of `evaluate`, by default the first, as a video, .mp4 or .gif, and
         return its result.
@@ -82,16 +87,23 @@ class Playable(ABC):
         from rl_training.runtime.evaluation import HELD_OUT_STATES
         from rl_training.runtime.video import record_episode
 
-        return record_episode(
+        result = record_episode(
             self._acting(deterministic, seed),
             *self._task(env_id, env_kwargs),
             self._task_spaces(),
             HELD_OUT_STATES if seed is None else seed,
             Path(path),
-            max_steps=self._eval_lengths()[1],
+            max_steps=self._longest(max_steps),
             overwrite=overwrite,
-            episode=_numbered(episode),
+            episode=_counted(episode, "episode", least=0),
         )
+        return replace(result, limit="max_steps")
+
+    def _longest(self, max_steps: Any) -> int:
+        """The given largest number of steps of an episode, checked, or the usual one."""
+        if max_steps is None:
+            return self._eval_lengths()[1]
+        return _counted(max_steps, "max_steps", least=1)
 
     def _task(
         self, env_id: str | None, env_kwargs: Mapping[str, Any] | None
@@ -112,11 +124,11 @@ class Playable(ABC):
         return {}
 
 
-def _numbered(episode: Any) -> int:
-    """The number of an episode, counted from 0."""
+def _counted(given: Any, name: str, least: int) -> int:
+    """A whole number; others are refused by the `name` of the argument."""
     from rl_training.experiment.config import whole_number
 
-    number = whole_number(episode)
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ConfigError(f"episode: expected a whole number, at least 0, got {episode!r}")
+    number = whole_number(given)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise ConfigError(f"{name}: expected a whole number, at least {least}, got {given!r}")
     return number

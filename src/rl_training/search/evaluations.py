@@ -61,11 +61,15 @@ class EvaluationPlan:
     settings: tuple[str, ...]
     """Further keyword arguments of the environment, as `key=value`."""
     trust: bool
+    max_steps: int | None = None
+    """After which an episode is cut; None takes the `eval_max_steps` of each policy's config."""
 
     def files(self, folder: Path) -> list[Path]:
         """Where the result of each candidate is kept: by everything that decides it."""
         decides = {**asdict(self), "version": versions()["rl-training"]}
         del decides["candidates"], decides["trust"]
+        if self.max_steps is None:  # as before there was a choice
+            del decides["max_steps"]
         keys = (_digest([decides, one.fingerprint]) for one in self.candidates)
         return [folder / f"{key}.json" for key in keys]
 
@@ -127,6 +131,7 @@ def evaluate_runs(
     deterministic: bool = True,
     env_id: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    max_steps: int | None = None,
     folder: str | Path = "evaluations",
     workers: int | None = None,
     launcher: Launcher[Any] | None = None,
@@ -137,9 +142,11 @@ def evaluate_runs(
     """Evaluate the policies of many runs in parallel, each from the same start states.
 
     `runs` are run, checkpoint and export folders, and folders with runs in them. `checkpoint` is
-    latest, best, a tick or all. Results are kept in `folder`: what is there is not evaluated
-    again, unless `again` is true, and the same call goes on where it was stopped. They do not
-    depend on the number of workers or on the launcher; by default there is one process per core.
+    latest, best, a tick or all. An episode is cut after `max_steps` steps, by default the
+    `eval_max_steps` of each run's config. Results are kept in `folder`: what is there is not
+    evaluated again, unless `again` is true, and the same call goes on where it was stopped. They do
+    not depend on the number of workers or on the launcher; by default there is one process per
+    core.
     """
     plan = EvaluationPlan(
         candidates_of([Path(run) for run in runs], checkpoint),
@@ -150,6 +157,7 @@ def evaluate_runs(
         None if env_kwargs is None else dict(env_kwargs),
         (),
         trust,
+        max_steps,
     )
     given = launcher or LocalProcesses(Slots.of(workers, 1, (), len(plan.candidates)))
     return Evaluations(Path(folder), plan, again=again).run(given, shown=progress)
@@ -164,6 +172,8 @@ class Evaluations:
             raise ConfigError("there is nothing to evaluate; name runs, checkpoints or exports")
         if plan.episodes < 1:
             raise ConfigError(f"episodes must be at least 1, got {plan.episodes}")
+        if plan.max_steps is not None and plan.max_steps < 1:
+            raise ConfigError(f"max_steps must be at least 1, got {plan.max_steps}")
         self.folder, self.plan = folder, plan
         self.files = plan.files(folder)
         self._plan_file = folder / f"plan-{_digest(asdict(plan))}.json"
@@ -231,6 +241,11 @@ class EvaluationProgress(ProgressConsole):
                 self._scores[file] = read_result(file).return_mean
 
 
+def _stored(result: EvalResult) -> dict[str, Any]:
+    """What `read_result` reads."""
+    return {name: getattr(result, name) for name in ("returns", "lengths", "cut", "successes")}
+
+
 def read_result(file: Path) -> EvalResult:
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
@@ -239,6 +254,7 @@ def read_result(file: Path) -> EvalResult:
             tuple(map(int, stored["lengths"])),
             tuple(map(bool, stored["cut"])),
             tuple(stored["successes"]),
+            limit="max_steps",
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
@@ -261,7 +277,7 @@ def evaluate_some(plan_file: Path, first: int, last: int) -> None:
             continue
         result = _evaluated(plan, one)
         with reraise_os_error(file, "the same command"):
-            replace_text(file, json.dumps(asdict(result)) + "\n")
+            replace_text(file, json.dumps(_stored(result)) + "\n")
         print(f"{one.path}: {result}", flush=True)
 
 
@@ -292,6 +308,7 @@ def _evaluated(plan: EvaluationPlan, one: Candidate) -> EvalResult:
         deterministic=plan.deterministic,
         env_id=plan.env_id,
         env_kwargs=kwargs,
+        max_steps=plan.max_steps,
     )
     return result
 
