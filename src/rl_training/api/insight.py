@@ -32,6 +32,7 @@ def observation_rows(algorithm: Algorithm, observation: Any, asked: str) -> tupl
     """(B, ...) observations, and whether a single one was given; `asked` is the caller's name."""
     spaces = algorithm.spaces
     shape = spaces.obs_shape
+    obs: Array
     if spaces.packing is not None and spaces.layout and spaces.layout.has_parts(observation):
         return packed_rows(spaces.layout, spaces.frame_stack, observation, asked)
     if spaces.layout is not None and spaces.layout.has_parts(observation):
