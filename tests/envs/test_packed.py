@@ -156,7 +156,7 @@ def test_runs_resume_bit_for_bit_and_predict_what_the_environment_gives(tmp_path
         packed, _ = make_env(env_id).reset(seed=0)
         assert again.predict(obs)[0] == again.predict(packed)[0]
         for wrong, message in (
-            ({**obs, "camera": obs["camera"].astype(np.float32)}, "must be uint8"),
+            ({**obs, "camera": obs["camera"].astype(np.float32)}, "whole numbers from 0 to 255"),
             ({**obs, "rule": np.zeros((9, 9, 9))}, "'rule' must have the shape"),
             ({key: obs[key] for key in ("camera", "hour")}, "has no 'rule'"),
         ):
