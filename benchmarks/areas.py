@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gates import Verdict
-from benchmarks.markdown import table
+from benchmarks.markdown import INTERVAL, table
 from benchmarks.suites import Section, Suite
 
 HEAD = (
@@ -100,7 +100,7 @@ def write_areas(
             note = provenance(suite) if ran else f"Nothing has run: {command} does."
             parts += [f"## {suite.title}", section.markdown, note]
         summary = table(("part", "gates that hold", "state"), rows)
-        page = "\n\n".join((f"# {area.title}", HEAD, area.text, summary, *parts))
+        page = "\n\n".join((f"# {area.title}", HEAD, f"{area.text} {INTERVAL}", summary, *parts))
         (folder / area.file).write_text(page + "\n", encoding="utf-8")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 NO_VALUE = "–"
 
@@ -18,7 +19,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
-    return all(cell[:1] in "-–0123456789" for cell in cells)
+    return all(cell[:1] in "-–±0123456789" for cell in cells)
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -34,10 +35,25 @@ def listed(values: Sequence[float], digits: int = 0) -> str:
 
 
 def seed_columns(values: Sequence[float], digits: int = 0) -> list[str]:
-    """Mean, every seed, lowest and highest."""
-    lowest, highest = (min(values), max(values)) if values else (None, None)
-    ends = (number(end, digits) for end in (lowest, highest))
-    return [mean(values, digits), listed(values, digits), *ends]
+    """Mean, every seed, and half of the interval of the mean."""
+    half = half_interval(values)
+    interval = NO_VALUE if half is None else f"± {number(half, digits)}"
+    return [mean(values, digits), listed(values, digits), interval]
 
 
-SEED_HEADER = ("mean", "seeds", "min", "max")
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half the width of Student's 95 % interval of the mean; None where one seed says nothing."""
+    freedom = len(values) - 1
+    if freedom < 1:
+        return None
+    return STUDENT[min(freedom, len(STUDENT)) - 1] * stdev(values) / math.sqrt(len(values))
+
+
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""97.5 % quantiles of Student's distribution with 1, 2, ... degrees of freedom; the last one is
+taken for more, which makes intervals a little too wide."""
+SEED_HEADER = ("mean", "seeds", "± 95 %")
+INTERVAL = (
+    "*± 95 %* is half the width of Student's 95 % interval of the mean over seeds: wide for two or "
+    "three seeds, and none for one."
+)

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.areas import anchor_of, write_areas
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Records, ResultStore
-from benchmarks.markdown import table
+from benchmarks.markdown import INTERVAL, table
 from benchmarks.sources import Sources
 from benchmarks.suites import SUITES, Section, Suite, load_suite
 
@@ -113,7 +113,7 @@ def _summary(
             f"{total[None]} were not run. {current[True]} of {current.total()} jobs ran with the "
             "code as it is now: no module that they imported has changed since, apart from "
             "comments. The others show what an earlier commit did.",
-            FOOT,
+            f"{INTERVAL} {FOOT}",
             table(("suite", "gates that hold", "jobs of this code", "missed"), rows),
         )
     )

@@ -16,6 +16,7 @@ from benchmarks.board import Board
 from benchmarks.jobs import Job, JobRunner, Records, ResultStore
 from benchmarks.learning import prior, train_job
 from benchmarks.learning.prior import prior_data
+from benchmarks.markdown import seed_columns
 from benchmarks.peers.environment import IMITATION_HERE
 from benchmarks.process import PausedError, Request
 from benchmarks.progress import how_far
@@ -257,6 +258,15 @@ def test_scores_in_training_are_means_over_games_of_the_last_twentieth_of_the_st
     assert found["training_curve"]["env_steps"] == list(range(20, 401, 20))
     assert found["training_curve"]["return"][:2] == [2.0, 3.5]
     assert train_job.played([event(10, 0.0, 0.0)]) == {}
+
+
+def test_intervals_over_seeds_are_students() -> None:
+    assert seed_columns([1.0, 2.0, 3.0], 3) == ["2.000", "1.000, 2.000, 3.000", "± 2.484"]
+    assert seed_columns([1.0, 2.0], 2) == ["1.50", "1.00, 2.00", "± 6.35"]
+    assert seed_columns([1.0]) == ["1", "1", "–"]
+    assert seed_columns([]) == ["–", "–", "–"]
+    many = [0.0, 1.0] * 6  # no fewer degrees of freedom than the quantiles that are known
+    assert seed_columns(many, 3)[2] == "± 0.341"  # 2.262 * 0.5222 / sqrt(12)
 
 
 def test_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
