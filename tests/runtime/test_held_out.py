@@ -93,6 +93,11 @@ def test_only_the_best_episodes_are_kept(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             load_transition_dataset({**source, "keep": wrong})
+    del arrays["rewards"]
+    np.savez(tmp_path / "b.npz", **arrays)  # type: ignore[arg-type]
+    silent = {**source, "path": str(tmp_path / "b.npz"), "keep": {"top": 0.1}}
+    with pytest.raises(DataError, match=r"dataset\.keep: data set .* has no rewards, so that no"):
+        load_transition_dataset(silent, needs_rewards=False)  # as GAIL does
     agent = BC(dataset={**source, "keep": {"top": 0.1}}, output_dir=tmp_path, **SMALL)
     assert any("2 of 20" in note for note in agent.learn(3, progress=False).data_notes)
 

@@ -20,6 +20,11 @@ def chosen_episodes(dataset: TransitionDataset, config: DatasetConfig) -> Transi
 
 def kept_episodes(dataset: TransitionDataset, keep: KeepConfig) -> TransitionDataset:
     """The best episodes, in their order."""
+    if not dataset.has_rewards:
+        raise DataError(
+            f"dataset.keep: data set '{dataset.name}' has no rewards, so that no return is known; "
+            "remove this key, or add the array 'rewards'"
+        )
     if not dataset.has_whole_episode:
         raise DataError(
             f"dataset.keep: data set '{dataset.name}' holds no whole episode, so that no return is "
