@@ -361,7 +361,7 @@ def test_commands_exist_with_their_options_and_keys(page: Path) -> None:
 
 
 def test_every_argument_of_atari_is_documented() -> None:
-    from rl_training.envs.atari import PROTOCOLS, UNNAMED
+    from rl_training.envs.atari_rules import PROTOCOLS, UNNAMED
 
     page = (DOCS / "environments.md").read_text(encoding="utf-8")
     assert "| `game` | required |" in page

@@ -111,7 +111,7 @@ def sb3_model(config: TrainConfig, seed: int = 0) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    from rl_training.envs.atari import for_training
+    from rl_training.envs.atari_rules import for_training
 
     importlib.import_module("rl_training.envs")  # registers the games
     kwargs = {**config.env_kwargs, **for_training(config.environment, config.env_kwargs)}
@@ -155,7 +155,7 @@ def collected(config: TrainConfig, spec: dict[str, Any]) -> dict[str, Any]:
     """Games alone, with random actions, in different numbers of processes."""
     import numpy as np
 
-    from rl_training.envs.atari import for_training
+    from rl_training.envs.atari_rules import for_training
     from rl_training.envs.collector import Collector
 
     kwargs = {**config.env_kwargs, **for_training(config.environment, config.env_kwargs)}

@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 
 from rl_training import DQN
-from rl_training.envs.atari import (
-    ATARI_ID,
-    AtariFrames,
-    _AreaSums,
-    for_training,
-    make_atari,
-    protocol_of,
-)
+from rl_training.envs.atari import AtariFrames, _AreaSums, make_atari
+from rl_training.envs.atari_rules import ATARI_ID, for_training, protocol_of
 from rl_training.envs.collector import Collector
 from rl_training.envs.make import env_spaces, make_env
 from rl_training.experiment.errors import ConfigError, MissingExtraError, RLTrainingError

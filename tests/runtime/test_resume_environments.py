@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.envs.atari import ATARI_ID
+from rl_training.envs.atari_rules import ATARI_ID
 
 from ..contract.test_updates import assert_same_state
 from .test_resume import config_for, curve, final_state, only_run, run

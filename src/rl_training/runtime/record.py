@@ -15,7 +15,7 @@ import torch
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.envs.atari import protocol_of
+from rl_training.envs.atari_rules import protocol_of
 from rl_training.envs.collector import Collector
 from rl_training.envs.device.worlds import WorldsOfRun
 from rl_training.experiment.checkpoint import CheckpointInfo, read_checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rl_training.envs.atari import protocol_of
+from rl_training.envs.atari_rules import protocol_of
 from rl_training.experiment.storage import publish
 from rl_training.experiment.tracking import RESULT_FILE, hardware, versions, write_json
 from rl_training.runtime.callbacks import TrainResult

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.functional import Metrics
-from rl_training.envs.atari import for_training
+from rl_training.envs.atari_rules import for_training
 from rl_training.envs.collector import Collector, EpisodeRecord, Step
 from rl_training.envs.make import env_spaces
 from rl_training.envs.spaces import Spaces
