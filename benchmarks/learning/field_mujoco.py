@@ -66,7 +66,7 @@ def _runs() -> list[Run]:
         config = PPO_CONFIG.get(task, "ppo/default")
         own, knobs = {**changes, **PPO_CHANGES}, dict(PPO_KNOBS)
         runs.append(Run(f"ppo-{task}", "PPO", task, config, own, knobs, published=known))
-    older = {"env_id": "Ant-v4", "total_timesteps": STEPS, **CURVE, **SEVERAL}
+    older = {"env_id": "Ant-v4", "total_timesteps": STEPS, **CURVE, **SEVERAL, "device": "cpu"}
     known = Published(SAC["Ant"], "v4, ten seeds")
     runs.append(Run("sac-Ant-v4", "SAC, v4", "Ant", "sac/halfcheetah", older, published=known))
     for task, knobs in MBPO_KNOBS.items():
@@ -85,7 +85,7 @@ TEXT = (
     "states. SAC and PPO act in eight environments at once. SAC has to come "
     "within 10 % of published means, which are of v4. There Ant is another task: 27 numbers are "
     "observed in place of 105, as contact forces are left out, and they cost nothing. It is run in "
-    "v4, too, without a gate. RLPD has "
+    "v4, too, on a core, without a gate. RLPD has "
     f"{PRIOR_STEPS:,} steps of a half-trained SAC and takes {PRIOR_STEPS:,} more, MBPO takes "
     f"{MODEL_STEPS:,}, a third of its paper's; both have to reach twice what SAC's curve shows at "
     "equal steps. "
