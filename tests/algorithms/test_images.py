@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import ManagedAlgorithm, TrainConfig
+from rl_training import ManagedAlgorithm, TrainConfig, learn_seeds
 from rl_training.envs.spaces import Spaces
 from rl_training.envs.toys.catch import CATCH_ID
 from rl_training.experiment.errors import (
@@ -95,6 +95,16 @@ def test_learns_acts_and_comes_back(algo: str, tmp_path: Any) -> None:
     loaded = ManagedAlgorithm.load(learner.run_dir)
     np.testing.assert_array_equal(loaded.predict(images)[0], actions)
     assert loaded.evaluate(3).return_mean == learner.evaluate(3).return_mean
+
+
+def test_several_seeds_at_once_are_runs_of_their_own(tmp_path: Any) -> None:
+    """Batched convolutions, which cannot choose the order of their axes in memory."""
+    config = agent("bc", output_dir=str(tmp_path), seed=1).config
+    alone = ManagedAlgorithm(config).learn(progress=False).run_dir
+    together = learn_seeds(config, [0, 1], progress=False).results[1].run_dir
+    expected = ManagedAlgorithm.load(alone).algorithm.state_dict()
+    for name, value in ManagedAlgorithm.load(together).algorithm.state_dict().items():
+        torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
 def test_predict_refuses_other_images() -> None:
