@@ -121,7 +121,7 @@ class Field:
     name: str
     title: str
     text: str
-    """Protocol and origin of the published figures."""
+    """What runs, how it is scored, and what the gates ask."""
     runs: Sequence[Run]
     seeds: int
     episodes: int
@@ -132,6 +132,8 @@ class Field:
     """Runs of other libraries; ours has to be as good as the best of a kind."""
     training: bool = False
     """Whether the scores of games during training are shown: a column, and the curves."""
+    notes: Sequence[str] = ()
+    """Settings, origins of published figures, what was tried: a list below the table."""
 
     def suite(self) -> Suite:
         return Suite(self.name, self.title, self.jobs, self.report, long=True)
@@ -236,9 +238,10 @@ class Field:
         measured = ("last quarter", "best evaluation", "env steps", "seconds")
         played = ("in training",) if self.training else ()
         header = ("task", "run", *SEED_HEADER, *played, *measured)
-        parts = [f"{self.text} {LATE}"]
+        parts = [self.text, LATE]
         parts += [self._figure(records, task, figures) for task in dict.fromkeys(tasks.values())]
         parts.append(table((*header, "published", "gate"), rows))
+        parts.append("\n".join(f"- {note}" for note in self.notes))
         asked = [[verdict.gate, verdict.text] for verdict in verdicts]
         parts.append(table(("gate", ""), asked))
         return Section("\n\n".join(part for part in parts if part), tuple(verdicts))

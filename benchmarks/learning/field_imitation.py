@@ -128,23 +128,27 @@ def _besides() -> list[Beside]:
 
 
 TEXT = (
-    f"{STEPS['Hopper']:,} steps on Hopper and {STEPS['Walker2d']:,} on Walker2d of eight "
-    "environments on one core, with PPO as the generator and learning rates that fall to 0, "
-    "`gail/hopper` and `gail/walker2d`, from ten demonstrations. Hopper's are episodes of the best "
-    "policy in the data of `zoo` (three of the ten end in a fall), Walker2d's of a SAC that was "
-    f"stopped at a return of {WALKS:,.0f} and samples its actions. Mean return of the last policy "
-    "over 50 start states; the gate asks for 80 % of the demonstrations' mean return. Standing "
-    "still until the limit returns about 1,000, so staying alive, which the reward favours as "
-    "such, does not pass it. Beside it, from the same demonstrations and start states, GAIL of the "
-    f"package `imitation` {IMITATION_VERSION} with PPO for as many steps, once with its own "
-    "settings for these tasks (made for ten million steps and a fixed horizon) and once with "
-    "Stable-Baselines3's defaults; ours has to be as good as the better one. On Hopper policies of "
-    "both swing, and seed 0 of ours ends low (3,583 after 450,000 steps, then 1,896, 3,063), which "
-    "decides the gate. GAIL with SAC, "
-    f"`{OFF_POLICY_CONFIG}`, takes {SAC_STEPS:,} steps on a GPU. It has no gate of its own, and "
-    "its last policies are worse: seed 0 hops for 3,499 after 375,000 steps and falls more and "
-    "more often until the end. Beside it is imitation's GAIL with Stable-Baselines3's SAC for "
-    f"{FEW_STEPS:,} steps, since 500,000 take hours; at equal steps ours has to be as good."
+    f"{STEPS['Hopper']:,} steps on Hopper and {STEPS['Walker2d']:,} on Walker2d from ten "
+    "demonstrations, with PPO as the generator, on one core (`gail/hopper`, `gail/walker2d`). Mean "
+    "return of the last policy over 50 start states; the gate asks for 80 % of the demonstrations' "
+    "mean return. Standing still until the limit returns about 1,000, so staying alive, which the "
+    "reward favours as such, does not pass it. Beside it, from the same demonstrations and start "
+    f"states, GAIL of the package `imitation` {IMITATION_VERSION} for as many steps; ours has to "
+    "be as good as the better of its two settings."
+)
+NOTES = (
+    "Eight environments at once; learning rates fall to 0.",
+    "Hopper's demonstrations are episodes of the best policy in the data of `zoo` (three of the "
+    f"ten end in a fall), Walker2d's of a SAC that was stopped at a return of {WALKS:,.0f} and "
+    "samples its actions.",
+    "The two settings of `imitation` are its own for these tasks (made for ten million steps and a "
+    "fixed horizon) and Stable-Baselines3's defaults.",
+    "On Hopper policies of both swing, and seed 0 of ours ends low (3,583 after 450,000 steps, "
+    "then 1,896, 3,063), which decides the gate.",
+    f"GAIL with SAC, `{OFF_POLICY_CONFIG}`, takes {SAC_STEPS:,} steps on a GPU. It has no gate of "
+    "its own, and its last policies are worse: seed 0 hops for 3,499 after 375,000 steps and falls "
+    "more and more often until the end. Beside it is imitation's GAIL with Stable-Baselines3's SAC "
+    f"for {FEW_STEPS:,} steps, since 500,000 take hours; at equal steps ours has to be as good.",
 )
 SUITE = Field(
     "field_imitation",
@@ -154,4 +158,5 @@ SUITE = Field(
     seeds=3,
     episodes=50,
     besides=_besides(),
+    notes=NOTES,
 ).suite()
