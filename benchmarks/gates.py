@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+
+from benchmarks.markdown import table
 
 MISSED = "**MISSED**"
 
@@ -16,47 +18,74 @@ class Verdict:
 
     gate: str
     passed: bool | None
-    text: str
+    note: str = ""
+    """What belongs beside the outcome wherever it is shown."""
+    measured: str = ""
+    """What the gate compares, where no table shows it beside the outcome."""
 
     @classmethod
     def missing(cls, gate: str) -> Verdict:
-        return cls(gate, None, "not run")
+        return cls(gate, None)
+
+    @property
+    def text(self) -> str:
+        """The outcome for the row of a table with what was measured."""
+        return self._outcome(self.note)
+
+    @property
+    def full_text(self) -> str:
+        return self._outcome(self.measured, self.note)
+
+    def _outcome(self, *remarks: str) -> str:
+        outcome = {None: "not run", True: "pass", False: MISSED}[self.passed]
+        said = "; ".join(remark for remark in remarks if remark)
+        return f"{outcome} ({said})" if said else outcome
+
+
+def listing(verdicts: Iterable[Verdict]) -> str:
+    """A table of gates, with what they compare."""
+    return table(("gate", ""), [[verdict.gate, verdict.full_text] for verdict in verdicts])
 
 
 def at_least(name: str, values: Sequence[float], bound: float) -> Verdict:
     """The mean over seeds reaches the bound; the text says so where not every seed does."""
-    return _bounded(f"{name} at least {bound:g}", values, bound, 1.0)
+    return _bounded(f"{name} at least {bound:,.12g}", values, bound, 1.0)
 
 
 def at_most(name: str, values: Sequence[float], bound: float) -> Verdict:
     """The mean over seeds stays below the bound; the text says so where not every seed does."""
-    return _bounded(f"{name} at most {bound:g}", values, bound, -1.0)
+    return _bounded(f"{name} at most {bound:,.12g}", values, bound, -1.0)
 
 
 def _bounded(gate: str, values: Sequence[float], bound: float, sign: float) -> Verdict:
     if not values:
         return Verdict.missing(gate)
-    if not sign * fmean(values) >= sign * bound:
-        return Verdict(gate, False, MISSED)
+    found = fmean(values)
+    passed = sign * found >= sign * bound
     out = sum(not sign * value >= sign * bound for value in values)
-    note = f" ({out} of {len(values)} seeds outside)" if out else ""
-    return Verdict(gate, True, f"pass{note}")
+    note = f"{out} of {len(values)} seeds outside" if passed and out else ""
+    return Verdict(gate, passed, note, _measured(found))
+
+
+def _measured(value: float) -> str:
+    """A number as precisely as a gate needs it."""
+    return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.3g}"
 
 
 def every_seed_at_least(name: str, values: Sequence[float], bound: float) -> Verdict:
     """Each seed on its own reaches the bound."""
-    return _counted(f"{name} at least {bound:g} in every seed", values, bound, 1.0, len(values))
+    return _counted(f"{name} at least {bound:,.12g} in every seed", values, bound, 1.0, len(values))
 
 
 def every_seed_at_most(name: str, values: Sequence[float], bound: float) -> Verdict:
     """Each seed on its own stays below the bound."""
-    return _counted(f"{name} at most {bound:g} in every seed", values, bound, -1.0, len(values))
+    return _counted(f"{name} at most {bound:,.12g} in every seed", values, bound, -1.0, len(values))
 
 
 def most_seeds_at_most(name: str, values: Sequence[float], bound: float) -> Verdict:
     """Two of three seeds stay below the bound."""
     needed = math.ceil(len(values) * 2 / 3)
-    gate = f"{name} at most {bound:g} in two of three seeds"
+    gate = f"{name} at most {bound:,.12g} in two of three seeds"
     return _counted(gate, values, bound, -1.0, needed)
 
 
@@ -64,17 +93,15 @@ def _counted(gate: str, values: Sequence[float], bound: float, sign: float, need
     if not values:
         return Verdict.missing(gate)
     inside = sum(sign * value >= sign * bound for value in values)
-    text = "pass" if inside >= needed else MISSED
-    return Verdict(gate, inside >= needed, f"{text} ({inside} of {len(values)})")
+    return Verdict(gate, inside >= needed, f"{inside} of {len(values)}")
 
 
 def better(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Verdict:
     """Our mean is above theirs."""
     if not ours or not theirs:
         return Verdict.missing(name)
-    passed = fmean(ours) > fmean(theirs)
-    text = f"{fmean(ours):.0f} against {fmean(theirs):.0f}"
-    return Verdict(name, passed, f"{'pass' if passed else MISSED} ({text})")
+    note = f"{fmean(ours):.0f} against {fmean(theirs):.0f}"
+    return Verdict(name, fmean(ours) > fmean(theirs), note)
 
 
 def clearly_better(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Verdict:
@@ -83,9 +110,8 @@ def clearly_better(name: str, ours: Sequence[float], theirs: Sequence[float]) ->
     if not ours or not theirs:
         return Verdict.missing(gate)
     difference, error = fmean(ours) - fmean(theirs), standard_error(ours, theirs)
-    passed = difference > 2.0 * error
-    text = f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}, standard error {error:,.0f}"
-    return Verdict(gate, passed, f"{'pass' if passed else MISSED} ({text})")
+    note = f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}, standard error {error:,.0f}"
+    return Verdict(gate, difference > 2.0 * error, note)
 
 
 def times(name: str, ours: Sequence[float], theirs: Sequence[float], factor: float) -> Verdict:
@@ -94,8 +120,7 @@ def times(name: str, ours: Sequence[float], theirs: Sequence[float], factor: flo
     if not ours or not theirs:
         return Verdict.missing(gate)
     passed = fmean(ours) >= factor * fmean(theirs)
-    text = f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}"
-    return Verdict(gate, passed, f"{'pass' if passed else MISSED} ({text})")
+    return Verdict(gate, passed, f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}")
 
 
 def standard_error(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -112,10 +137,10 @@ def not_worse(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Verd
     gate = f"{name} at least as good"
     if not ours or not theirs:
         return Verdict.missing(gate)
+    measured = f"{_measured(fmean(ours))} against {_measured(fmean(theirs))}"
     difference = fmean(ours) - fmean(theirs)
     if difference >= 0:
-        return Verdict(gate, True, "pass")
+        return Verdict(gate, True, measured=measured)
     # where one seed alone differs, the two are equal, and rounding must not decide
-    if difference >= -standard_error(ours, theirs) * (1.0 + 1e-9):
-        return Verdict(gate, True, "pass (within one standard error)")
-    return Verdict(gate, False, MISSED)
+    passed = difference >= -standard_error(ours, theirs) * (1.0 + 1e-9)
+    return Verdict(gate, passed, "within one standard error" if passed else "", measured)

@@ -161,7 +161,7 @@ def verdict_of(
     for outcome in failed:
         console.print(f"failed: {outcome.job.suite}/{outcome.job.key}", highlight=False)
     for verdict in bad:
-        console.print(f"gate {verdict.text.strip('*')}: {verdict.gate}", highlight=False)
+        console.print(f"gate {verdict.full_text.replace('*', '')}: {verdict.gate}", highlight=False)
     passed = sum(verdict.passed is True for verdict in verdicts)
     console.print(f"{passed} of {len(verdicts)} gates passed, {len(failed)} jobs failed")
     return 1 if bad or failed else 0

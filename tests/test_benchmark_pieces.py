@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import board, progress
+from benchmarks import board, gates, progress
 from benchmarks.areas import AREAS
 from benchmarks.board import Board
 from benchmarks.jobs import Job, JobRunner, Records, ResultStore
@@ -267,6 +267,20 @@ def test_intervals_over_seeds_are_students() -> None:
     assert seed_columns([]) == ["–", "–", "–"]
     many = [0.0, 1.0] * 6  # no fewer degrees of freedom than the quantiles that are known
     assert seed_columns(many, 3)[2] == "± 0.341"  # 2.262 * 0.5222 / sqrt(12)
+
+
+def test_a_list_of_gates_shows_what_they_compare() -> None:
+    many = gates.at_least("SAC on Ant", [4000.0, 6000.0], 4500.0)
+    assert (many.passed, many.text) == (True, "pass (1 of 2 seeds outside)")
+    worse = gates.not_worse("ours", [1.0, 3.0], [2.5, 2.5])
+    few = gates.at_most("error", [0.0123], 0.01)
+    found = gates.listing([many, worse, few, gates.at_least("SAC on Hopper", [], 1e6)])
+    assert found.splitlines()[2:] == [
+        "| SAC on Ant at least 4,500 | pass (5,000; 1 of 2 seeds outside) |",
+        "| ours at least as good | pass (2 against 2.5; within one standard error) |",
+        "| error at most 0.01 | **MISSED** (0.0123) |",
+        "| SAC on Hopper at least 1,000,000 | not run |",
+    ]
 
 
 def test_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

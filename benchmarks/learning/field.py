@@ -242,8 +242,7 @@ class Field:
         parts += [self._figure(records, task, figures) for task in dict.fromkeys(tasks.values())]
         parts.append(table((*header, "published", "gate"), rows))
         parts.append("\n".join(f"- {note}" for note in self.notes))
-        asked = [[verdict.gate, verdict.text] for verdict in verdicts]
-        parts.append(table(("gate", ""), asked))
+        parts.append(gates.listing(verdicts))
         return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
 
     def _cells(self, records: Records, job: str) -> list[str]:

@@ -133,7 +133,7 @@ def fine_tuning_report(records: Records, figures: Path) -> Section:
             axis=clock,
         ),
         table(header, rows),
-        table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
+        gates.listing(verdicts),
     )
     return Section("\n\n".join(part for part in parts if part), verdicts)
 

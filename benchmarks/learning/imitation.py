@@ -215,7 +215,7 @@ def follows(records: Records) -> gates.Verdict:
     passed = all(nearer)
     experts = " and ".join(f"{x:.2f}" for x in where.values())
     text = f"{sum(nearer)} of {len(nearer)}; experts at {experts}"
-    return gates.Verdict(gate, passed, f"{'pass' if passed else gates.MISSED} ({text})")
+    return gates.Verdict(gate, passed, text)
 
 
 def beside_peer(records: Records) -> tuple[str, tuple[gates.Verdict, ...]]:
@@ -322,7 +322,7 @@ def imitation_report(records: Records, figures: Path) -> Section:
         title = "Fixed-horizon CartPole" if task == "cartpole" else "Pendulum"
         path = figures / f"{NAME}-{task}.png"
         parts.append(figure(path, records, labels, title, marks=_experts(records, task)))
-    gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
+    gates_table = gates.listing(verdicts)
     parts += [table(header, rows), peer, misses, gates_table]
     return Section("\n\n".join(part for part in parts if part), verdicts)
 

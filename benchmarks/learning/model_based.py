@@ -173,7 +173,7 @@ def sooner(records: Records) -> gates.Verdict:
         return gates.Verdict.missing(gate)
     passed = fmean(ours) <= SHARE_OF_STEPS * fmean(theirs)
     text = f"{fmean(ours):,.0f} against {fmean(theirs):,.0f}"
-    return gates.Verdict(gate, passed, f"{'pass' if passed else gates.MISSED} ({text})")
+    return gates.Verdict(gate, passed, text)
 
 
 def _balancing(records: Records, name: str) -> gates.Verdict:
@@ -234,7 +234,7 @@ def model_based_report(records: Records, figures: Path) -> Section:
         figure(figures / f"{NAME}.png", records, LABELS, "Pendulum-v1, steps in the environment"),
         table(header, rows),
         finding,
-        table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
+        gates.listing(verdicts),
     )
     return Section("\n\n".join(part for part in parts if part), verdicts)
 

@@ -135,7 +135,7 @@ def mopo_zoo_report(records: Records, figures: Path) -> Section:
             f"episodes held out, each of the {r['ends']} ends once in {FOLDS} fits: recall "
             f"{r['recall']:.3f}, precision {r['precision']:.3f}."
         )
-    parts.append(table(("gate", ""), [[v.gate, v.text] for v in verdicts]))
+    parts.append(gates.listing(verdicts))
     return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
 
 

@@ -174,7 +174,7 @@ def offline_to_online_report(records: Records, figures: Path) -> Section:
         "their mean, permuted rewards lead nowhere; that twin has the gate."
     )
     meanings = "\n".join(f"- *{name}*: {meaning}" for name, meaning in MEANING.items())
-    gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
+    gates_table = gates.listing(verdicts)
     parts = (
         text,
         meanings,

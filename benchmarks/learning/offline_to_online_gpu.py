@@ -131,7 +131,7 @@ def gpu_report(records: Records, figures: Path) -> Section:
         text,
         figure(figures / f"{NAME}.png", records, labels, "Hopper-v5 from prior data", marks=marks),
         table(header, rows),
-        table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
+        gates.listing(verdicts),
     )
     return Section("\n\n".join(part for part in parts if part), verdicts)
 

@@ -32,7 +32,7 @@ def ope_report(records: Records, figures: Path) -> Section:
     parts += [_support(records), _abstaining(records), _cost(records)]
     verdicts = tuple(verdict for part in parts for verdict in part.verdicts)
     text = [part.markdown for part in parts if part.markdown]
-    text.append(table(["gate", "result"], [[one.gate, one.text] for one in verdicts]))
+    text.append(gates.listing(verdicts))
     return Section("\n\n".join(text), verdicts, " ".join(part.short for part in parts).strip())
 
 

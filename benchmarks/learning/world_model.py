@@ -168,7 +168,7 @@ def _models(records: Records) -> Section:
         "seeds was 1.000 and 0.948."
     )
     meaning = "\n".join(f"- *{name}*: {words}" for name, words in MODELS.items())
-    gates_table = table(("gate", ""), [[v.gate, v.text] for v in verdicts])
+    gates_table = gates.listing(verdicts)
     return Section("\n\n".join((text, meaning, table(header, rows), gates_table)), verdicts)
 
 
@@ -201,7 +201,7 @@ def _runs(records: Records, figures: Path) -> Section:
         "\n".join(f"- *{name}*: {words}" for name, words in RUNS.items()),
         figure(figures / f"{NAME}.png", records, labels, "Catch from pixels"),
         table(header, rows),
-        table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
+        gates.listing(verdicts),
     )
     return Section("\n\n".join(part for part in parts if part), verdicts)
 

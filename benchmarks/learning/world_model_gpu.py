@@ -95,7 +95,7 @@ def gpu_report(records: Records, figures: Path) -> Section:
             marks={"authors, 200m, at the end": AUTHORS},
         ),
         table(header, rows),
-        table(("gate", ""), [[v.gate, v.text] for v in verdicts]),
+        gates.listing(verdicts),
     )
     return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
 
