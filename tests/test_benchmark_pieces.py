@@ -73,6 +73,7 @@ def test_every_area_names_suites_and_long_runs_say_what_is_asked(tmp_path: Path)
             assert "minutes" not in job.spec  # which decides what a result is
         report = suite.report(Records([]), tmp_path)
         assert report.markdown.count("not run") >= len(report.verdicts) > 0
+        assert not report.short
         assert all(verdict.passed is None for verdict in report.verdicts)
 
 
@@ -210,14 +211,28 @@ def test_ours_is_held_to_the_best_of_a_kind_and_to_its_curve_at_fewer_steps(
             result = {"return_mean": value, "best_eval": value, "env_steps": 1, "train_seconds": 1}
             result |= {"prior": expert, "curve": curve}
             store.write(job, {"result": result, "versions": {}, "modules": []}, 1.0)
-    verdicts = suite.report(store.load("field_imitation"), tmp_path).verdicts
-    passed = {v.gate: v.passed for v in verdicts if "Hopper" in v.gate}
+    report = suite.report(store.load("field_imitation"), tmp_path)
+    assert report.short.endswith("in brackets theirs: Hopper 900 (1,000).")
+    passed = {v.gate: v.passed for v in report.verdicts if "Hopper" in v.gate}
     with_sac = "GAIL with SAC on Hopper beside imitation's with SAC after 50,000 steps"
     assert passed == {
         "GAIL on Hopper: share of the expert's return at least 0.8": True,
         "GAIL on Hopper beside imitation's with PPO at least as good": False,
         f"{with_sac} at least as good": True,
     }
+
+
+def test_scores_stand_beside_published_ones_of_the_same_kind(tmp_path: Path) -> None:
+    store, suite = ResultStore(tmp_path), load_suite("field_atari")
+    curve = {"env_steps": [2_500_000], "return": [30.0]}
+    for job in suite.jobs(Options((0,), False, tmp_path)):
+        if job.name in ("dqn-breakout", "iqn-breakout", "dqn-pong"):
+            result = {"return_mean": 30.0, "best_eval": 30.0, "env_steps": 1, "train_seconds": 1}
+            result |= {"curve": curve, "training_curve": curve, "training_score": 20.0}
+            store.write(job, {"result": result, "versions": {}, "modules": []}, 1.0)
+    short = suite.report(store.load("field_atari"), tmp_path).short
+    # the zoo's DQN while it learned, Tianshou's IQN afterwards; Pong's are of other budgets
+    assert short.endswith(": DQN on Breakout 20 (197), IQN on Breakout 30 (288).")
 
 
 def test_results_of_another_folder_are_taken_over_where_they_are_newer(tmp_path: Path) -> None:

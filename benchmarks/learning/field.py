@@ -50,11 +50,14 @@ class Published:
     """In words, such as version and seeds."""
     same_budget: bool = True
     """Whether it is a score after as many steps, which curves can be compared with."""
+    in_training: bool = False
+    """Whether it is a score of games while learning."""
     curve: Other | None = None
     """Scores over environment steps, which need not be those of the score's origin."""
 
     def __str__(self) -> str:
-        return f"{self.score:,g} ({self.origin})"
+        when = ", in training" if self.in_training else ""
+        return f"{self.score:,g} ({self.origin}{when})"
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ class Field:
     """Runs of other libraries; ours has to be as good as the best of a kind."""
     training: bool = False
     """Whether the scores of games during training are shown: a column, and the curves."""
+    headline: str = ""
+    """Begins the sentence that sums the suite up: what is compared with what."""
     notes: Sequence[str] = ()
     """Settings, origins of published figures, what was tried: a list below the table."""
 
@@ -243,7 +248,32 @@ class Field:
         parts.append(table((*header, "published", "gate"), rows))
         parts.append("\n".join(f"- {note}" for note in self.notes))
         parts.append(gates.listing(verdicts))
-        return Section("\n\n".join(part for part in parts if part), tuple(verdicts))
+        text = "\n\n".join(part for part in parts if part)
+        return Section(text, tuple(verdicts), self._short(records))
+
+    def _short(self, records: Records) -> str:
+        """A sentence with the scores that can be compared with others'."""
+        beside = [(run, pair) for run in self.runs if (pair := self._pair(records, run))]
+        several = len({run.title for run, _ in beside}) > 1
+        said = [
+            f"{run.title} on {run.task} {pair}" if several else f"{run.task} {pair}"
+            for run, pair in beside
+        ]
+        return f"{self.headline}: {', '.join(said)}." if said else ""
+
+    @staticmethod
+    def _pair(records: Records, run: Run) -> str:
+        """A run's score, and in brackets what it compares with."""
+        stored, known = records.of(run.job), run.published
+        if not stored:
+            return ""
+        if run.share is not None:
+            worth = fmean(record.result["prior"]["return_mean"] for record in stored)
+            return f"{mean(returns(records, run.job))} ({number(worth)})"
+        if known is None or not known.same_budget:
+            return ""
+        scores = records.values(run.job, "training_score") if known.in_training else ()
+        return f"{mean(scores or returns(records, run.job))} ({known.score:,g})"
 
     def _cells(self, records: Records, job: str) -> list[str]:
         """What is measured of a job's runs, for a row of the table."""

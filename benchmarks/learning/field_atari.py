@@ -90,7 +90,7 @@ def _runs() -> list[Run]:
             if game == "pong":
                 known = Published(scores[algo], "after 10 million steps", same_budget=False)
             elif algo in ZOO:
-                known = Published(ZOO[algo], "zoo, after as many frames, in training")
+                known = Published(ZOO[algo], "zoo, after as many frames", in_training=True)
             else:
                 known = Published(scores[algo], "Tianshou, after as many frames")
             if algo in TIANSHOU[game]:
@@ -162,6 +162,7 @@ SUITE = Field(
     seeds=2,
     episodes=20,
     training=True,
+    headline="Scores on Atari after ten million frames, and in brackets those that others publish",
     notes=NOTES,
     rivals=[Rival(f"{algo}-breakout", "dqn-breakout") for algo in ("qr_dqn", "iqn", "fqf")],
 ).suite()

@@ -158,5 +158,6 @@ SUITE = Field(
     seeds=3,
     episodes=50,
     besides=_besides(),
+    headline="Returns of GAIL from ten demonstrations, and in brackets theirs",
     notes=NOTES,
 ).suite()

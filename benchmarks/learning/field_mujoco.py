@@ -111,6 +111,8 @@ SUITE = Field(
     _runs(),
     seeds=3,
     episodes=50,
+    headline="Returns after a million steps of MuJoCo, and in brackets those that others publish "
+    "for earlier versions of the tasks",
     notes=NOTES,
     peers=[f"ppo-{task}" for task in PPO],
     rivals=[
