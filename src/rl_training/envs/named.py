@@ -13,6 +13,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from rl_training.envs.contract import FOREIGN_ERRORS
+from rl_training.envs.mujoco_messages import warnings_of_mujoco
 from rl_training.envs.one_of_many import OneOfMany, made_vectors, makes_many
 from rl_training.envs.wrapping import wrapped
 from rl_training.experiment.errors import ConfigError
@@ -35,7 +36,9 @@ def made(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
         one = made_vectors(maker, env_id, 1, own)
         return wrapped(OneOfMany(one), env_kwargs.get(WRAPPERS) or ())
     made_of = env_id if maker is None else EnvSpec(env_id, entry_point=maker)
-    return wrapped(gym.make(made_of, **own), env_kwargs.get(WRAPPERS) or ())
+    with warnings_of_mujoco(env_id):
+        env = gym.make(made_of, **own)
+    return wrapped(env, env_kwargs.get(WRAPPERS) or ())
 
 
 def maker_named(env_id: str) -> Callable[..., Any] | None:
