@@ -155,8 +155,12 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(tmp_path: Path, cli:
     made_run(tmp_path / "again", 0, [2.0])
     made_run(tmp_path / "other", 1, [1.0], env_id="Other-v0")
     made_run(tmp_path / "new", 2, [])
+    for game in ("pong", "breakout"):
+        atari = {"env_id": "rl_training/Atari-v0", "env_kwargs": {"game": game}}
+        made_run(tmp_path / game, 0, [1.0], **atari)
     (tmp_path / "empty").mkdir()
     for names, metric, words in (
+        (("pong", "breakout"), None, r"different tasks \(Atari pong, Atari breakout\)"),
         (("one", "other"), None, "different tasks"),
         (("one", "again"), None, "count twice"),
         (("new",), None, "no evaluation yet"),

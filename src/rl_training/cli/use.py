@@ -134,6 +134,7 @@ def evaluate(
         )
         return
     from rl_training.experiment.config_files import apply_overrides
+    from rl_training.experiment.task_names import task_name
     from rl_training.export.contract import is_export
 
     if overwrite and video is None:
@@ -143,9 +144,9 @@ def evaluate(
     (path,) = paths
     agent, chosen = _policy(path, checkpoint, trust)
     # the video first, because more can go wrong with it
+    kwargs = agent.config.env_kwargs if env is None else {}
     if settings:
-        own = agent.config.env_kwargs if env is None else {}
-        mode["env_kwargs"] = apply_overrides(own, settings)
+        kwargs = mode["env_kwargs"] = apply_overrides(kwargs, settings)
     filmed = None if video is None else agent.record_video(video, overwrite=overwrite, **mode)
     result = agent.evaluate(episodes, **mode)
     if as_json:
@@ -154,7 +155,8 @@ def evaluate(
             values["video"] = {"path": str(video), "return": filmed.returns[0]}
         print(json.dumps(values))
         return
-    title = printable(f"{agent.config.algo} on {env or agent.config.env_id}")
+    task = task_name(env or agent.config.environment, kwargs)
+    title = printable(f"{agent.config.algo} on {task}")
     table = Table(title=title, title_justify="left")
     for name in ("mean", "std", "min", "max", "length"):
         table.add_column(name, justify="right")

@@ -21,6 +21,7 @@ from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError, RLTrainingError
 from rl_training.experiment.files import NOT_ALLOWED, replace_text
 from rl_training.experiment.storage import begin_remote, remote_of, run_parent
+from rl_training.experiment.task_names import task_name
 from rl_training.experiment.trust import needs_trust
 
 CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.yaml", "metrics.jsonl", "result.json"
@@ -28,8 +29,8 @@ CHECKPOINT_FOLDER, DATASET_FILE, OPE_FILE = "checkpoints", "dataset.npz", "ope.j
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Make a folder `<algo>-<env>-s<seed>-<time>` under the output folder; with several seeds the
-    seed is replaced by `<number>seeds`, and without an environment its id by the data's name.
+    """Make a folder `<algo>-<task>-s<seed>-<time>` under the output folder; with several seeds the
+    seed is replaced by `<number>seeds`. The task is the environment, or the data without one.
 
     With a `run_name` it has that name, and must not hold a run already.
     """
@@ -37,10 +38,12 @@ def create_run_folder(config: TrainConfig) -> Path:
         folder = _named_folder(run_parent(config.output_dir) / config.run_name, config.output_dir)
         begin_remote(config.output_dir, folder)
         return folder
-    env = re.sub(r"[^A-Za-z0-9.]+", "_", config.env_id or _data_name(config))
+    env_id = config.env_id
+    task = _data_name(config) if env_id is None else task_name(env_id, config.env_kwargs)
+    task = re.sub(r"[^A-Za-z0-9.]+", "_", task)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     seed = f"s{config.seed}" if config.seeds is None else f"{len(config.seeds)}seeds"
-    base = run_parent(config.output_dir) / f"{config.algo}-{env}-{seed}-{stamp}"
+    base = run_parent(config.output_dir) / f"{config.algo}-{task}-{seed}-{stamp}"
     for attempt in range(1000):
         folder = base if attempt == 0 else base.with_name(f"{base.name}-{attempt + 1}")
         try:

@@ -13,6 +13,7 @@ from typing import Any
 from rl_training.experiment.errors import ConfigError, RLTrainingError
 from rl_training.experiment.lock import is_in_use
 from rl_training.experiment.run_sections import EVAL_METRICS
+from rl_training.experiment.task_names import task_name
 from rl_training.experiment.tracking import (
     CONFIG_FILE,
     METRICS_FILE,
@@ -138,9 +139,12 @@ class Run:
     @property
     def task(self) -> str:
         """Environment, or data set where there is none."""
+        env_id = self.config.get("env_id")
+        if env_id:
+            return task_name(str(env_id), mapping_in(self.config, "env_kwargs"))
         data = mapping_in(self.config, "dataset")
         named = data.get("name") or data.get("path") or data.get("id") if data else None
-        return str(self.config.get("env_id") or named or "unknown task")
+        return str(named or "unknown task")
 
     @property
     def task_name(self) -> str:
