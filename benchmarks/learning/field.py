@@ -32,6 +32,7 @@ from benchmarks.peers.environment import SB3_VERSION, PeerEnvironment
 from benchmarks.process import ROOT
 from benchmarks.speed.atari_speed import HERE
 from benchmarks.suites import Options, Section, Suite
+from rl_training.envs.reference_scores import game_reference
 
 PEER = "benchmarks.peers.sb3_field_job"
 UNFINISHED = ROOT / "benchmarks" / "unfinished"
@@ -39,6 +40,7 @@ LATE = (
     "*Last quarter* is the mean of the evaluations in the last quarter of the steps, which depends "
     "less than the last policy on when a run ends."
 )
+HUMAN = "*Human, %* is the mean in percent of the way from random play to a human tester's score."
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class Field:
     besides: Sequence[Beside] = ()
     """Runs of other libraries; ours has to be as good as the best of a kind."""
     training: bool = False
-    """Whether the scores of games during training are shown: a column, and the curves."""
+    """Whether the tasks are Atari games, whose scores during training are shown, in a column and
+    as curves, and human-normalised scores."""
     headline: str = ""
     """Begins the sentence that sums the suite up: what is compared with what."""
     notes: Sequence[str] = ()
@@ -220,7 +223,7 @@ class Field:
             verdict = self._verdict(records, run)
             if verdict is not None:
                 verdicts.append(verdict)
-            cells = self._cells(records, run.job)
+            cells = self._cells(records, run.job, run.task)
             text = verdict.text if verdict is not None else ""
             if not records.of(run.job):
                 text = "not run"
@@ -232,18 +235,18 @@ class Field:
         for run in self.runs:
             if run.job in self.peers:
                 own = peer_of(run.job)
-                cells = self._cells(records, own)
+                cells = self._cells(records, own, run.task)
                 text = "" if records.of(own) else "not run"
                 rows.append([run.task, _peer_title(run), *cells, "", text])
         tasks = {run.job: run.task for run in self.runs}
         for beside in self.besides:
-            cells = self._cells(records, beside.job)
+            cells = self._cells(records, beside.job, tasks[beside.run])
             text = "" if records.of(beside.job) else "not run"
             rows.append([tasks[beside.run], beside.title, *cells, "", text])
         measured = ("last quarter", "best evaluation", "env steps", "seconds")
-        played = ("in training",) if self.training else ()
+        played = ("in training", "human, %") if self.training else ()
         header = ("task", "run", *SEED_HEADER, *played, *measured)
-        parts = [self.text, LATE]
+        parts = [self.text, f"{HUMAN} {LATE}" if self.training else LATE]
         parts += [self._figure(records, task, figures) for task in dict.fromkeys(tasks.values())]
         parts.append(table((*header, "published", "gate"), rows))
         parts.append("\n".join(f"- {note}" for note in self.notes))
@@ -275,11 +278,15 @@ class Field:
         scores = records.values(run.job, "training_score") if known.in_training else ()
         return f"{mean(scores or returns(records, run.job))} ({known.score:,g})"
 
-    def _cells(self, records: Records, job: str) -> list[str]:
+    def _cells(self, records: Records, job: str, task: str) -> list[str]:
         """What is measured of a job's runs, for a row of the table."""
         late = [_late(record.result["curve"]) for record in records.of(job)]
         own = seed_columns(returns(records, job), 1)
-        played = [mean(records.values(job, "training_score"))] if self.training else []
+        played = []
+        if self.training:  # of an Atari game
+            scale, found = game_reference(task), returns(records, job)
+            human = scale.normalized(fmean(found)) if found and scale else None
+            played = [mean(records.values(job, "training_score")), number(human)]
         return [*own, *played, mean(late), *details(records, job, "env_steps")]
 
     def _figure(self, records: Records, task: str, figures: Path) -> str:

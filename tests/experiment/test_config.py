@@ -163,9 +163,12 @@ def test_the_hash_covers_what_is_learned_and_nothing_else() -> None:
 
 
 def test_early_stopping_knows_the_metrics_of_an_evaluation() -> None:
+    from rl_training.envs.reference_scores import Reference
     from rl_training.runtime.evaluation import EvalResult
 
-    assert tuple(EvalResult((1.0,), (1,), (False,), (True,)).metrics()) == tuple(RETURN_METRICS)
+    scale = Reference("human", 0.0, 2.0)
+    result = EvalResult((1.0,), (1,), (False,), (True,), reference=scale)
+    assert tuple(result.metrics()) == tuple(RETURN_METRICS)
 
 
 def test_sections_given_as_objects() -> None:

@@ -17,6 +17,7 @@ from typing_extensions import get_protocol_members
 from rl_training.algorithms import roles
 from rl_training.algorithms.params import DiscountedParams, OfflineToOnlineParams, without_knob
 from rl_training.envs.device.register import device_task
+from rl_training.envs.reference_scores import reference_of
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.replay.batch import Batch
@@ -88,6 +89,13 @@ class LoopFamily:
                 raise ConfigError(
                     f"{key}: {metric} is measured in an environment, and there is none; name a "
                     "metric of held-out episodes, such as offline/td_error, or give env_id"
+                )
+            if metric == "eval/normalized_mean" and (
+                reference_of(config.environment, config.task_kwargs) is None
+            ):
+                raise ConfigError(
+                    f"{key}: no scores are published for '{config.env_id}' as it is configured, so "
+                    "that nothing can be normalised; name eval/return_mean"
                 )
         if config.env_id is not None:
             if config.dataset is not None and config.dataset.spaces is not None:

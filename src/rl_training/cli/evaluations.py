@@ -67,9 +67,12 @@ def evaluate_many(
 
 def evaluation_table(found: list[Evaluation]) -> Table:
     success = any(one.result.success_rate is not None for one in found)
+    scales = sorted({one.result.reference.name for one in found if one.result.reference})
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("run", overflow="fold")
-    names = ("checkpoint", "mean", "std", "min", "max", "length", *(["success"] if success else []))
+    names = ["checkpoint", "mean", "std", "min", "max", "length"]
+    names += ["success"] if success else []
+    names += [f"{' or '.join(scales)}-normalised, %"] if scales else []
     for name in names:
         table.add_column(name, justify="right")
     for one in found:
@@ -79,5 +82,8 @@ def evaluation_table(found: list[Evaluation]) -> Table:
         if success:
             rate = one.result.success_rate
             row.append("" if rate is None else f"{rate:.0%}")
+        if scales:
+            normalized = one.result.normalized_mean
+            row.append("" if normalized is None else f"{normalized:,.1f}")
         table.add_row(*row)
     return table

@@ -65,9 +65,11 @@ RETURN_METRICS: dict[str, Better] = {
     "eval/return_max": "max",
     "eval/length_mean": "max",
     "eval/success_rate": "max",
+    "eval/normalized_mean": "max",
 }
 """Metrics of an evaluation in the environment, and whether larger or smaller is better; the
-success rate only if the environment reports it."""
+success rate only if the environment reports it, and the normalised mean return only if scores are
+published for the task."""
 OFFLINE_METRICS: dict[str, Better] = {
     "offline/td_error": "min",
     "offline/log_likelihood": "max",

@@ -9,6 +9,7 @@ WORDS = {
     "eval/return_max": "highest return",
     "eval/length_mean": "mean episode length",
     "eval/success_rate": "success rate",
+    "eval/normalized_mean": "normalised mean return (%)",
     "offline/td_error": "TD error on held-out data",
     "offline/value_start": "value in first states",
     "offline/log_likelihood": "log-likelihood of logged actions",

@@ -12,6 +12,7 @@ import numpy as np
 from rl_training.envs.contract import CheckedEnv, EnvContract, close_env, success_in
 from rl_training.envs.global_random import seed_global_generators, untouched_randomness
 from rl_training.envs.make import make_env, spaces_of
+from rl_training.envs.reference_scores import Reference, reference_of
 from rl_training.envs.spaces import Spaces
 from rl_training.execution import usual_torch
 from rl_training.experiment.errors import ConfigError, RLTrainingError
@@ -43,6 +44,8 @@ class EvalResult:
     """What `info["is_success"]` said at the end of each; None where it says nothing."""
     limit: str = field(default="eval_max_steps", compare=False, repr=False, kw_only=True)
     """What sets the most steps: this key of a config, or an argument of the call."""
+    reference: Reference | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """Published scores of the task, if there are any."""
 
     @property
     def episodes(self) -> int:
@@ -62,8 +65,14 @@ class EvalResult:
         known = [success for success in self.successes if success is not None]
         return sum(known) / len(known) if known else None
 
+    @property
+    def normalized_mean(self) -> float | None:
+        """The mean return in percent of the way from the low to the high published score; None
+        where the task has none."""
+        return None if self.reference is None else self.reference.normalized(self.return_mean)
+
     def metrics(self) -> dict[str, float]:
-        rate = self.success_rate
+        rate, normalized = self.success_rate, self.normalized_mean
         return {
             "eval/return_mean": self.return_mean,
             "eval/return_std": self.return_std,
@@ -71,15 +80,17 @@ class EvalResult:
             "eval/return_max": float(np.max(self.returns)),
             "eval/length_mean": float(np.mean(self.lengths)),
             **({} if rate is None else {"eval/success_rate": rate}),
+            **({} if normalized is None else {"eval/normalized_mean": normalized}),
         }
 
     def __str__(self) -> str:
         cut = f", {sum(self.cut)} of them cut at {max(self.lengths):,} steps"
-        rate = self.success_rate
+        rate, scale = self.success_rate, self.reference
+        share = "" if scale is None else f", {scale.name}-normalised {self.normalized_mean:,.1f} %"
         return (
             f"return {self.return_mean:,.1f} ± {self.return_std:,.1f} "
             f"over {self.episodes} episode{'s' if self.episodes > 1 else ''}"
-            f"{'' if rate is None else f', success {rate:.0%}'}"
+            f"{'' if rate is None else f', success {rate:.0%}'}{share}"
             f"{cut if any(self.cut) else ''}"
         )
 
@@ -144,6 +155,7 @@ class Evaluator:
         self.env_id, self.env_kwargs, self.seeds = env_id, env_kwargs, list(seeds)
         self.max_steps = max_steps
         self._spaces, self._contract = spaces, EnvContract(spaces)
+        self._reference = reference_of(env_id, env_kwargs)
         self._envs: list[CheckedEnv] = []
 
     def start_from(self, seed: int, policy: int = 0) -> None:
@@ -170,7 +182,10 @@ class Evaluator:
                 numbers = wanted[start : start + PARALLEL_EPISODES]
                 results |= self._run_wave(act, [Episode(p, n) for p in policies for n in numbers])
         return {
-            p: EvalResult(*zip(*(results[Episode(p, n)] for n in wanted), strict=True))
+            p: EvalResult(
+                *zip(*(results[Episode(p, n)] for n in wanted), strict=True),
+                reference=self._reference,
+            )
             for p in policies
         }
 

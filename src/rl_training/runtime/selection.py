@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.global_random import untouched_randomness
+from rl_training.envs.reference_scores import Reference, reference_of
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import EVAL_METRICS, TrainConfig
 from rl_training.experiment.errors import ConfigError
@@ -156,6 +158,10 @@ class Selection:
         self.close()
         self.evaluator = self._evaluator(HELD_OUT_STATES)
 
+    def _reference(self) -> Reference | None:
+        c = self.config
+        return None if c.env_id is None else reference_of(c.env_id, c.task_kwargs)
+
     def _evaluator(self, start_states: int) -> EvaluatorLike | None:
         c = self.config
         if c.env_id is None:
@@ -183,7 +189,7 @@ class Selection:
     def load(self, stored: Stored) -> str | None:
         """Restore a stored state; returns the reason for an early stop, if there was one."""
         if stored["last_eval"]:
-            self.last = _stored_result(stored)
+            self.last = replace(_stored_result(stored), reference=self._reference())
             self.last_metrics = self.last.metrics()
         if "last_metrics" in stored:
             measures = stored.section("last_metrics")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.api.support import find_checkpoint
+from rl_training.envs.reference_scores import Reference
 from rl_training.experiment.checkpoint import MANIFEST, read_manifest
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.console import ProgressConsole
@@ -243,20 +244,23 @@ class EvaluationProgress(ProgressConsole):
 
 def _stored(result: EvalResult) -> dict[str, Any]:
     """What `read_result` reads."""
-    return {name: getattr(result, name) for name in ("returns", "lengths", "cut", "successes")}
+    names = ("returns", "lengths", "cut", "successes", "reference")
+    return {name: getattr(result, name) for name in names}
 
 
 def read_result(file: Path) -> EvalResult:
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
+        scale = stored.get("reference")
         return EvalResult(
             tuple(map(float, stored["returns"])),
             tuple(map(int, stored["lengths"])),
             tuple(map(bool, stored["cut"])),
             tuple(stored["successes"]),
             limit="max_steps",
+            reference=scale and Reference(str(scale[0]), float(scale[1]), float(scale[2])),
         )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ConfigError(
             f"'{file}' is no result of an evaluation; remove it to evaluate that policy again"
         ) from None
