@@ -72,7 +72,7 @@ def evaluation_table(found: list[Evaluation]) -> Table:
     table.add_column("run", overflow="fold")
     names = ["checkpoint", "mean", "std", "min", "max", "length"]
     names += ["success"] if success else []
-    names += [f"{' or '.join(scales)}-normalised, %"] if scales else []
+    names += [f"{' or '.join(scales)} %"] if scales else []
     for name in names:
         table.add_column(name, justify="right")
     for one in found:
