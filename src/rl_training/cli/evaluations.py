@@ -53,7 +53,9 @@ def evaluate_many(
         if not as_json:
             out.print(text, soft_wrap=True)
 
-    say(f"{len(candidates)} policies, {plan.episodes} episodes each, {launcher.words}")
+    policies = "1 policy" if len(candidates) == 1 else f"{len(candidates)} policies"
+    episodes = "1 episode" if plan.episodes == 1 else f"{plan.episodes} episodes"
+    say(f"{policies}, {episodes} each, {launcher.words}")
     found = target.run(launcher, shown=shown, say=say)
     if as_json:
         print(json.dumps({"evaluations": [one.to_dict() for one in found]}))
