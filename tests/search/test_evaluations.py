@@ -16,6 +16,7 @@ from rl_training.search.evaluations import (
     Evaluations,
     candidates_of,
     evaluate_some,
+    read_result,
 )
 from tests.conftest import Command
 from tests.search.test_sweep import KNOBS
@@ -144,6 +145,13 @@ def test_what_cannot_be_evaluated_is_refused(runs: Path, cli: Command, tmp_path:
     (file,) = out.glob("plan-*.json")
     with pytest.raises(CheckpointError, match="has changed since the evaluation began"):
         evaluate_some(file, 0, 1)
+    episode = {"returns": [1.0], "lengths": [2], "cut": [False], "successes": [None]}
+    target.files[0].write_text(json.dumps(episode | {"reference": ["human", 0.0, 2.0]}))
+    assert read_result(target.files[0]).normalized_mean == 50.0
+    for reference in ("human", ["human", 1.0, 1.0], [], {"low": 0.0}):
+        target.files[0].write_text(json.dumps(episode | {"reference": reference}))
+        with pytest.raises(ConfigError, match="is no result of an evaluation"):
+            read_result(target.files[0])
     target.files[0].write_text("{}")
     with pytest.raises(ConfigError, match="is no result of an evaluation"):
         target.run(None, shown=False)  # type: ignore[arg-type]

@@ -251,16 +251,21 @@ def _stored(result: EvalResult) -> dict[str, Any]:
 def read_result(file: Path) -> EvalResult:
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-        scale = stored.get("reference")
+        scale = stored.get("reference")  # none in results of earlier versions
+        if scale is not None:
+            name, low, high = scale
+            scale = Reference(str(name), float(low), float(high))
+            if not scale.low < scale.high:
+                raise ValueError
         return EvalResult(
             tuple(map(float, stored["returns"])),
             tuple(map(int, stored["lengths"])),
             tuple(map(bool, stored["cut"])),
             tuple(stored["successes"]),
             limit="max_steps",
-            reference=scale and Reference(str(scale[0]), float(scale[1]), float(scale[2])),
+            reference=scale,
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(
             f"'{file}' is no result of an evaluation; remove it to evaluate that policy again"
         ) from None
