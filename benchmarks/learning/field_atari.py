@@ -46,7 +46,7 @@ GAMES, PROCESSES = 32, 4
 GPU counts little, and three runs at once keep 16 cores busy. Results do not depend on the
 processes."""
 ON_A_CORE: dict[str, Any] = {"device": "cpu", "env_workers": 1}
-"""Where a run takes two hours and a quarter; in a lease of a GPU PPO is the slowest."""
+"""Where a run takes about two hours; in a lease of a GPU PPO is the slowest."""
 PAPERS = 10_000_000
 """Steps over which the zoo's PPO lets its schedules fall; a quarter of them are made here."""
 RANDOM = 0.01
