@@ -57,6 +57,9 @@ def test_the_command_writes_a_folder_whose_runner_needs_no_pytorch(
     asked = cli("predict", folder, "[1.0, 0.0, 0.5]")
     assert json.loads(asked.out) == pytest.approx(expected.tolist(), abs=1e-5)
     shown = json.loads(cli("eval", folder, "-n", 3, "--json").out)
+    table = cli("eval", folder, "-n", 3)
+    assert (table.code, table.out.split()[:2]) == (0, [agent.config.algo, "on"])
+    assert f"{shown['eval/return_mean']:,.1f}" in table.out
     returns = agent.evaluate(3).returns
     assert shown["eval/returns"] == pytest.approx(returns, abs=1e-2)
     for wrong, sentence in (

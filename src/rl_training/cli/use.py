@@ -155,7 +155,7 @@ def evaluate(
             values["video"] = {"path": str(video), "return": filmed.returns[0]}
         print(json.dumps(values))
         return
-    task = task_name(env or agent.config.environment, kwargs)
+    task = task_name(str(env or agent.config.env_id), kwargs)
     title = printable(f"{agent.config.algo} on {task}")
     table = Table(title=title, title_justify="left")
     for name in ("mean", "std", "min", "max", "length"):
