@@ -26,6 +26,7 @@ HOPPER = Reference("D4RL", -20.272305, 3234.3)
         (ATARI_ID, {"game": "space_invaders"}, Reference("human", 148.0, 1668.7)),
         (ATARI_ID, {"game": "breakout", "clip_rewards": True}, None),
         (ATARI_ID, {"game": "breakout", "life_loss": True}, None),
+        (ATARI_ID, {"game": "breakout", "max_frames": 1000}, None),
         (ATARI_ID, {"game": "breakout", "wrappers": ["a:B"]}, None),
         (ATARI_ID, {"game": "air_raid"}, None),
         (ATARI_ID, {}, None),

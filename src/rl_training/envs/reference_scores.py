@@ -94,8 +94,8 @@ _LOCOMOTION: Mapping[str, tuple[float, float]] = {
     "Hopper": (-20.272305, 3234.3),
     "Walker2d": (1.629008, 4592.3),
 }
-_REWARDS_CHANGED = ("clip_rewards", "life_loss")
-"""Rules of games under which a return is no score of a whole game."""
+_OTHER_SCORES = ("clip_rewards", "life_loss", "max_frames")
+"""Rules of games which, where they are set, make a return another score than that of a whole game."""
 _ALE_KEYS = {"render_mode", "frameskip", "repeat_action_probability", "obs_type"}
 """Arguments of the ALE's own environments that leave a game the same."""
 
@@ -109,7 +109,7 @@ def game_reference(game: str) -> Reference | None:
 def reference_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Reference | None:
     """Of a task as it was published; None where arguments or wrappers may change its returns."""
     if env_id == ATARI_ID:
-        if env_kwargs.get(WRAPPERS) or any(env_kwargs.get(key) for key in _REWARDS_CHANGED):
+        if env_kwargs.get(WRAPPERS) or any(env_kwargs.get(key) for key in _OTHER_SCORES):
             return None
         return game_reference(str(env_kwargs.get("game")))
     ale = re.fullmatch(r"ALE/([A-Za-z]+)-v5|([A-Za-z]+)NoFrameskip-v4", env_id)
