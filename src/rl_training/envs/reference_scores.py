@@ -95,7 +95,7 @@ _LOCOMOTION: Mapping[str, tuple[float, float]] = {
     "Walker2d": (1.629008, 4592.3),
 }
 _OTHER_SCORES = ("clip_rewards", "life_loss", "max_frames")
-"""Rules of games which, where they are set, make a return another score than that of a whole game."""
+"""Rules of games that, where they are set, make a return no score of a whole game."""
 _ALE_KEYS = {"render_mode", "frameskip", "repeat_action_probability", "obs_type"}
 """Arguments of the ALE's own environments that leave a game the same."""
 
