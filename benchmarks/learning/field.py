@@ -28,9 +28,8 @@ from benchmarks.learning.shared import (
     returns,
 )
 from benchmarks.markdown import SEED_HEADER, mean, number, seed_columns, table
-from benchmarks.peers.environment import SB3_VERSION, PeerEnvironment
+from benchmarks.peers.environment import SB3, SB3_GAMES, SB3_VERSION, PeerEnvironment
 from benchmarks.process import ROOT
-from benchmarks.speed.atari_speed import HERE
 from benchmarks.suites import Options, Section, Suite
 from rl_training.envs.reference_scores import game_reference
 
@@ -97,6 +96,8 @@ class Rival:
     at: int | None = None
     """Environment steps at which the other one's curve counts; None: its last policy."""
     times: float = 1.0
+    in_training: bool = False
+    """Whether the scores of the last games of the training are compared."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +133,12 @@ class Field:
     episodes: int
     rivals: Sequence[Rival] = ()
     peers: Sequence[str] = ()
-    """Jobs that Stable-Baselines3 runs, too."""
+    """Jobs that Stable-Baselines3 runs, too, which ours have to be as good as."""
     besides: Sequence[Beside] = ()
     """Runs of other libraries; ours has to be as good as the best of a kind."""
     training: bool = False
     """Whether the tasks are Atari games, whose scores during training are shown, in a column and
-    as curves, and human-normalised scores."""
+    as curves, and compared with the peer's; human-normalised scores are shown, too."""
     headline: str = ""
     """Begins the sentence that sums the suite up: what is compared with what."""
     notes: Sequence[str] = ()
@@ -191,7 +192,7 @@ class Field:
             module=PEER,
             spec={"config": config, "stable-baselines3": SB3_VERSION},
             inputs=starts,
-            peer=HERE,
+            peer=SB3_GAMES if self.training else SB3,
         )
 
     def _job(self, options: Options, run: Run, seed: int) -> Job:
@@ -230,7 +231,8 @@ class Field:
             known = "" if run.published is None else str(run.published)
             rows.append([run.task, run.title, *cells, known, text])
         verdicts += [self._rivalry(records, rival) for rival in self.rivals]
-        verdicts += [self._rivalry(records, Rival(job, peer_of(job))) for job in self.peers]
+        same = [Rival(job, peer_of(job), in_training=self.training) for job in self.peers]
+        verdicts += [self._rivalry(records, rival) for rival in same]
         verdicts += self._beside_verdicts(records)
         for run in self.runs:
             if run.job in self.peers:
@@ -356,15 +358,16 @@ class Field:
     def _rivalry(self, records: Records, rival: Rival) -> Verdict:
         names = {run.job: f"{run.title} on {run.task}" for run in self.runs}
         names |= {peer_of(job): "Stable-Baselines3's" for job in self.peers}
-        theirs = returns(records, rival.than)
-        when = ""
+        measured = "training_score" if rival.in_training else "return_mean"
+        ours, theirs = (records.values(job, measured) for job in (rival.job, rival.than))
+        when = ", in training" if rival.in_training else ""
         if rival.at is not None:
             when = f" after {number(rival.at)} steps"
             theirs = [_at(record.result["curve"], rival.at) for record in records.of(rival.than)]
         name = f"{names[rival.job]} beside {names[rival.than]}{when}"
         if rival.times != 1.0:
-            return gates.times(name, returns(records, rival.job), theirs, rival.times)
-        return gates.not_worse(name, returns(records, rival.job), theirs)
+            return gates.times(name, ours, theirs, rival.times)
+        return gates.not_worse(name, ours, theirs)
 
 
 def _has_to_learn(prior: Mapping[str, Any] | None) -> bool:

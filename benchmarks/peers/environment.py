@@ -76,6 +76,13 @@ class ThisEnvironment(PeerEnvironment):
                 raise PeerEnvironmentError(f"{requirement} is not installed here; {self.advice}")
 
 
+SB3 = ThisEnvironment("", ("stable_baselines3",))
+SB3_GAMES = ThisEnvironment(
+    "",
+    ("stable_baselines3", "cv2"),
+    advice="'pip install opencv-python-headless' runs the jobs sb3-* on Atari",
+    optional=True,
+)
 CONTRIB = ThisEnvironment("", ("sb3_contrib",))
 # No extra has it: its versions follow JAX, and JAX's the machine's CUDA.
 BRAX = ThisEnvironment(

@@ -10,7 +10,7 @@ from benchmarks import gates
 from benchmarks.gates import Verdict
 from benchmarks.jobs import Job, Records
 from benchmarks.markdown import number, table
-from benchmarks.peers.environment import SB3_VERSION, ThisEnvironment
+from benchmarks.peers.environment import SB3, SB3_VERSION
 from benchmarks.speed.ratios import only
 from benchmarks.suites import Options, Section, Suite
 
@@ -18,7 +18,6 @@ NAME, MODULE = "atari_speed", "benchmarks.speed.atari_speed_job"
 SECONDS, WARM_SECONDS = 20.0, 8.0
 CORES = (1, 2, 4, 8, 16)
 """Worker processes whose collection is measured, as far as the machine has cores."""
-HERE = ThisEnvironment("", ("stable_baselines3",))
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def atari_speed_jobs(options: Options) -> list[Job]:
             "seconds": 1.0 if quick else SECONDS,
             "warm_seconds": 0.0 if quick else WARM_SECONDS,
         }
-        peer = HERE if case.side == "sb3" else None
+        peer = SB3 if case.side == "sb3" else None
         if peer is not None:
             spec["stable-baselines3"] = SB3_VERSION
         cost = 60 + 5 * (len(CASES) - len(jobs))  # in this order
