@@ -117,8 +117,8 @@ def test_an_encoder_of_images_means_the_same_on_both_devices() -> None:
     weights = torch.randn(5, encoder.out_dim, dtype=torch.float64)
     found = []
     for device in ("cpu", "cuda"):
-        encoder.to(device).zero_grad()
-        out = encoder(images.to(device))
+        encoder.zero_grad()  # before the move, which would take the stored gradients along
+        out = encoder.to(device)(images.to(device))
         (out * weights.to(device)).sum().backward()
         gradients = [x.grad.cpu() for x in encoder.parameters() if x.grad is not None]
         found.append([out.detach().cpu(), *gradients])
