@@ -58,7 +58,7 @@ class GameEvaluations(Evaluations):
     def returns(self, reset_seeds: Sequence[int]) -> list[float]:
         whole = {"terminal_on_life_loss": False, "clip_reward": False}
         games = stacked_games(self.env_id, len(reset_seeds), reset_seeds[0], whole)
-        found = evaluate_policy(
+        found: Any = evaluate_policy(  # whose type does not depend on `return_episode_rewards`
             self.model,
             games,
             len(reset_seeds),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rl_training.algorithms.loops import LOOPS
 from rl_training.algorithms.params import without_knob
 from rl_training.envs.spaces import ACTION_NAMES, Spaces
 from rl_training.experiment.errors import ConfigError, EnvironmentSetupError
@@ -22,8 +23,8 @@ def refuse_unfit(
     if spaces.action_kind not in algorithm.action_kinds:
         kinds = " or ".join(ACTION_NAMES[kind] for kind in sorted(algorithm.action_kinds))
         raise EnvironmentSetupError(
-            f"algo: {name} takes {kinds} actions, but the task has {spaces.describe()}; choose one "
-            f"of {_others_for(spaces)}"
+            f"algo: {name} takes {kinds} actions, but the task has {spaces.describe()}; choose "
+            f"{_one_of(_others_for(algorithm, spaces))}"
         )
     for knob in () if spaces.is_box else algorithm.box_knobs:
         if getattr(params, knob) != type(params).model_fields[knob].default:
@@ -33,15 +34,17 @@ def refuse_unfit(
             )
     if spaces.has_mask and not algorithm.takes_masks:
         raise EnvironmentSetupError(
-            f"algo: {name} does not support action masks, which the task has; choose one of "
-            f"{_others_for(spaces)}, or wrap the environment so that it gives none"
+            f"algo: {name} does not support action masks, which the task has; choose "
+            f"{_one_of(_others_for(algorithm, spaces))}, or wrap the environment so that it "
+            "gives none"
         )
     if not spaces.is_image:
         return
     if "image" not in algorithm.observation_kinds:
         raise EnvironmentSetupError(
             f"algo: {name} takes vector observations, but the task has {spaces.describe()}; choose "
-            f"an algorithm for images ({_others_for(spaces)}), or wrap the environment"
+            f"an algorithm for images ({', '.join(_others_for(algorithm, spaces))}), or wrap the "
+            "environment"
         )
     if normalize_observations:
         own = "normalize_observations" in params.model_fields_set
@@ -51,6 +54,19 @@ def refuse_unfit(
         )
 
 
-def _others_for(spaces: Spaces) -> str:
-    """The algorithms that take such a task."""
-    return ", ".join(n for n, other in working_algorithms().items() if other.takes_task(spaces))
+def _one_of(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+
+def _others_for(algorithm: type[Algorithm], spaces: Spaces) -> list[str]:
+    """The algorithms that take such a task; where there are any, those alone that learn from what
+    this one learns from, data or an environment or both."""
+    fitting = {n: other for n, other in working_algorithms().items() if other.takes_task(spaces)}
+    sources = _sources(algorithm)
+    return [n for n, other in fitting.items() if _sources(other) & sources] or list(fitting)
+
+
+def _sources(algorithm: type[Algorithm]) -> set[tuple[bool, bool]]:
+    """Whether it learns from data, and whether in the environment, by loop."""
+    known = (LOOPS[name] for name in algorithm.loops() if name in LOOPS)
+    return {(loop.needs_data, loop.needs_env) for loop in known}
