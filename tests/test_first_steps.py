@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -293,6 +293,39 @@ def test_a_data_set_by_its_short_form(cli: Command) -> None:
         ("npz", "a.npz"),
         ("npz", "b.npz"),
     ]
+
+
+def test_a_file_that_says_what_it_is_needs_no_kind(tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "manifest.json").write_text("{}")
+    for text, kind, key in (
+        ("a.npz", "npz", "path"),
+        ("a.HDF5", "hdf5", "path"),
+        ("logs/2026-*.pq", "parquet", "path"),
+        ("a.csv", "csv", "path"),
+        (str(tmp_path / "packed"), "packed", "path"),
+        ("cartpole-mixed", "scripted", "name"),
+    ):
+        file = tmp_path / "mine.yaml"
+        file.write_text(f"algo: bc\ntotal_updates: 10\ndataset: {text}\n")
+        named = f"{{algo: bc, total_updates: 10, dataset: {{{key}: '{text}'}}}}"
+        section = {key: text, "max_episodes": 3}
+        found = [
+            load_config(file, ["dataset.max_episodes=3"]),
+            load_config(
+                "bc/pendulum", ["env_id=null", f"dataset={text}", "dataset.max_episodes=3"]
+            ),
+            TrainConfig(algo="bc", total_updates=10, dataset=cast(Any, section)),
+        ]
+        file.write_text(named)
+        found.append(load_config(file, ["dataset.max_episodes=3"]))
+        for data in (config.dataset for config in found):
+            assert data is not None
+            assert (data.kind, getattr(data, key), data.max_episodes) == (kind, text, 3)
+    mixed = cast(Any, {"mix": ["a.npz", {"path": "b.csv", "weight": 2.0}]})
+    data = TrainConfig(algo="bc", total_updates=10, dataset=mixed).dataset
+    assert data is not None
+    assert [(part.kind, part.weight) for part in data.mix or ()] == [("npz", 1.0), ("csv", 2.0)]
 
 
 # --- from the shell, with a module of one's own --------------------------------------------------

@@ -15,9 +15,10 @@ from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import ARRAY_NAMES, WIDE, TransitionDataset
 from rl_training.data.disk_rows import DiskRows, mapped
 from rl_training.data.homes import MemoryHome, chosen_home
-from rl_training.data.packed import MANIFEST, TRANSITIONS
+from rl_training.data.packed import TRANSITIONS
 from rl_training.data.sources import load_transition_dataset, pack_source
 from rl_training.data.summary import summarize
+from rl_training.experiment.data_config import PACKED_MANIFEST
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
 from tests.conftest import small_files
 
@@ -305,7 +306,7 @@ def test_changed_and_damaged_folders_are_refused(tmp_path: Path) -> None:
     rows[17] ^= 1
     (folder / TRANSITIONS).write_bytes(rows)
     wrong("'transitions.bin' was changed")
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = json.loads((folder / PACKED_MANIFEST).read_text())
     for key, value in {
         "rows": -3,
         "spaces": {"obs_dim": "x"},
@@ -313,11 +314,11 @@ def test_changed_and_damaged_folders_are_refused(tmp_path: Path) -> None:
         "unknown": 1,
         "format": "other",
     }.items():
-        (folder / MANIFEST).write_text(json.dumps({**manifest, key: value}))
+        (folder / PACKED_MANIFEST).write_text(json.dumps({**manifest, key: value}))
         wrong("'.*manifest.json' is damaged")
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "version": 3}))
+    (folder / PACKED_MANIFEST).write_text(json.dumps({**manifest, "version": 3}))
     wrong("written by a newer version")
-    (folder / MANIFEST).unlink()
+    (folder / PACKED_MANIFEST).unlink()
     with pytest.raises(DataError, match=r"has no manifest\.json"):
         load_transition_dataset({"kind": "packed", "path": str(folder)})
 

@@ -110,7 +110,7 @@ def test_unwritable_cache_is_skipped(
 
 
 def test_names_and_environments_are_checked() -> None:
-    with pytest.raises(DataError, match=r"unknown scripted .* \(did you mean 'pendulum-mixed'\?\)"):
+    with pytest.raises(ConfigError, match=r"is unknown \(did you mean 'pendulum-mixed'\?\)"):
         load_transition_dataset({"kind": "scripted", "name": "pendulum-mixd"})
     with pytest.raises(DataError, match=r"is made in Pendulum-v1, not in CartPole-v1; use cart"):
         load_transition_dataset("pendulum-mixed", env_id="CartPole-v1")

@@ -22,7 +22,7 @@ from rl_training.data.convert import save_dataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import DatasetConfig
-from rl_training.experiment.errors import DataError, MissingExtraError
+from rl_training.experiment.errors import ConfigError, DataError, MissingExtraError
 
 from ..each import each
 
@@ -245,9 +245,9 @@ def test_an_hdf5_file_does_not_read_others(tmp_path: Path, arrays: dict[str, Any
 
 
 def test_unknown_sources() -> None:
-    with pytest.raises(DataError, match=r"'pendulum-mixe' is unknown \(did you mean 'pend"):
+    with pytest.raises(ConfigError, match=r"'pendulum-mixe' is unknown \(did you mean 'pend"):
         load_transition_dataset("pendulum-mixe")
-    with pytest.raises(DataError, match="a path ending in"):
+    with pytest.raises(ConfigError, match="a path ending in"):
         load_transition_dataset("data.txt")
     with pytest.raises(DataError, match="cannot be made from int"):
         load_transition_dataset(3)  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from rl_training.data.short_forms import with_data_section
 from rl_training.experiment.terminal import terminal
 
 out = terminal("stdout")
@@ -80,7 +79,7 @@ def overridden(
 ) -> list[str]:
     flags = {"seed": seed, "device": device, "output_dir": output_dir}
     return [
-        *(with_data_section(text) for text in overrides or []),
+        *(overrides or []),
         *(
             f"{key}={json.dumps(value, ensure_ascii=False)}"
             for key, value in flags.items()

@@ -21,10 +21,10 @@ from rl_training.data.dataset import TransitionDataset, episode_end_flags
 from rl_training.data.files import optional_module
 from rl_training.data.masks import split_masks
 from rl_training.data.observed import split_observations
-from rl_training.data.readers import HDF5_SUFFIXES, minari_folder
-from rl_training.data.table_files import SUFFIXES
+from rl_training.data.readers import minari_folder
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
+from rl_training.experiment.data_config import FILE_KINDS
 from rl_training.experiment.errors import DataError, RLTrainingError
 from rl_training.experiment.files import bring_back, draft_of, put_in_place, remove_stale_drafts
 from rl_training.experiment.trust import may_be_imported, modules_named
@@ -96,15 +96,11 @@ def check_target(target: str | Path, overwrite: bool) -> None:
 def target_format(target: str | Path) -> Format:
     """The format that a target's name asks for."""
     text = str(target)
-    suffix = Path(text).suffix.lower()
     if text.startswith("minari:"):
         return "minari"
-    if suffix == ".npz":
-        return "npz"
-    if suffix in HDF5_SUFFIXES:
-        return "hdf5"
-    if suffix in SUFFIXES:
-        return "parquet" if SUFFIXES[suffix] == "parquet" else "csv"
+    suffix = Path(text).suffix.lower()
+    if suffix in FILE_KINDS:
+        return FILE_KINDS[suffix]
     raise DataError(
         f"target '{text}' does not say its format; end it in .npz, .h5, .hdf5, .parquet or .csv, "
         "or write minari:ID"

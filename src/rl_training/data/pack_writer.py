@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 from rl_training.data.dataset import GROUPS, WIDE, TransitionDataset, rows_at_once
 from rl_training.data.inference import column_range, spaces_section
 from rl_training.data.packed import (
-    MANIFEST,
     NARROW,
     TRANSITIONS,
     VERSION,
     SourceFile,
-    is_packed,
     open_packed,
     record_type,
     sampled_hash,
@@ -32,6 +30,7 @@ from rl_training.data.packed import (
 from rl_training.data.statistics import RunningStatistics, mean_and_std
 from rl_training.data.validation import NO_END, OPEN_END
 from rl_training.envs.spaces import Spaces
+from rl_training.experiment.data_config import PACKED_MANIFEST, is_packed
 from rl_training.experiment.errors import DataError
 from rl_training.experiment.files import put_in_place, remove_stale_drafts
 
@@ -178,7 +177,7 @@ class PackWriter:
 
     def _write(self, values: Mapping[str, Any]) -> None:
         text = json.dumps(values, indent=1)
-        (self.folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        (self.folder / PACKED_MANIFEST).write_text(text + "\n", encoding="utf-8")
 
     def _sort_groups(self) -> None:
         """Number the groups in the order of their names, as data in memory sort them."""

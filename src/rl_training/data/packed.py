@@ -24,10 +24,11 @@ from rl_training.data.inference import describe_bounds, stored_spaces
 from rl_training.data.validation import ACTION_TOLERANCE, RawTransitions
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import SpacesConfig
+from rl_training.experiment.data_config import PACKED_MANIFEST
 from rl_training.experiment.errors import DataError
 from rl_training.experiment.files import open_regular
 
-MANIFEST, TRANSITIONS = "manifest.json", "transitions.bin"
+TRANSITIONS = "transitions.bin"
 VERSION = 2
 """The newest that is read, that of images; data without them are written as version 1."""
 NARROW = {"rewards": "<f4", "terminations": "|b1", "truncations": "|b1", GROUPS: "<i8"}
@@ -100,11 +101,6 @@ def record_type(
             ("actions", action_type, action_shape),
         ]
     )
-
-
-def is_packed(path: str | Path) -> bool:
-    """Whether a path is a folder of packed data."""
-    return (Path(path) / MANIFEST).is_file()
 
 
 def sampled_hash(path: Path) -> str:
@@ -208,7 +204,9 @@ def open_packed(path: str | Path, *, check_sources: bool = True) -> Packed:
             _refuse_changed(label, source)
     spaces = stored_spaces(SpacesConfig.parse(manifest.spaces, prefix="spaces."))
     if spaces is None:
-        raise DataError(f"{label}: '{MANIFEST}' does not say the spaces; pack the data again")
+        raise DataError(
+            f"{label}: '{PACKED_MANIFEST}' does not say the spaces; pack the data again"
+        )
     record = mapped(folder / TRANSITIONS, manifest.record(), manifest.rows)
     arrays: dict[str, Any] = {name: DiskRows.whole(record[name]) for name in WIDE}
     for name, kind in NARROW.items():
@@ -230,10 +228,10 @@ def open_packed(path: str | Path, *, check_sources: bool = True) -> Packed:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    file = folder / MANIFEST
+    file = folder / PACKED_MANIFEST
     again = "pack the data again with 'rl-training data pack'"
     if not file.is_file():
-        what = "does not exist" if not folder.exists() else f"has no {MANIFEST}"
+        what = "does not exist" if not folder.exists() else f"has no {PACKED_MANIFEST}"
         raise DataError(f"packed data set '{folder}' {what}; correct dataset.path, or {again}")
     try:
         if file.stat().st_size > MOST_MANIFEST_BYTES:

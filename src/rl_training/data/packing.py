@@ -23,7 +23,7 @@ from rl_training.data.inference import (
 from rl_training.data.masks import check_masks, with_masks
 from rl_training.data.observed import with_observations
 from rl_training.data.pack_writer import PackWriter, new_folder
-from rl_training.data.packed import Packed, SourceFile, is_packed, open_packed, source_file
+from rl_training.data.packed import Packed, SourceFile, open_packed, source_file
 from rl_training.data.pieces import pieces_of
 from rl_training.data.readers import minari_folder
 from rl_training.data.table_files import stored_bytes, stored_rows
@@ -32,6 +32,7 @@ from rl_training.data.validation import RawTransitions, build_dataset
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.config import DataSource, SpacesConfig
 from rl_training.experiment.console import ProgressConsole
+from rl_training.experiment.data_config import is_packed
 from rl_training.experiment.errors import DataError, RLTrainingError
 from rl_training.experiment.storage import cache_folder
 

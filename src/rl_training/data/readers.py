@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from rl_training.data.files import damage, optional_module
 from rl_training.data.keys import named_apart, select_keys, with_both_flags
-from rl_training.data.table_files import SUFFIXES, file_columns
+from rl_training.data.table_files import file_columns
 from rl_training.data.validation import RawTransitions
 from rl_training.envs.spaces import Spaces
+from rl_training.experiment.data_config import FILE_KINDS, TABLE_KINDS
 from rl_training.experiment.errors import (
     DataError,
     EnvironmentSetupError,
@@ -25,8 +26,6 @@ from rl_training.experiment.errors import (
 )
 from rl_training.experiment.files import bring_back
 from rl_training.experiment.memory import require_data_memory
-
-HDF5_SUFFIXES = (".h5", ".hdf5")
 
 SPARSE_FROM_BYTES = 1 << 26
 MOST_COMPRESSED = 1100
@@ -66,16 +65,12 @@ def read_file_arrays(path: str | Path, option: str | None = None) -> dict[str, N
     have there. A missing file is answered with the `option` that names it, or else with the keys
     of a config."""
     path = Path(path)
-    suffix = path.suffix.lower()
+    kind = FILE_KINDS.get(path.suffix.lower(), "npz")
     if option is not None:
-        require_file(
-            path, "hdf5" if suffix in HDF5_SUFFIXES else SUFFIXES.get(suffix, "npz"), option
-        )
-    if suffix in SUFFIXES:
+        require_file(path, kind, option)
+    if kind in TABLE_KINDS:
         return file_columns(path)
-    if suffix in HDF5_SUFFIXES:
-        return _hdf5_arrays(path, None)
-    return _npz_arrays(path, None)
+    return (_hdf5_arrays if kind == "hdf5" else _npz_arrays)(path, None)
 
 
 def read_npz(

@@ -19,7 +19,8 @@ from rl_training.envs.contract import close_env
 from rl_training.envs.episodes import Controller, roll_out, uniform_controller
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
-from rl_training.experiment.errors import DataError, did_you_mean
+from rl_training.experiment.data_config import SCRIPTED_TASKS
+from rl_training.experiment.errors import DataError
 from rl_training.experiment.files import draft_of
 from rl_training.experiment.storage import cache_folder
 
@@ -51,18 +52,19 @@ _SPARSE_PENDULUM = (Segment("pendulum-clumsy", 0, 30),)
 _FIXED_CARTPOLE = (Segment("cartpole-balance", 0, 20), Segment("random", 20, 20))
 _FIXED_CARTPOLE_LEFT = (Segment("cartpole-balance-left", 0, 20),)
 
-SCRIPTED: dict[str, Recipe] = {
-    "pendulum-mixed": Recipe("Pendulum-v1", _PENDULUM),
-    "pendulum-expert": Recipe("Pendulum-v1", _PENDULUM[:1]),
-    "pendulum-random": Recipe("Pendulum-v1", _PENDULUM[1:]),
-    "sparse-pendulum-clumsy": Recipe("rl_training/SparsePendulum-v0", _SPARSE_PENDULUM),
-    "fixed-cartpole-expert": Recipe("rl_training/FixedCartPole-v0", _FIXED_CARTPOLE[:1]),
-    "fixed-cartpole-left": Recipe("rl_training/FixedCartPole-v0", _FIXED_CARTPOLE_LEFT),
-    "fixed-cartpole-random": Recipe("rl_training/FixedCartPole-v0", _FIXED_CARTPOLE[1:]),
-    "cartpole-mixed": Recipe("CartPole-v1", _CARTPOLE),
-    "cartpole-expert": Recipe("CartPole-v1", _CARTPOLE[:1]),
-    "cartpole-random": Recipe("CartPole-v1", _CARTPOLE[1:]),
+_SEGMENTS = {
+    "pendulum-mixed": _PENDULUM,
+    "pendulum-expert": _PENDULUM[:1],
+    "pendulum-random": _PENDULUM[1:],
+    "sparse-pendulum-clumsy": _SPARSE_PENDULUM,
+    "fixed-cartpole-expert": _FIXED_CARTPOLE[:1],
+    "fixed-cartpole-left": _FIXED_CARTPOLE_LEFT,
+    "fixed-cartpole-random": _FIXED_CARTPOLE[1:],
+    "cartpole-mixed": _CARTPOLE,
+    "cartpole-expert": _CARTPOLE[:1],
+    "cartpole-random": _CARTPOLE[1:],
 }
+SCRIPTED = {name: Recipe(env_id, _SEGMENTS[name]) for name, env_id in SCRIPTED_TASKS.items()}
 """Scripted data sets by name; the halves of a mixed one are its very episodes."""
 
 
@@ -122,11 +124,6 @@ CONTROLLERS: dict[str, Controller] = {
 
 def recipe_for(name: str, env_id: str | None = None) -> Recipe:
     """The recipe of a scripted data set, made for `env_id` where one is given."""
-    if name not in SCRIPTED:
-        raise DataError(
-            f"dataset.name: unknown scripted data set '{name}'{did_you_mean(name, SCRIPTED)}; "
-            f"known are {', '.join(SCRIPTED)}"
-        )
     recipe = SCRIPTED[name]
     if env_id is not None and env_id != recipe.env_id:
         fitting = [known for known, other in SCRIPTED.items() if other.env_id == env_id]

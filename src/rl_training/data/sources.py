@@ -14,7 +14,7 @@ from rl_training.data.homes import MemoryHome, to_be_packed
 from rl_training.data.inference import spaces_without_environment
 from rl_training.data.keys import ALIASES
 from rl_training.data.masks import check_masks
-from rl_training.data.packed import Packed, is_packed, open_packed, source_file
+from rl_training.data.packed import Packed, open_packed, source_file
 from rl_training.data.packing import (
     STREAMED,
     PackingProgress,
@@ -27,15 +27,14 @@ from rl_training.data.packing import (
 )
 from rl_training.data.pieces import pieces_of
 from rl_training.data.readers import (
-    HDF5_SUFFIXES,
     read_arrays,
     read_hdf5,
     read_minari,
     read_npz,
 )
 from rl_training.data.rewards import apply_reward_processing
-from rl_training.data.scripted import SCRIPTED, recipe_for, scripted_arrays
-from rl_training.data.table_files import SUFFIXES, is_frame
+from rl_training.data.scripted import recipe_for, scripted_arrays
+from rl_training.data.table_files import is_frame
 from rl_training.data.tables import read_frame, read_table
 from rl_training.data.validation import RawTransitions, build_dataset
 from rl_training.envs.contract import close_env
@@ -48,7 +47,8 @@ from rl_training.experiment.config import (
     DataSource,
     SpacesConfig,
 )
-from rl_training.experiment.errors import ConfigError, DataError, did_you_mean
+from rl_training.experiment.data_config import short_form
+from rl_training.experiment.errors import ConfigError, DataError
 from rl_training.experiment.memory import host_memory
 from rl_training.experiment.storage import local_data, url_of
 
@@ -172,27 +172,7 @@ def pack_source(
 
 def parse_source(text: str | Path) -> DatasetConfig:
     """The configuration that a short form such as "pendulum-mixed" or "data.npz" stands for."""
-    text = str(text)
-    suffix = Path(text).suffix.lower()
-    if text.startswith("minari:"):
-        return DatasetConfig(kind="minari", id=text.removeprefix("minari:"))
-    if suffix == ".npz":
-        return DatasetConfig(kind="npz", path=text)
-    if suffix in HDF5_SUFFIXES:
-        return DatasetConfig(kind="hdf5", path=text)
-    if suffix in SUFFIXES:
-        return DatasetConfig.parse({"kind": SUFFIXES[suffix], "path": text}, prefix="dataset.")
-    if is_packed(text):
-        return DatasetConfig(kind="packed", path=text)
-    if text == "random":
-        return DatasetConfig(kind="random")
-    if text in SCRIPTED:
-        return DatasetConfig(kind="scripted", name=text)
-    raise DataError(
-        f"data set '{text}' is unknown{did_you_mean(text, SCRIPTED)}; expected one of "
-        f"{', '.join(SCRIPTED)}, 'random', a path ending in .npz, .h5, .hdf5, .parquet or "
-        ".csv, a folder of packed data, or minari:ID"
-    )
+    return DatasetConfig.parse(short_form(str(text)), prefix="dataset.")
 
 
 def holds_frame(source: object) -> TypeGuard[Mapping[str, Any]]:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 from rl_training.data.files import damage, optional_module
+from rl_training.experiment.data_config import FILE_KINDS
 from rl_training.experiment.errors import DataError, did_you_mean
 from rl_training.experiment.memory import require_data_memory
-
-SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 Chooser = Callable[[Sequence[str]], list[str]]
 """Maps the columns of a table to those that are needed."""
@@ -67,7 +66,7 @@ def table_files(path: str, kind: str, below: str = "") -> list[Path]:
     place = Path(path)
     if place.is_dir():
         folder = place / below
-        suffixes = [suffix for suffix, of in SUFFIXES.items() if of == kind]
+        suffixes = [suffix for suffix, of in FILE_KINDS.items() if of == kind]
         found = sorted(f for suffix in suffixes for f in folder.rglob(f"*{suffix}"))
         if not found:
             raise DataError(f"folder '{folder}' has no {kind} file; correct dataset.path")
@@ -88,7 +87,7 @@ def table_files(path: str, kind: str, below: str = "") -> list[Path]:
 
 def file_columns(path: Path) -> dict[str, Any]:
     """All columns of a file as arrays, whatever they hold."""
-    table = _read_file(path, SUFFIXES[path.suffix.lower()], list)
+    table = _read_file(path, FILE_KINDS[path.suffix.lower()], list)
     pairs = zip(table.column_names, table.columns, strict=True)  # a name may occur twice
     return {name: column.to_numpy() for name, column in pairs}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -71,8 +72,10 @@ def readable_errors(
             yield f"{key}: this key is required"
         elif kind == "value_error":
             message = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
-            # what a whole section refuses begins with the name of the key
-            yield f"{key}: {message}" if location else f"{prefix}{message}"
+            if location or (prefix and not re.match(r"[\w.]+: ", message)):
+                yield f"{key.removesuffix('.')}: {message}"
+            else:  # what a whole section refuses may begin with the name of a key
+                yield f"{prefix}{message}"
         elif kind == "too_short" and any(
             len(other["loc"]) > len(location) and other["loc"][: len(location)] == location
             for other in items

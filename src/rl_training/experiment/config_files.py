@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from rl_training.experiment.data_config import short_form
 from rl_training.experiment.errors import ConfigError, did_you_mean
 from rl_training.experiment.registry import algorithm_names
 
@@ -152,8 +153,10 @@ def apply_overrides(
     overrides: Sequence[str],
     current: Callable[[list[str], Any], tuple[list[str], Any]] | None = None,
 ) -> dict[str, Any]:
-    """Copy `values` and set each `key.path=value` in it, under its `current` name."""
+    """Copy `values` and set each `key.path=value` in it, under its `current` name. The short form
+    of a data set is written in full, so that its keys can be set."""
     result: dict[str, Any] = copy.deepcopy(dict(values))
+    _expand_data(result)
     for text in overrides:
         path, value = parse_override(text)
         if current is not None:
@@ -169,4 +172,10 @@ def apply_overrides(
                 )
             node = child
         node[path[-1]] = value
+        _expand_data(result)
     return result
+
+
+def _expand_data(values: dict[str, Any]) -> None:
+    if isinstance(values.get("dataset"), str):
+        values["dataset"] = short_form(values["dataset"])

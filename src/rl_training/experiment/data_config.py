@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from rl_training.experiment.errors import did_you_mean
 from rl_training.experiment.section import (
     Bounds,
     Count,
@@ -171,6 +173,30 @@ class SpacesConfig(Section):
         return self
 
 
+SCRIPTED_TASKS = {
+    "pendulum-mixed": "Pendulum-v1",
+    "pendulum-expert": "Pendulum-v1",
+    "pendulum-random": "Pendulum-v1",
+    "sparse-pendulum-clumsy": "rl_training/SparsePendulum-v0",
+    "fixed-cartpole-expert": "rl_training/FixedCartPole-v0",
+    "fixed-cartpole-left": "rl_training/FixedCartPole-v0",
+    "fixed-cartpole-random": "rl_training/FixedCartPole-v0",
+    "cartpole-mixed": "CartPole-v1",
+    "cartpole-expert": "CartPole-v1",
+    "cartpole-random": "CartPole-v1",
+}
+"""Scripted data sets by name, and where each is made."""
+FILE_KINDS: dict[str, Literal["npz", "hdf5", "parquet", "csv"]] = {
+    ".npz": "npz",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+}
+"""Kinds of files by the endings of their names."""
+PACKED_MANIFEST = "manifest.json"
+"""A folder with this file holds packed data."""
 SOURCE_KEY = {
     "scripted": "name",
     "npz": "path",
@@ -181,6 +207,28 @@ SOURCE_KEY = {
     "packed": "path",
 }
 TABLE_KINDS = ("parquet", "csv")
+
+
+def short_form(text: str) -> dict[str, Any]:
+    """The section that a file, a folder of packed data, "minari:ID", "random" or else the name of
+    a scripted data set stands for."""
+    if text.startswith("minari:"):
+        return {"kind": "minari", "id": text.removeprefix("minari:")}
+    if text == "random":
+        return {"kind": "random"}
+    kind = _kind_of_path(text)
+    return {"kind": "scripted", "name": text} if kind is None else {"kind": kind, "path": text}
+
+
+def is_packed(path: str | Path) -> bool:
+    """Whether a path is a folder of packed data."""
+    return (Path(path) / PACKED_MANIFEST).is_file()
+
+
+def _kind_of_path(path: str) -> str | None:
+    kind = FILE_KINDS.get(Path(path).suffix.lower())
+    return "packed" if kind is None and is_packed(path) else kind
+
 
 Columns = Annotated[
     tuple[str, ...],
@@ -225,7 +273,7 @@ class DataSource(Section):
     kind: (
         Literal["scripted", "random", "npz", "hdf5", "minari", "parquet", "csv", "packed"] | None
     ) = None
-    """Kind of source."""
+    """Kind of source; where it is left out, the name, the id or the ending of the path says it."""
     name: str | None = None
     """Name of a scripted data set (kind scripted)."""
     path: Text | None = None
@@ -253,17 +301,44 @@ class DataSource(Section):
     categories: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Columns of numbers that are names of something; text is always taken so (tables)."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_said_otherwise(cls, values: Any) -> Any:
+        """A short form in full, and the kind that another key says."""
+        if isinstance(values, str):
+            return short_form(values)
+        if not isinstance(values, dict) or values.get("kind") is not None:
+            return values
+        path = values.get("path")
+        if path is not None:
+            kind = _kind_of_path(str(path))
+        else:
+            given = (key for key in ("name", "id") if values.get(key) is not None)
+            kind = {"name": "scripted", "id": "minari"}.get(next(given, ""))
+        return values if kind is None else {**values, "kind": kind}
+
     @model_validator(mode="after")
     def _keys_fit_the_kind(self) -> Self:
         needed = SOURCE_KEY.get(self.kind or "")
         if needed and getattr(self, needed) is None:
             raise ValueError(f"kind '{self.kind}' needs the key '{needed}'")
+        if self.kind == "scripted" and self.name not in SCRIPTED_TASKS:
+            raise ValueError(
+                f"'{self.name}' is unknown{did_you_mean(str(self.name), SCRIPTED_TASKS)}; expected "
+                f"one of {', '.join(SCRIPTED_TASKS)}, 'random', a path ending in "
+                f"{', '.join(FILE_KINDS)}, a folder of packed data, or minari:ID"
+            )
         for key in ("name", "path", "id"):
             if getattr(self, key) is not None and key != needed:
                 fits = " or ".join(kind for kind, k in SOURCE_KEY.items() if k == key)
+                if self.kind is None:
+                    raise ValueError(
+                        f"'{getattr(self, key)}' does not say what it holds; give the key 'kind', "
+                        f"one of {fits}"
+                    )
                 raise ValueError(
                     f"key '{key}' belongs to kind {fits}, not to {self.kind}; set it to null, or "
-                    f"give the whole section, such as dataset={{kind: {self.kind}, ...}}"
+                    f"give the whole section, such as dataset={{{key}: {getattr(self, key)}}}"
                 )
         for key in ("layout", "columns", "episode", "order", "categories"):
             if (

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.data.short_forms import with_data_section
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.config_files import read_yaml_file
 from rl_training.experiment.errors import ConfigError
@@ -97,8 +96,7 @@ def configs_of(plan: SweepPlan) -> list[tuple[str, TrainConfig]]:
     """
     found = []
     for point in plan.points:
-        texts = map(with_data_section, (*plan.fixed, *point.overrides))
-        config = load_config(plan.config, list(texts))
+        config = load_config(plan.config, [*plan.fixed, *point.overrides])
         if plan.seeds is None:
             found.append((point.name, config))
         else:
