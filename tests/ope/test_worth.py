@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import rl_training
 from rl_training.api.worth import trained_share
+from rl_training.data.convert import save_dataset
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError
@@ -232,6 +236,97 @@ def test_actions_that_a_mask_forbids_have_no_support_and_are_never_fallen_back_t
     assert cloned.probabilities is not None
     assert (cloned.probabilities[~mask] == 0.0).all()
     np.testing.assert_allclose(cloned.probabilities.sum(1), 1.0)
+
+
+def chain_table(episodes: int, seed: int) -> pd.DataFrame:
+    """The chain with names in place of numbers, and with the probabilities of its behaviour."""
+    data = chain(episodes, seed)
+    ended = data["terminations"] | data["truncations"]
+    episode = np.append(0, np.cumsum(ended)[:-1])
+    columns = {
+        "episode": episode,
+        "time": np.arange(len(ended)),
+        "state": np.array(["first", "second", "third"])[data["observations"].argmax(1)],
+        "chosen": np.array(["stay", "go"])[data["actions"]],
+        "paid": data["rewards"],
+        "over": data["terminations"].astype(int),
+        "beta": KNOWN[data["actions"]],
+        "pi_0": np.full(len(ended), KNOWN[1]),  # "go" comes before "stay"
+        "pi_1": np.full(len(ended), KNOWN[0]),
+    }
+    return pd.DataFrame(columns)
+
+
+def test_a_table_is_read_as_that_of_the_run_with_its_probabilities(
+    tmp_path: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading = {
+        "columns": {
+            "observations": "state",
+            "actions": "chosen",
+            "rewards": "paid",
+            "terminations": "over",
+        },
+        "episode": "episode",
+        "order": "time",
+    }
+    chain_table(30, 0).to_csv("train.csv", index=False)
+    agent = rl_training.BC(
+        dataset={"path": "train.csv", **reading}, total_updates=3, hidden_sizes=[8], device="cpu",
+        output_dir=str(tmp_path), tensorboard=False,
+    )  # fmt: skip
+    run = agent.learn(progress=False).run_dir
+    log = chain_table(30, 1)
+    shuffled = log.sample(frac=1.0, random_state=0)
+    shuffled.to_csv("test.csv", index=False)
+    shuffled.to_parquet("test.parquet")
+    held = load_transition_dataset({"frame": log, **reading}, spaces=agent.algorithm.spaces)
+    asked = {**QUICK, "estimators": "is,pdis", "updates": 3}
+    known = log["beta"].to_numpy()
+    wanted = agent.estimate(held, behaviour=known, **asked)
+    assert not np.isclose(wanted.estimates["is"].value, wanted.behaviour.value, rtol=1e-3)
+    whole = {**reading, "path": "test.csv"}
+    for data, behaviour in (
+        ("test.csv", "beta"),
+        ("test.csv", "pi"),
+        (Path("test.parquet"), "beta"),
+        (whole, "pi"),
+        (log, "beta"),
+        ({"frame": shuffled, **reading}, "beta"),
+    ):
+        found = rl_training.load(run).estimate(data, behaviour=behaviour, **asked)
+        for name, one in wanted.estimates.items():
+            assert found.estimates[name].value == pytest.approx(one.value), (data, behaviour)
+    file = str(save_dataset(held, tmp_path / "test.npz"))
+    with np.load(file) as arrays:
+        np.savez(tmp_path / "beside.npz", **arrays, beta=known)
+        with h5py.File("beside.h5", "w") as stored:
+            for key in arrays.files:
+                stored[key] = arrays[key]
+            stored["beta"] = known
+        given = {**arrays, "beta": known}
+    for source in ("beside.npz", "beside.h5", given):
+        found = agent.estimate(source, behaviour="beta", **asked)
+        assert found.estimates["is"].value == pytest.approx(wanted.estimates["is"].value)
+    words = ["ope", str(run), "--gamma", "0.9", "--estimators", "is", "--quiet", "--stochastic"]
+    shown = cli(*words, "--data", "{path: test.csv}", "--behaviour", "beta", "--json")
+    assert json.loads(shown.out)["estimates"]["is"]["value"] == pytest.approx(
+        wanted.estimates["is"].value
+    )
+    for words_of_data, message in (
+        (["test.csv", "--behaviour", "betta"], r"no column 'betta' \(did you mean 'beta'\?\)"),
+        (["test.csv", "--behaviour", "chosen"], "column 'chosen' holds string"),
+        (["beside.npz", "--behaviour", "bet"], r"no array 'bet' \(did you mean 'beta'\?\)"),
+        (["{path: test.csv, order: state}"], "column 'state'"),
+        (["{path: test.csv"], "--data is not valid YAML"),
+    ):
+        refused = cli(*words, "--data", *words_of_data)
+        assert refused.code == 2, refused
+        assert len(refused.error_lines) == 1
+        assert re.search(message, refused.error_lines[0]), refused.error_lines
+    with pytest.raises(ConfigError, match="'beta' is read from"):
+        agent.estimate(held, behaviour="beta", **asked)
 
 
 def test_selection_the_command_and_what_it_leaves_behind(tmp_path: Path, cli: Command) -> None:

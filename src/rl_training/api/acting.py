@@ -207,7 +207,7 @@ class Acting(Playable):
         """What the policy is worth on a log that it was not trained on, with intervals.
 
         `behaviour` are probabilities of the logged actions, (N,), or of all Discrete actions,
-        (N, actions), or the name of such an array in an .npz file; else they are estimated.
+        (N, actions), or the name of such an array or column in the data; else they are estimated.
         Options are those of `ope.options.Options`: estimators, gamma, horizon, stochastic,
         value_range, replicates, updates and more. See docs/off_policy_evaluation.md.
         """

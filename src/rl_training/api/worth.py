@@ -8,20 +8,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.api.support import find_checkpoint
+from rl_training.data.beside import read_beside
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.episodes import chosen_episodes
-from rl_training.data.sources import load_transition_dataset
-from rl_training.experiment.config import DatasetConfig
+from rl_training.data.sources import (
+    holds_frame,
+    in_memory,
+    load_transition_dataset,
+    parse_source,
+)
+from rl_training.data.table_files import is_frame
+from rl_training.experiment.config import TABLE_KINDS, DatasetConfig
 from rl_training.experiment.console import Console, ProgressConsole
-from rl_training.experiment.errors import ConfigError, DataError, RLTrainingError, did_you_mean
+from rl_training.experiment.errors import ConfigError, RLTrainingError, did_you_mean
 from rl_training.experiment.tracking import CHECKPOINT_FOLDER, OPE_FILE, write_json
-from rl_training.ope.behaviour import Behaviour, recorded_behaviour
+from rl_training.ope.behaviour import recorded_behaviour
 from rl_training.ope.evaluate import Log, evaluate, prepare_log
 from rl_training.ope.found import Evaluation
 from rl_training.ope.options import Options
@@ -58,7 +65,32 @@ def _options(agent: Acting, given: Mapping[str, Any]) -> Options:
     return options
 
 
-def _read(agent: Acting, data: Data) -> TransitionDataset:
+READING = ("layout", "columns", "episode", "order", "categories", "dones", "group")
+"""Keys of a data section that say how a table is read."""
+
+
+def _source(agent: Acting, data: Data) -> Any:
+    """The data; of a table with the keys that the run's own was read with, where none are given."""
+    if is_frame(data):
+        section: dict[str, Any] = {"frame": data}
+    elif holds_frame(data):
+        section = dict(data)
+    elif in_memory(data):
+        return data
+    else:
+        config = parse_source(cast(Any, data))
+        section = config.model_dump(mode="json", exclude_unset=True)
+        if config.kind not in TABLE_KINDS:
+            return section
+    own = agent.config.dataset
+    if own is None:
+        return section
+    keys = ("spaces", *READING) if own.kind in TABLE_KINDS else ("spaces",)
+    known = own.model_dump(mode="json", include=set(keys), exclude_unset=True)
+    return {**known, **section}
+
+
+def _read(agent: Acting, source: Any) -> TransitionDataset:
     if agent.algorithm.recurrent or agent.algorithm.spaces.is_image:
         raise ConfigError(
             f"estimate: {agent.algorithm.name()} looks at whole episodes or at images, and logs "
@@ -69,29 +101,21 @@ def _read(agent: Acting, data: Data) -> TransitionDataset:
             f"estimate: the policy has {agent.algorithm.spaces.describe()}, and estimators take "
             "Box or Discrete ones; use held-out episodes (dataset.split) instead"
         )
-    return load_transition_dataset(data, spaces=agent.algorithm.spaces).in_memory()
+    return load_transition_dataset(source, spaces=agent.algorithm.spaces).in_memory()
 
 
-def _known_behaviour(
-    dataset: TransitionDataset, given: NDArray[Any] | str | None, data: Data
-) -> Behaviour | None:
-    """From probabilities, or from the array of that name in the .npz file of the data."""
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        return recorded_behaviour(dataset, np.asarray(given))
-    if not isinstance(data, (str, Path)) or Path(data).suffix.lower() != ".npz":
-        raise ConfigError(
-            f"behaviour: the array '{given}' is read from an .npz file, and the data "
-            "are not one; give the probabilities themselves"
-        )
-    with np.load(data, allow_pickle=False) as arrays:
-        if given not in arrays:
-            raise DataError(
-                f"'{data}' has no array '{given}'{did_you_mean(given, arrays.files)}; it has "
-                f"{', '.join(arrays.files)}"
-            )
-        return recorded_behaviour(dataset, arrays[given])
+def _log(
+    agent: Acting, data: Data, behaviour: NDArray[Any] | str | None, options: Options, shown: Any
+) -> Log:
+    """The log, with its own probabilities or with estimated ones."""
+    source = _source(agent, data)
+    dataset, known = _read(agent, source), None
+    if behaviour is not None:
+        named = isinstance(behaviour, str)
+        given = read_beside(source, str(behaviour)) if named else np.asarray(behaviour)
+        known = recorded_behaviour(dataset, given)
+    fit = shown.fit("behaviour")
+    return prepare_log(dataset, known, seed=options.seed, device=options.device, on_update=fit)
 
 
 class _Progress:
@@ -130,15 +154,7 @@ def estimate(
     shown = _Progress(progress)
     try:
         if log is None:
-            dataset = _read(agent, data)
-            known = _known_behaviour(dataset, behaviour, data)
-            log = prepare_log(
-                dataset,
-                known,
-                seed=chosen.seed,
-                device=chosen.device,
-                on_update=shown.fit("behaviour"),
-            )
+            log = _log(agent, data, behaviour, chosen, shown)
         found = evaluate(agent.config, agent.algorithm, log, chosen, shown.fit)
     finally:
         shown.stop()
@@ -303,17 +319,9 @@ def select(
     for path, agent in zip(paths[1:], agents[1:], strict=True):
         agent.algorithm.spaces.refuse_other(first.algorithm.spaces, f"'{paths[0]}'", f"'{path}'")
     options.setdefault("gamma", _options(first, options).gamma)  # one for all
-    dataset = _read(first, data)
     shown = _Progress(progress)
-    chosen = _options(first, options)
     try:
-        log = prepare_log(
-            dataset,
-            _known_behaviour(dataset, behaviour, data),
-            seed=chosen.seed,
-            device=chosen.device,
-            on_update=shown.fit("behaviour"),
-        )
+        log = _log(first, data, behaviour, _options(first, options), shown)
     finally:
         shown.stop()
     found = [estimate(agent, data, None, progress, log, **options) for agent in agents]
@@ -327,4 +335,4 @@ def select(
 
 def support_of(data: Data, agent: Acting) -> Support:
     """The support of a log, for the agent's spaces."""
-    return fit_support(_read(agent, data))
+    return fit_support(_read(agent, _source(agent, data)))

@@ -19,7 +19,11 @@ app = typer.Typer()
 
 DataOption = Annotated[
     str,
-    typer.Option("--data", help="Data that trained none of the policies: FILE.npz, FILE.hdf5, ..."),
+    typer.Option(
+        "--data",
+        help="Data that trained none of the policies: FILE.npz, FILE.csv, '{path: ..., ...}'; a "
+        "table is read as that of the run.",
+    ),
 ]
 EstimatorsOption = Annotated[
     str | None,
@@ -39,7 +43,7 @@ RangeOption = Annotated[
 BehaviourOption = Annotated[
     str | None,
     typer.Option(
-        "--behaviour", help="Array in the .npz file with the probabilities of its actions."
+        "--behaviour", help="Array or column of the data with the probabilities of its actions."
     ),
 ]
 ReplicatesOption = Annotated[
@@ -67,6 +71,14 @@ class Estimation:
     stochastic: StochasticOption = False
     as_json: JsonOption = False
     quiet: QuietOption = False
+
+    def source(self) -> Any:
+        """The data: a short form, or the keys of a section."""
+        from rl_training.experiment.config_files import parse_yaml
+
+        if not self.data.lstrip().startswith("{"):
+            return self.data
+        return parse_yaml(self.data, "--data")
 
     def settings(self) -> dict[str, Any]:
         """Keyword arguments of `estimate` and `select`."""
@@ -136,7 +148,7 @@ def off_policy_evaluation(
 
     chosen = find_checkpoint(path, asked.checkpoint)
     agent = load(chosen, trust=trust)
-    found = agent.estimate(asked.data, **asked.settings())
+    found = agent.estimate(asked.source(), **asked.settings())
     looks = record(chosen, found)
     if asked.as_json:
         print(json.dumps({**found.to_dict(), "looks": looks}))
@@ -183,7 +195,7 @@ def selection(
     """
     from rl_training.api.worth import select
 
-    found = select(runs, asked.data, checkpoint=asked.checkpoint, **asked.settings())
+    found = select(runs, asked.source(), checkpoint=asked.checkpoint, **asked.settings())
     if asked.as_json:
         listed = [
             {"rank": one.rank, "path": str(one.path), **one.evaluation.to_dict()}

@@ -73,6 +73,20 @@ def read_file_arrays(path: str | Path, option: str | None = None) -> dict[str, N
     return (_hdf5_arrays if kind == "hdf5" else _npz_arrays)(path, None)
 
 
+def read_file_array(path: str, kind: str, name: str) -> NDArray[Any]:
+    """One array of an npz or hdf5 file, whatever it is."""
+
+    def only(present: list[str]) -> list[str]:
+        if name not in present:
+            raise DataError(
+                f"'{path}' has no array '{name}'{did_you_mean(name, present)}; it has "
+                f"{', '.join(present)}"
+            )
+        return [name]
+
+    return (_hdf5_arrays if kind == "hdf5" else _npz_arrays)(Path(path), only)[name]
+
+
 def read_npz(
     path: str | Path,
     *,

@@ -108,7 +108,7 @@ def load_transition_dataset(
     elif holds_arrays(source):
         raws = [read_arrays(source, needs_rewards=needs_rewards)]
     else:
-        config = _with_local_paths(_as_config(source))
+        config = local_config(source)
         given = given or config.spaces
         reading = _Reading(config, env_id, env_kwargs, spaces, needs_rewards, given)
         raws = reading.parts()
@@ -147,7 +147,7 @@ def pack_source(
     progress: bool = False,
 ) -> Packed:
     """Pack a file, a table or a Minari data set into the folder `target`, read in pieces."""
-    config = _with_local_paths(_as_config(source))
+    config = local_config(source)
     if config.kind not in STREAMED:
         raise DataError(
             f"data of kind '{config.kind or 'mix'}' cannot be packed; give a file that ends in "
@@ -170,11 +170,6 @@ def pack_source(
         shown.stop()
 
 
-def parse_source(text: str | Path) -> DatasetConfig:
-    """The configuration that a short form such as "pendulum-mixed" or "data.npz" stands for."""
-    return DatasetConfig.parse(short_form(str(text)), prefix="dataset.")
-
-
 def holds_frame(source: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether `source` is a mapping of configuration keys with a data frame in place of a
     file."""
@@ -193,13 +188,15 @@ def in_memory(source: object) -> bool:
     return isinstance(source, TransitionDataset) or any(holds(source) for holds in known)
 
 
-def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> DatasetConfig:
+def parse_source(source: DatasetConfig | Mapping[str, Any] | str | Path) -> DatasetConfig:
+    """The configuration that a short form such as "pendulum-mixed" or "data.npz" stands for, or
+    that a section or its keys are."""
     if isinstance(source, DatasetConfig):
         return source
     if isinstance(source, Mapping):
         return DatasetConfig.parse(source, prefix="dataset.")
     if isinstance(source, (str, Path)):
-        return parse_source(source)
+        return DatasetConfig.parse(short_form(str(source)), prefix="dataset.")
     raise DataError(
         f"a data set cannot be made from {type(source).__name__}; give a DatasetConfig, a "
         "mapping of its keys, a mapping of arrays, a list of episodes, a data frame, a "
@@ -207,15 +204,15 @@ def _as_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> Datase
     )
 
 
-def _with_local_paths(config: DatasetConfig) -> DatasetConfig:
-    """With copies in place of data in object storage."""
+def local_config(source: DatasetConfig | Mapping[str, Any] | str | Path) -> DatasetConfig:
+    """The configuration of a source, with copies in place of data in object storage."""
 
     def local(part: Any) -> Any:
         if part.path is None or url_of(part.path) is None:
             return part
         return part.model_copy(update={"path": local_data(part.path)})
 
-    config = local(config)
+    config: DatasetConfig = local(parse_source(source))
     if config.mix is None:
         return config
     return config.model_copy(update={"mix": tuple(local(part) for part in config.mix)})

@@ -191,6 +191,25 @@ class TableReader:
                 )
         return list(dict.fromkeys(column for columns in keys.values() for column in columns))
 
+    def wanted_with(self, name: str, present: Sequence[str]) -> list[str]:
+        """The columns to read for `column`."""
+        columns = (name,) if name in present else _numbered(name, present)
+        if not columns:
+            raise DataError(
+                f"{self.label}: there is no column '{name}'{did_you_mean(name, present)}; present "
+                f"are {', '.join(present)}"
+            )
+        return list(dict.fromkeys((*self.wanted(present), *columns)))
+
+    def column(self, name: str, table: Any, rows_of_files: Sequence[int]) -> NDArray[Any]:
+        """The numbers of a column that is no part of the transitions, or of those that are
+        numbered, in the order of `read`."""
+        present = table.column_names
+        self.at = Columns(table, self.label, self.source.categories, 0)
+        order, _ = self._sorted(rows_of_files)
+        values = self._together((name,) if name in present else _numbered(name, present))
+        return values if order is None else values[order]
+
     # --- the whole ----------------------------------------------------------------------------
 
     def read(self, table: Any, rows_of_files: Sequence[int], first_row: int = 0) -> RawTransitions:
