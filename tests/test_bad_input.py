@@ -1174,18 +1174,18 @@ def test_predict_files(
     np.savez(tmp_path / "other.npz", obs=np.zeros((4, 3)))
     good, base = tmp_path / "good.npz", ["predict", bc_run]
     for name, fragment in (("text", "<U1"), ("flat", "(3,)"), ("narrow", "(4, 2)"), ("nan", "NaN")):
-        refuses([*base, "--npz", tmp_path / f"{name}.npz"], fragment)
-    refuses([*base, "--npz", tmp_path / "other.npz"], "no array 'observations'", "obs")
+        refuses([*base, "--file", tmp_path / f"{name}.npz"], fragment)
+    refuses([*base, "--file", tmp_path / "other.npz"], "no array 'observations'", "obs")
     for kind, missing in (("npz", "none.npz"), ("hdf5", "none.h5"), ("csv", "none.csv")):
-        done = cli(*base, "--npz", tmp_path / "empty" / missing)
-        assert_refused(done, f"--npz: {kind} file", missing, "does not exist; correct the path")
+        done = cli(*base, "--file", tmp_path / "empty" / missing)
+        assert_refused(done, f"--file: {kind} file", missing, "does not exist; correct the path")
         assert "dataset" not in done.err
-    refuses([*base, "--npz", tmp_path / "goood.npz"], "(did you mean 'good.npz'?)")
-    refuses([*base, "--npz", good, "--out", good], "exists already")
-    refuses([*base, "--npz", good, "--out", "/proc/none/a.npz"], "cannot be written")
-    refuses([*base, "--npz", good, "--out", tmp_path / "actions.txt"], "must end in .npz")
-    refuses([*base, "[1, 0, 0]", "--out", tmp_path / "a.npz"], "--out belongs to --npz")
-    refuses([*base, "[1, 0, 0]", "--npz", good], "predict: give one")
+    refuses([*base, "--file", tmp_path / "goood.npz"], "(did you mean 'good.npz'?)")
+    refuses([*base, "--file", good, "--out", good], "exists already")
+    refuses([*base, "--file", good, "--out", "/proc/none/a.npz"], "cannot be written")
+    refuses([*base, "--file", good, "--out", tmp_path / "actions.txt"], ".npz, .csv or .parquet")
+    refuses([*base, "[1, 0, 0]", "--out", tmp_path / "a.npz"], "--out belongs to --file")
+    refuses([*base, "[1, 0, 0]", "--file", good], "predict: give one")
     refuses(base, "predict: give one")
     assert not list(tmp_path.glob("a*.npz"))
 

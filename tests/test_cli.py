@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -261,6 +262,59 @@ def test_train_eval_predict(cli: Command, tmp_path: Path) -> None:
     assert cli("predict", run, "--npz", tmp_path / "many.npz", "--out", out).code == 0
     with np.load(out) as written:
         assert written["actions"].shape == (4, 1)
+
+
+def test_actions_for_a_table(cli: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    log = pd.DataFrame({
+        "age": rng.integers(20, 90, 60),
+        "ward": rng.choice(["icu", "surgery"], 60),
+        "labs": rng.normal(size=(60, 2)).tolist(),
+        "drug": rng.choice(["none", "low", "high"], 60),
+        "stay": np.repeat(np.arange(6), 10),
+    })  # fmt: skip
+    log.to_parquet(tmp_path / "log.parquet")
+    columns = {"observations": ["age", "ward", "labs"], "actions": "drug"}
+    source = {"path": str(tmp_path / "log.parquet"), "columns": columns, "episode": "stay"}
+    agent = BC(
+        dataset=source, total_updates=3, hidden_sizes=[8], device="cpu", tensorboard=False,
+        output_dir=str(tmp_path / "runs"),
+    )  # fmt: skip
+    run = agent.learn(progress=False).run_dir
+    wanted = agent.predict(log)[0].tolist()
+    assert {type(name) for name in wanted} == {str}
+    assert cli("export", run, "--out", tmp_path / "policy").code == 0
+    for policy in (run, tmp_path / "policy"):
+        for ending in (".csv", ".parquet", ".npz"):
+            out = tmp_path / f"{policy.name}-actions{ending}"
+            done = cli("predict", policy, "--file", tmp_path / "log.parquet", "--out", out)
+            assert done.code == 0, done
+            read = {".csv": pd.read_csv, ".parquet": pd.read_parquet, ".npz": np.load}[ending]
+            assert list(read(out)["actions"]) == wanted
+        log.drop(columns="ward").to_parquet(tmp_path / "less.parquet")
+        done = cli("predict", policy, "--file", tmp_path / "less.parquet")
+        assert (done.code, len(done.error_lines)) == (2, 1)
+        assert "'ward'" in done.err
+    explained = tmp_path / "explained.csv"
+    many = ("--file", tmp_path / "log.parquet", "--explain", "--out", explained)
+    assert cli("predict", run, *many).code == 0
+    shares = pd.read_csv(explained)[[f"action_probabilities_{i}" for i in range(3)]]
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_numbered_columns_are_the_observations_of_a_table(
+    cli: Command, bc_run: Path, tmp_path: Path
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    columns = {f"observations_{i}": rows[:, i] for i in range(3)}
+    pd.DataFrame(columns).to_csv(tmp_path / "many.csv", index=False)
+    pd.DataFrame({"observations": rows.tolist()}).to_parquet(tmp_path / "many.parquet")
+    for file in ("many.csv", "many.parquet"):
+        out = tmp_path / f"{file}-actions.csv"
+        done = cli("predict", bc_run, "--file", tmp_path / file, "--out", out)
+        assert done.code == 0, done
+        found = pd.read_csv(out)["actions_0"]
+        np.testing.assert_allclose(found, load(bc_run).predict(rows)[0][:, 0], atol=1e-5)
 
 
 def test_an_observation_from_stdin(cli: Command, bc_run: Path) -> None:

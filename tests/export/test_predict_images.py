@@ -43,7 +43,7 @@ def test_an_image_from_json_and_many_from_a_file(
     for dtype in (np.uint8, np.int64):
         np.savez(tmp_path / "o.npz", observations=IMAGES.astype(dtype))
         out = tmp_path / f"{np.dtype(dtype)}.npz"
-        done = cli("predict", policy, "--npz", tmp_path / "o.npz", "--out", out)
+        done = cli("predict", policy, "--file", tmp_path / "o.npz", "--out", out)
         assert done.code == 0, done.err
         with np.load(out) as written:
             np.testing.assert_array_equal(written["actions"], expected)
@@ -59,11 +59,11 @@ def test_what_is_no_image_is_refused_in_one_sentence(
         image = np.full((16, 16), wrong).tolist()
         assert_refused(cli("predict", policy, json.dumps(image)), sentence)
         np.savez(tmp_path / "o.npz", observations=[image])
-        assert_refused(cli("predict", policy, "--npz", tmp_path / "o.npz"), sentence)
+        assert_refused(cli("predict", policy, "--file", tmp_path / "o.npz"), sentence)
     assert_refused(cli("predict", policy, "[1, 2]"), "shape", "16, 16", "2")
     for shape in ((16, 16), (2, 16), (2, 16, 17), ()):
         np.savez(tmp_path / "o.npz", observations=np.zeros(shape, np.uint8))
-        done = cli("predict", policy, "--npz", tmp_path / "o.npz")
+        done = cli("predict", policy, "--file", tmp_path / "o.npz")
         assert_refused(done, "o.npz': array", "in the shape (n, 16, 16)", f"the shape {shape};")
 
 

@@ -144,7 +144,7 @@ def test_the_command_line_explains(cli: Command, tmp_path: Path) -> None:
     )
     np.savez(tmp_path / "obs.npz", observations=obs)
     out = tmp_path / "out.npz"
-    assert cli("predict", path, "--npz", tmp_path / "obs.npz", "--out", out, "--explain").code == 0
+    assert cli("predict", path, "--file", tmp_path / "obs.npz", "--out", out, "--explain").code == 0
     with np.load(out) as written:
         np.testing.assert_allclose(written["value"], agent.value(obs), rtol=1e-5)
         assert (written["actions"] == agent.predict(obs)[0]).all()

@@ -23,8 +23,6 @@ from rl_training.cli.options import (
 from rl_training.experiment.errors import ConfigError, printable
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from rl_training.envs.spaces import Spaces
 
 app = typer.Typer()
@@ -186,17 +184,19 @@ def predict(
             "0 to 255; - for stdin."
         ),
     ] = None,
-    npz: Annotated[
+    file: Annotated[
         Path | None,
         typer.Option(
+            "--file",
             "--npz",
-            help="File with an array 'observations' of n observations: (n, width) of vectors, "
-            "such as (n, 4, 84, 84) of images.",
+            help="File of n observations: .npz or .hdf5 with an array 'observations', (n, width) "
+            "of vectors, such as (n, 4, 84, 84) of images, or .csv or .parquet with the columns "
+            "of the training data.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--out", help="With --npz: file for the array 'actions'."),
+        typer.Option("--out", help="With --file: file for the 'actions', .npz, .csv or .parquet."),
     ] = None,
     checkpoint: WhichOption = "latest",
     stochastic: StochasticOption = False,
@@ -212,20 +212,23 @@ def predict(
     """Print the action for one observation, or write actions for a file of many."""
     import numpy as np
 
+    from rl_training.data.table_files import write_table
     from rl_training.experiment.config_errors import shortened
+    from rl_training.experiment.data_config import FILE_KINDS, TABLE_KINDS
     from rl_training.experiment.errors import DataError
     from rl_training.experiment.files import draft_of
 
-    if (observation is None) == (npz is None):
-        raise ConfigError("predict: give one observation as JSON, or a file with --npz")
-    if output is not None and npz is None:
-        raise ConfigError("predict: --out belongs to --npz; one action is printed")
-    if output is not None and output.suffix != ".npz":
-        raise ConfigError(f"predict: --out '{output}' must end in .npz")
+    if (observation is None) == (file is None):
+        raise ConfigError("predict: give one observation as JSON, or a file with --file")
+    if output is not None and file is None:
+        raise ConfigError("predict: --out belongs to --file; one action is printed")
+    kind = None if output is None else FILE_KINDS.get(output.suffix)
+    if output is not None and kind not in ("npz", *TABLE_KINDS):
+        raise ConfigError(f"predict: --out '{output}' must end in .npz, .csv or .parquet")
     if output is not None and output.exists():
         raise ConfigError(f"predict: --out '{output}' exists already; choose another name")
     agent, _ = _policy(path, checkpoint, trust)
-    if npz is None:
+    if file is None:
         text = sys.stdin.read() if observation == "-" else str(observation)
         try:
             whole = int if agent._task_spaces().is_image else float
@@ -239,7 +242,7 @@ def predict(
                 f"{shortened(text.strip())}"
             ) from None
     else:
-        values = _observations_in(npz, agent._task_spaces())
+        values = _observations_in(file, agent._task_spaces())
     if explain and stochastic:
         raise ConfigError(
             "predict: --explain is about the most likely actions; remove --stochastic"
@@ -255,7 +258,10 @@ def predict(
             answers |= {f"action_probabilities_{i}": part for i, part in enumerate(parts)}
         try:
             with draft_of(output) as draft:
-                np.savez_compressed(draft, actions=actions, **answers)
+                if kind == "npz":
+                    np.savez_compressed(draft, actions=actions, **answers)
+                else:
+                    write_table({"actions": actions, **answers}, draft, str(kind))
         except OSError as error:
             raise DataError(
                 f"'{output}' cannot be written ({error.strerror or error}); choose another name"
@@ -266,24 +272,35 @@ def predict(
         print(json.dumps(shown, default=lambda array: np.asarray(array).tolist()))
 
 
-def _observations_in(npz: Path, spaces: Spaces) -> NDArray[Any]:
-    """The array 'observations' of a file; refused if it does not hold those of the spaces."""
+def _observations_in(file: Path, spaces: Spaces) -> Any:
+    """The array 'observations' of a file, or the columns of a table by name; refused if they are
+    not those of the spaces."""
+    import numpy as np
+
     from rl_training.data.readers import read_file_arrays
+    from rl_training.data.tables import numbered_columns
+    from rl_training.envs.layout import Part, value_at
+    from rl_training.experiment.data_config import FILE_KINDS, TABLE_KINDS
     from rl_training.experiment.errors import DataError
 
-    arrays = read_file_arrays(npz, "--npz")
-    if "observations" not in arrays:
-        raise DataError(f"'{npz}' has no array 'observations'; it has {', '.join(arrays)}")
-    values = arrays["observations"]
-    shapes = [spaces.obs_shape]
+    arrays = read_file_arrays(file, "--file")
     parts = () if spaces.layout is None else spaces.layout.parts
+    if FILE_KINDS.get(file.suffix.lower()) in TABLE_KINDS:
+        if parts and parts[0].path:
+            return arrays
+        if numbered := numbered_columns("observations", list(arrays)):
+            arrays["observations"] = np.stack([arrays[name] for name in numbered], 1)
+    if "observations" not in arrays:
+        raise DataError(f"'{file}' has no array 'observations'; it has {', '.join(arrays)}")
+    values = value_at(arrays, Part(("observations",), spaces.obs_shape), "predict")
+    shapes = [spaces.obs_shape]
     if len(parts) == 1 and not (parts[0].path or parts[0].pixels):
         own = parts[0].shape  # as the environment gives it; a single choice is a whole number
         shapes += [own] if own or values.dtype.kind in "iu" else []
     if values.dtype.kind not in "fiub" or values.ndim == 0 or values.shape[1:] not in shapes:
         rows = " or ".join(f"(n, {', '.join(map(str, shape))})" for shape in dict.fromkeys(shapes))
         raise DataError(
-            f"'{npz}': array 'observations' must hold numbers in the shape {rows}, it holds "
+            f"'{file}': array 'observations' must hold numbers in the shape {rows}, it holds "
             f"{values.dtype} in the shape {values.shape}; give one row per observation"
         )
     return values

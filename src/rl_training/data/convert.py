@@ -22,6 +22,7 @@ from rl_training.data.files import optional_module
 from rl_training.data.masks import split_masks
 from rl_training.data.observed import split_observations
 from rl_training.data.readers import minari_folder
+from rl_training.data.table_files import write_table
 from rl_training.envs.make import make_env
 from rl_training.envs.spaces import Spaces
 from rl_training.experiment.data_config import FILE_KINDS
@@ -75,7 +76,7 @@ def save_shard(
         _save_file(
             dataset,
             path,
-            lambda data, draft: _write_table(data, draft, True, first_episode, metadata),
+            lambda data, draft: _write_table(data, draft, "parquet", first_episode, metadata),
             overwrite=False,
         )
     except OSError as error:
@@ -157,7 +158,7 @@ def _write_hdf5(dataset: TransitionDataset, draft: Path) -> None:
 def _write_table(
     dataset: TransitionDataset,
     draft: Path,
-    lists: bool,
+    kind: str,
     first_episode: int | None = None,
     metadata: dict[bytes, bytes] | None = None,
 ) -> None:
@@ -167,29 +168,17 @@ def _write_table(
             f"data set '{dataset.name}' has {dataset.spaces.named_observations()}, which tables do "
             "not hold; end the target in .npz, .h5 or .hdf5"
         )
-    pa = optional_module("pyarrow", "tables", "writing a table")
     numbers = np.arange(dataset.num_episodes) + (first_episode or 0)
-    columns: dict[str, Any] = {"episode": np.repeat(numbers, dataset.episode_lengths())}
-    for name, array in _stored_arrays(dataset, whole=first_episode is None).items():
-        if array.ndim == 1:
-            columns[name] = array
-        elif lists:
-            flat = pa.array(np.ascontiguousarray(array).reshape(-1))
-            columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-        else:
-            columns |= {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
-    table = pa.table(columns).replace_schema_metadata(metadata)
-    if lists:
-        optional_module("pyarrow.parquet", "tables", "writing a table").write_table(table, draft)
-    else:
-        optional_module("pyarrow.csv", "tables", "writing a table").write_csv(table, draft)
+    arrays = {"episode": np.repeat(numbers, dataset.episode_lengths())}
+    arrays |= _stored_arrays(dataset, whole=first_episode is None)
+    write_table(arrays, draft, kind, metadata)
 
 
 WRITERS: dict[Format, Callable[[TransitionDataset, Path], None]] = {
     "npz": _write_npz,
     "hdf5": _write_hdf5,
-    "parquet": lambda dataset, draft: _write_table(dataset, draft, lists=True),
-    "csv": lambda dataset, draft: _write_table(dataset, draft, lists=False),
+    "parquet": lambda dataset, draft: _write_table(dataset, draft, "parquet"),
+    "csv": lambda dataset, draft: _write_table(dataset, draft, "csv"),
 }
 
 

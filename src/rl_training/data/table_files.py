@@ -6,9 +6,11 @@ Everything becomes a table of Arrow; `tables` makes transitions of it.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
+
+import numpy as np
 
 from rl_training.data.files import damage, optional_module
 from rl_training.experiment.data_config import FILE_KINDS
@@ -90,6 +92,28 @@ def file_columns(path: Path) -> dict[str, Any]:
     table = _read_file(path, FILE_KINDS[path.suffix.lower()], list)
     pairs = zip(table.column_names, table.columns, strict=True)  # a name may occur twice
     return {name: column.to_numpy() for name, column in pairs}
+
+
+def write_table(
+    arrays: Mapping[str, Any], file: Path, kind: str, metadata: dict[bytes, bytes] | None = None
+) -> None:
+    """A table with a column per array; a wide array is a column of lists in Parquet, and several
+    columns that are numbered in CSV."""
+    pa = optional_module("pyarrow", "tables", "writing a table")
+    columns: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if array.ndim == 1:
+            columns[name] = array
+        elif kind == "parquet":
+            flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+            columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        else:
+            columns |= {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    if kind == "parquet":
+        optional_module("pyarrow.parquet", "tables", "writing a table").write_table(table, file)
+    else:
+        optional_module("pyarrow.csv", "tables", "writing a table").write_csv(table, file)
 
 
 def _schema(file: Path, kind: str) -> Any:

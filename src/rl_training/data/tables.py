@@ -96,7 +96,7 @@ def opened_table(
     return files, TableReader(source, label, needs_rewards, given)
 
 
-def _numbered(name: str, present: Sequence[str]) -> tuple[str, ...]:
+def numbered_columns(name: str, present: Sequence[str]) -> tuple[str, ...]:
     """The columns `name`_0, `name`_1 and so on, as a conversion to CSV writes them."""
     found: list[str] = []
     while f"{name}_{len(found)}" in present:
@@ -150,7 +150,7 @@ class TableReader:
             raise DataError(f"{self.label}: there are two columns '{repeated[0]}'; rename one")
         for name in (*ARRAY_NAMES, MASK, NEXT_MASK):
             usual = [key for key in (name, *ALIASES.get(name, ())) if key in present]
-            numbered = _numbered(name, present)
+            numbered = numbered_columns(name, present)
             if name not in self.columns and self.source.layout is None and (usual or numbered):
                 self.columns[name] = (usual[0],) if usual else numbered
         dones = [key for key in DONES if key in present]
@@ -193,7 +193,7 @@ class TableReader:
 
     def wanted_with(self, name: str, present: Sequence[str]) -> list[str]:
         """The columns to read for `column`."""
-        columns = (name,) if name in present else _numbered(name, present)
+        columns = (name,) if name in present else numbered_columns(name, present)
         if not columns:
             raise DataError(
                 f"{self.label}: there is no column '{name}'{did_you_mean(name, present)}; present "
@@ -207,7 +207,7 @@ class TableReader:
         present = table.column_names
         self.at = Columns(table, self.label, self.source.categories, 0)
         order, _ = self._sorted(rows_of_files)
-        values = self._together((name,) if name in present else _numbered(name, present))
+        values = self._together((name,) if name in present else numbered_columns(name, present))
         return values if order is None else values[order]
 
     # --- the whole ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -236,7 +237,11 @@ def value_at(observation: Any, part: Part, asked: str) -> NDArray[Any]:
                 f"{asked}: the observation has no '{part.name}'{hint}; give every part that the "
                 "policy was trained on"
             ) from None
-    return np.asarray(value)
+    array = np.asarray(value)
+    if array.dtype == object and part.shape:  # a column of lists
+        with suppress(ValueError):  # of different lengths, which are refused
+            array = np.asarray(array.tolist())
+    return array
 
 
 class Packing(NamedTuple):

@@ -168,6 +168,8 @@ class Part:
             raise ValueError(f"'{self.name}' is missing; the policy needs it at every step")
         try:
             values = np.asarray(given)
+            if values.dtype == object and self.shape:  # a column of lists
+                values = np.asarray(values.tolist())
         except (ValueError, TypeError, OverflowError):  # such as lists of several lengths
             values = np.asarray("")
         values = self._coded(values) if self.codes else values
