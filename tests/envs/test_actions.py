@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import AWR, BC, DQN, IQL, MARWIL, PPO, SAC, learn_seeds, load
+from rl_training import AWR, BC, CRR, DQN, MARWIL, PPO, SAC, learn_seeds, load
 from rl_training.data.convert import save_dataset
 from rl_training.data.sources import load_transition_dataset
 from rl_training.data.summary import summarize
@@ -165,7 +165,7 @@ def test_wrong_data_and_keys_are_refused_in_one_sentence() -> None:
         load_transition_dataset({**rows, "actions": np.zeros((4, 3), int)}, spaces=spaces)
     found = load_transition_dataset(rows).spaces
     assert (found.action_choices, found.action_starts) == ((3, 4), (0, 0))
-    others = {SAC: "ppo", IQL: "one of bc, awr, marwil", DQN: "one of bc, awr, marwil, ppo"}
+    others = {SAC: "ppo", CRR: "one of bc, awr, marwil", DQN: "one of bc, awr, marwil, ppo"}
     for cls, names in others.items():
         with pytest.raises(EnvironmentSetupError, match=rf"choose {names}$"):
             cls(ENV_ID)

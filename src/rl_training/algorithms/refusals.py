@@ -60,13 +60,15 @@ def _one_of(names: list[str]) -> str:
 
 def _others_for(algorithm: type[Algorithm], spaces: Spaces) -> list[str]:
     """The algorithms that take such a task; where there are any, those alone that learn from what
-    this one learns from, data or an environment or both."""
+    this one is given."""
     fitting = {n: other for n, other in working_algorithms().items() if other.takes_task(spaces)}
-    sources = _sources(algorithm)
-    return [n for n, other in fitting.items() if _sources(other) & sources] or list(fitting)
+    given = _needs(algorithm)
+    able = (n for n, other in fitting.items() if any(a <= b for a in _needs(other) for b in given))
+    return list(able) or list(fitting)
 
 
-def _sources(algorithm: type[Algorithm]) -> set[tuple[bool, bool]]:
-    """Whether it learns from data, and whether in the environment, by loop."""
+def _needs(algorithm: type[Algorithm]) -> list[set[str]]:
+    """What each of its loops learns from: data, an environment or both."""
     known = (LOOPS[name] for name in algorithm.loops() if name in LOOPS)
-    return {(loop.needs_data, loop.needs_env) for loop in known}
+    sources = ({"data": loop.needs_data, "environment": loop.needs_env} for loop in known)
+    return [{name for name, needed in source.items() if needed} for source in sources]
