@@ -23,6 +23,7 @@ import yaml
 from rl_training import BC, load
 from rl_training.data.convert import save_dataset
 from rl_training.data.sources import load_transition_dataset
+from rl_training.data.table_files import write_table
 from rl_training.experiment.config import load_config
 from rl_training.experiment.config_files import packaged_config_names
 from rl_training.experiment.registry import algorithm_names
@@ -300,6 +301,17 @@ def test_actions_for_a_table(cli: Command, tmp_path: Path) -> None:
     assert cli("predict", run, *many).code == 0
     shares = pd.read_csv(explained)[[f"action_probabilities_{i}" for i in range(3)]]
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_actions_of_several_axes_are_written_as_rows(tmp_path: Path, rows: int) -> None:
+    actions = np.arange(rows * 6.0).reshape(rows, 2, 3)
+    write_table({"actions": actions}, tmp_path / "a.csv", "csv")
+    write_table({"actions": actions}, tmp_path / "a.parquet", "parquet")
+    flat = actions.reshape(rows, 6)
+    np.testing.assert_array_equal(pd.read_csv(tmp_path / "a.csv").to_numpy(), flat)
+    listed = pd.read_parquet(tmp_path / "a.parquet")["actions"].tolist()
+    assert [row.tolist() for row in listed] == flat.tolist()
 
 
 def test_numbered_columns_are_the_observations_of_a_table(

@@ -284,6 +284,7 @@ def test_a_data_set_by_its_short_form(cli: Command) -> None:
     assert shown.code == 0
     assert "  kind: npz" in shown.out
     assert "  path: log.npz" in shown.out
+    assert cli("show", "iql", f"dataset={'x' * 400}").code == 2  # longer than a file's name
     for command in ("show", "tune", "sweep"):
         refused = cli(command, "iql", "dataset=pendulm-mixed")
         assert (refused.code, len(refused.error_lines)) == (2, 1)

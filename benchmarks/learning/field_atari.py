@@ -128,7 +128,7 @@ TEXT = (
     "score of the last policy over 20 games, cut after 10,000 steps; PPO draws its actions. *In "
     "training* is the mean score of the games that ended in the last twentieth of the steps, "
     "exploration included. On Breakout the gates compare it with what single runs of the zoo "
-    "scored in training after as many frames, and PPO's with Stable-Baselines3's run here."
+    "scored in training after as many frames, and PPO's with Stable-Baselines3's runs here."
 )
 NOTES = (
     f"Value methods play {GAMES} games at once in {PROCESSES} processes, twins in "

@@ -6,6 +6,7 @@ Everything becomes a table of Arrow; `tables` makes transitions of it.
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
@@ -102,13 +103,14 @@ def write_table(
     pa = optional_module("pyarrow", "tables", "writing a table")
     columns: dict[str, Any] = {}
     for name, array in arrays.items():
+        wide = array.reshape(len(array), math.prod(array.shape[1:]))
         if array.ndim == 1:
             columns[name] = array
         elif kind == "parquet":
-            flat = pa.array(np.ascontiguousarray(array).reshape(-1))
-            columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+            flat = pa.array(np.ascontiguousarray(wide).reshape(-1))
+            columns[name] = pa.FixedSizeListArray.from_arrays(flat, wide.shape[1])
         else:
-            columns |= {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
+            columns |= {f"{name}_{i}": wide[:, i] for i in range(wide.shape[1])}
     table = pa.table(columns).replace_schema_metadata(metadata)
     if kind == "parquet":
         optional_module("pyarrow.parquet", "tables", "writing a table").write_table(table, file)

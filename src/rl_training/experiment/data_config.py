@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -222,7 +223,7 @@ def short_form(text: str) -> dict[str, Any]:
 
 def is_packed(path: str | Path) -> bool:
     """Whether a path is a folder of packed data."""
-    return (Path(path) / PACKED_MANIFEST).is_file()
+    return os.path.isfile(os.path.join(path, PACKED_MANIFEST))  # False of a name too long, too
 
 
 def _kind_of_path(path: str) -> str | None:
