@@ -98,9 +98,9 @@ def config_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
         key, inner = prefix + name, section_in(field.annotation)
         if inner is None or not isinstance(field.default, BaseModel):
             yield key, plain(field.default)
-        if inner is MixPart:  # its other keys are those of any source
-            own = set(MixPart.model_fields) - set(DataSource.model_fields)
-            yield from ((f"{key}[].{n}", MixPart.model_fields[n].default) for n in sorted(own))
+        if inner in (MixPart, DataSource):  # other keys are those of any source
+            own = set(inner.model_fields) - set(DataSource.model_fields)
+            yield from ((f"{key}[].{n}", inner.model_fields[n].default) for n in sorted(own))
         elif inner is not None:
             yield from config_keys(inner, f"{key}.")
 

@@ -298,6 +298,16 @@ def test_a_table_is_read_as_that_of_the_run_with_its_probabilities(
         found = rl_training.load(run).estimate(data, behaviour=behaviour, **asked)
         for name, one in wanted.estimates.items():
             assert found.estimates[name].value == pytest.approx(one.value), (data, behaviour)
+    framed = rl_training.BC(
+        dataset={"frame": chain_table(30, 0), **reading}, hidden_sizes=[8], device="cpu"
+    )
+    unlearned = framed.estimate(log, behaviour="beta", **asked)
+    assert unlearned.behaviour.value == pytest.approx(wanted.behaviour.value)
+    saved = framed.learn(3, output_dir=str(tmp_path), tensorboard=False, progress=False).run_dir
+    resumed = rl_training.BC.resume(saved, total_updates=6, progress=False)
+    for one in (resumed, rl_training.load(saved)):
+        found = one.estimate("test.csv", behaviour="pi", **asked)
+        assert found.behaviour.value == pytest.approx(wanted.behaviour.value)
     file = str(save_dataset(held, tmp_path / "test.npz"))
     with np.load(file) as arrays:
         np.savez(tmp_path / "beside.npz", **arrays, beta=known)

@@ -17,6 +17,8 @@ from rl_training.api.support import find_checkpoint, refused_if_unfit, stored_co
 from rl_training.api.training import Training
 from rl_training.data.inference import spaces_section
 from rl_training.data.sources import (
+    FRAME,
+    READING,
     holds_frame,
     in_memory,
     load_transition_dataset,
@@ -145,6 +147,7 @@ class ManagedAlgorithm(Training):
             if holds_frame(dataset):  # what is done to the data is the run's, not the file's
                 kept = {key: dataset[key] for key in PREPARATION if key in dataset}
                 dataset = {key: value for key, value in dataset.items() if key not in kept}
+                kept["read_as"] = {**FRAME, **{k: dataset[k] for k in READING if k in dataset}}
             self._dataset = load_transition_dataset(
                 dataset,
                 env_id=env_id,

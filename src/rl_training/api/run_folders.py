@@ -36,7 +36,7 @@ PREPARATION = ("keep", "split", "rewards", "returns", "normalize_observations", 
 def preparation(dataset: DatasetConfig | None, same_data: bool = False) -> dict[str, Any]:
     """The keys of a data section that say what is done to the data, wherever they come from;
     with `same_data`, also what is known of these data."""
-    keys = (*PREPARATION, "spaces") if same_data else PREPARATION
+    keys = (*PREPARATION, "spaces", "read_as") if same_data else PREPARATION
     return {} if dataset is None else {key: getattr(dataset, key) for key in keys}
 
 
@@ -86,11 +86,18 @@ def _at(source: Source, place: Callable[[str], str]) -> Source:
     return source if source.path is None else source.model_copy(update={"path": place(source.path)})
 
 
-def store_in(run_dir: Path, dataset: TransitionDataset) -> dict[str, Any]:
-    """Write data that were in memory into the run folder, one file per part of a mix.
+def with_data_kept(
+    config: TrainConfig, run_dir: Path, dataset: TransitionDataset | None
+) -> TrainConfig:
+    """Write data that were in memory into the run folder; the config that finds them there."""
+    if dataset is None or config.dataset is None:
+        return config
+    section = preparation(config.dataset, same_data=True) | _stored(run_dir, dataset)
+    return config.settled(dataset=DatasetConfig.parse(section, "dataset."))
 
-    The keys returned make the run's config rebuild the same data.
-    """
+
+def _stored(run_dir: Path, dataset: TransitionDataset) -> dict[str, Any]:
+    """Keys of the data that are written here, one file per part of a mix."""
     stored, start = [], 0
     for i, (rows, weight) in enumerate(dataset.parts):
         name = DATASET_FILE if len(dataset.parts) == 1 else f"{i}-{DATASET_FILE}"

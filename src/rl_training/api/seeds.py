@@ -11,10 +11,9 @@ from rl_training.api.managed import ManagedAlgorithm
 from rl_training.api.options import refuse_changes, with_options
 from rl_training.api.run_folders import (
     announce,
-    preparation,
     removed_on_failure,
-    store_in,
     with_absolute_paths,
+    with_data_kept,
     with_paths_found,
 )
 from rl_training.api.support import (
@@ -81,10 +80,7 @@ def learn_seeds(
         config = with_absolute_paths(config.settled(engine=clock.engine.mode))
         run_dir = create_run_folder(config)
         with removed_on_failure(run_dir):
-            if first._dataset is not None and config.dataset is not None:
-                section = preparation(config.dataset, same_data=True)
-                section |= store_in(run_dir, first._dataset)
-                config = config.settled(dataset=DatasetConfig.parse(section, "dataset."))
+            config = with_data_kept(config, run_dir, first._dataset)
             _write_configs(run_dir, config)
         announce(console, run_dir, clock.loops[0])
         if beginning is not None:

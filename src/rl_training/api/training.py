@@ -11,10 +11,9 @@ from rl_training.api.initial import begin
 from rl_training.api.options import changes, refuse_changes, with_options
 from rl_training.api.run_folders import (
     announce,
-    preparation,
     removed_on_failure,
-    store_in,
     with_absolute_paths,
+    with_data_kept,
     with_paths_found,
 )
 from rl_training.api.support import (
@@ -30,7 +29,6 @@ from rl_training.experiment.checkpoint import CheckpointInfo
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import (
     CHANGEABLE_ON_RESUME,
-    DatasetConfig,
     TrainConfig,
     whole_number,
 )
@@ -134,10 +132,7 @@ class Training(Acting):
             config = with_absolute_paths(config.settled(engine=loop.engine.mode))
             run_dir = create_run_folder(config)
             with removed_on_failure(run_dir):
-                if self._dataset is not None and config.dataset is not None:
-                    section = preparation(config.dataset, same_data=True)
-                    section |= store_in(run_dir, self._dataset)
-                    config = config.settled(dataset=DatasetConfig.parse(section, "dataset."))
+                config = with_data_kept(config, run_dir, self._dataset)
                 write_run_config(run_dir, config)
             self.config, self.run_dir = config, run_dir
             announce(console, run_dir, loop)

@@ -18,6 +18,7 @@ from rl_training.data.beside import read_beside
 from rl_training.data.dataset import TransitionDataset
 from rl_training.data.episodes import chosen_episodes
 from rl_training.data.sources import (
+    READING,
     holds_frame,
     in_memory,
     load_transition_dataset,
@@ -65,10 +66,6 @@ def _options(agent: Acting, given: Mapping[str, Any]) -> Options:
     return options
 
 
-READING = ("layout", "columns", "episode", "order", "categories", "dones", "group")
-"""Keys of a data section that say how a table is read."""
-
-
 def _source(agent: Acting, data: Data) -> Any:
     """The data; of a table with the keys that the run's own was read with, where none are given."""
     if is_frame(data):
@@ -85,8 +82,10 @@ def _source(agent: Acting, data: Data) -> Any:
     own = agent.config.dataset
     if own is None:
         return section
-    keys = ("spaces", *READING) if own.kind in TABLE_KINDS else ("spaces",)
-    known = own.model_dump(mode="json", include=set(keys), exclude_unset=True)
+    known = own.model_dump(mode="json", include={"spaces"}, exclude_unset=True)
+    table = own if own.kind in TABLE_KINDS else own.read_as
+    if table is not None:
+        known |= table.model_dump(mode="json", include=set(READING), exclude_unset=True)
     return {**known, **section}
 
 

@@ -176,10 +176,16 @@ def holds_frame(source: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(source, Mapping) and is_frame(source.get("frame"))
 
 
+FRAME: Mapping[str, Any] = {"kind": "parquet", "path": "data frame"}
+"""What a configuration says of a data frame, which has no file."""
+READING = ("layout", "columns", "episode", "order", "categories", "dones", "group")
+"""Keys of a data section that say how a table is read."""
+
+
 def frame_config(source: Mapping[str, Any]) -> DatasetConfig:
     """The configuration that stands beside a data frame."""
     keys = {key: value for key, value in source.items() if key != "frame"}
-    return DatasetConfig.parse({"kind": "parquet", "path": "data frame", **keys}, prefix="dataset.")
+    return DatasetConfig.parse({**FRAME, **keys}, prefix="dataset.")
 
 
 def in_memory(source: object) -> bool:

@@ -395,6 +395,8 @@ class DatasetConfig(DataSource):
 
     mix: Annotated[tuple[MixPart, ...], Field(min_length=1, strict=False)] | None = None
     """Several sources instead of one, each with a weight."""
+    read_as: DataSource | None = None
+    """How tables of such data are read; a run that was given a data frame stores its keys here."""
     spaces: SpacesConfig | None = None
     """Spaces of a task without an environment; a run stores here what it inferred."""
     keep: KeepConfig | None = None
