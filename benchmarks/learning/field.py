@@ -85,6 +85,8 @@ class Run:
     sabotage: str | None = None
     drawn: bool = False
     """Whether the last policy draws its actions."""
+    peer: PeerEnvironment | None = None
+    """Where another library is, in whose environments it runs."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ class Field:
             spec["sabotage"] = run.sabotage
         gpu = config["device"] != "cpu" or _has_to_learn(spec.get("prior"))
         job = Job(self.name, run.job, seed, TRAIN, spec, cost=3600, timeout=10 * 3600.0, gpu=gpu)
+        job = replace(job, peer=run.peer)
         root = options.scratch if options.quick else UNFINISHED
         folder = root / self.name / f"{job.key}-{job.config_hash}"
         return replace(job, inputs={"folder": str(folder), "minutes": options.minutes})
@@ -277,7 +280,7 @@ class Field:
             return f"{mean(returns(records, run.job))} ({number(worth)})"
         if known is None or not known.same_budget:
             return ""
-        scores = records.values(run.job, "training_score") if known.in_training else ()
+        scores = _in_training(records, run.job) if known.in_training else ()
         return f"{mean(scores or returns(records, run.job))} ({known.score:,g})"
 
     def _cells(self, records: Records, job: str, task: str) -> list[str]:
@@ -288,7 +291,7 @@ class Field:
         if self.training:  # of an Atari game
             scale, found = game_reference(task), returns(records, job)
             human = scale.normalized(fmean(found)) if found and scale else None
-            played = [mean(records.values(job, "training_score")), number(human)]
+            played = [mean(_in_training(records, job)), number(human)]
         return [*own, *played, mean(late), *details(records, job, "env_steps")]
 
     def _figure(self, records: Records, task: str, figures: Path) -> str:
@@ -329,7 +332,7 @@ class Field:
         if run.least is not None:
             return gates.at_least(name, found, run.least)
         if run.least_in_training is not None:
-            played = records.values(run.job, "training_score")
+            played = _in_training(records, run.job)
             return gates.at_least(f"{name}, in training,", played, run.least_in_training)
         if run.share is not None:
             shown = [float(r.result["prior"]["return_mean"]) for r in records.of(run.job)]
@@ -358,8 +361,8 @@ class Field:
     def _rivalry(self, records: Records, rival: Rival) -> Verdict:
         names = {run.job: f"{run.title} on {run.task}" for run in self.runs}
         names |= {peer_of(job): "Stable-Baselines3's" for job in self.peers}
-        measured = "training_score" if rival.in_training else "return_mean"
-        ours, theirs = (records.values(job, measured) for job in (rival.job, rival.than))
+        scores = _in_training if rival.in_training else returns
+        ours, theirs = (scores(records, job) for job in (rival.job, rival.than))
         when = ", in training" if rival.in_training else ""
         if rival.at is not None:
             when = f" after {number(rival.at)} steps"
@@ -368,6 +371,12 @@ class Field:
         if rival.times != 1.0:
             return gates.times(name, ours, theirs, rival.times)
         return gates.not_worse(name, ours, theirs)
+
+
+def _in_training(records: Records, job: str) -> list[float]:
+    """Scores of the last games of the training; in a quick run no game may have ended."""
+    key = "training_score"
+    return [float(r.result[key]) for r in records.of(job) if key in r.result]
 
 
 def _has_to_learn(prior: Mapping[str, Any] | None) -> bool:
@@ -392,7 +401,9 @@ def _quick_knobs(algo: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
         name = knobs.get("generator", "ppo")
         own = knobs.get(name, {})
         return {name: {**own, **_quick_knobs(name, own)}}
-    return {"rollout_length": 8} if algo == "ppo" else {"learning_starts": 200}
+    if algo == "ppo":
+        return {"rollout_length": 8, "batch_size": 64}
+    return {"learning_starts": 200}
 
 
 def _quick_prior(prior: Mapping[str, Any]) -> dict[str, Any]:
