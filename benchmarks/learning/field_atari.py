@@ -158,11 +158,11 @@ NOTES = (
     "training) than ours (61 and 64). From equal weights and one rollout both learn the same, to a "
     "thousandth of what a layer changes (`tests/test_sb3.py`). Crossed, one seed each, not stored: "
     "ours in its games came to 78 in training (last policy 105, its own 116 and 59), and its "
-    "algorithm in our games to 53 by 2,125,000 steps, where ours there had 45 and 48 and its own "
-    "in its games 61 and 59. So the difference lies in the games, or in seeds, and not in the "
-    "algorithm. Known to differ: after a lost life the peer plays twelve frames by itself (idle, "
-    "fire, right) and clears the stack of frames, ours presses fire for one. With half of the "
-    "zoo's weight of the value loss ours came to 68 and 63, on a GPU.",
+    "algorithm in our games to 80. So neither the algorithm nor the games lower the score by "
+    "themselves, and seeds are left as the likely reason. Known to differ: after a lost life the "
+    "peer plays twelve frames by itself (idle, fire, right) and clears the stack of frames, ours "
+    "presses fire for one. With half of the zoo's weight of the value loss ours came to 68 and 63, "
+    "on a GPU.",
     "Stored runs with earlier settings: PPO on Pong had half of that weight. Evaluations of FQF on "
     "Breakout and of DQN and IQN on Pong had no random actions, and a policy that draws none then "
     "plays hardly different games. IQN on Pong and FQF had an update per ten steps in place of "
