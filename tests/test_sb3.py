@@ -56,8 +56,8 @@ def test_discrete_predictions_are_actions_of_the_space() -> None:
     assert env.action_space.contains(action)
 
 
-class Static(gym.Env[np.ndarray, int]):
-    """Random pictures, rewards and ends."""
+class RandomPictures(gym.Env[np.ndarray, int]):
+    """Pictures, rewards and ends that depend on nothing."""
 
     observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     action_space = gym.spaces.Discrete(4)
@@ -80,7 +80,7 @@ def test_ppo_on_images_learns_as_its_ppo_does() -> None:
     """From equal weights and the same rollout, with the settings of the Atari configs."""
     sb3 = pytest.importorskip("stable_baselines3")
     torch.manual_seed(0)
-    envs = sb3.common.vec_env.DummyVecEnv([Static] * 2)
+    envs = sb3.common.vec_env.DummyVecEnv([RandomPictures] * 2)
     envs.seed(0)
     p = load_config("ppo/breakout").params
     knobs = {"learning_rate": 1e-3, "clip_range": p.clip, "ent_coef": p.entropy_coef}
@@ -108,8 +108,9 @@ def test_ppo_on_images_learns_as_its_ppo_does() -> None:
     torch.testing.assert_close(rows.advantages[order], ours, rtol=1e-4, atol=1e-5)
 
     settings = {**load_config("ppo/breakout").algo_kwargs, "lr": 1e-3, "batch_size": 64}
-    learner = PPOAlgorithm(Spaces.from_gymnasium(Static.observation_space, Static.action_space),
-                           PPOParams(**settings))  # fmt: skip
+    env = RandomPictures()
+    spaces = Spaces.from_gymnasium(env.observation_space, env.action_space)
+    learner = PPOAlgorithm(spaces, PPOParams(**settings))
     seen, acts = peer.policy.features_extractor, learner.actor.net
     theirs = [*seen.cnn[0:6:2], seen.linear[0], peer.policy.action_net, peer.policy.value_net]
     own = [*acts.encoder.convolutions, *acts.layers, learner.value.net.layers[0]]

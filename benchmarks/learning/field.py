@@ -214,8 +214,8 @@ class Field:
         if run.sabotage is not None:
             spec["sabotage"] = run.sabotage
         gpu = config["device"] != "cpu" or _has_to_learn(spec.get("prior"))
-        job = Job(self.name, run.job, seed, TRAIN, spec, cost=3600, timeout=10 * 3600.0, gpu=gpu)
-        job = replace(job, peer=run.peer)
+        job = Job(self.name, run.job, seed, TRAIN, spec, peer=run.peer, gpu=gpu)
+        job = replace(job, cost=3600.0, timeout=10 * 3600.0)
         root = options.scratch if options.quick else UNFINISHED
         folder = root / self.name / f"{job.key}-{job.config_hash}"
         return replace(job, inputs={"folder": str(folder), "minutes": options.minutes})
